@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mq_codec::{ConnAck, Connect, ReasonCode, Version};
+use mq_codec::{ConnAck, Connect, ReasonCode, Version, Will};
 use tracing::{debug, info};
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     auth::{LogIn, Principal},
     clock,
     hub::MemberState,
-    session::Presence,
+    session::{KeptWill, Presence},
     shown::Shown,
     store::{SessionChange, User},
 };
@@ -89,20 +89,9 @@ impl Entry {
         if user.is_some_and(|user| wire.hub.bans.has_user(user, clock::now())) {
             return refuse(wire, ReasonCode::Banned, "banned", &client_id, who);
         }
-        if let Some(will) = &will
-            && !wire.hub.guard.may_have_will(who, will)
-        {
-            wire.hub.metrics.not_authorized.add(1);
-            let why = "will not authorized";
-            return refuse(wire, ReasonCode::NotAuthorized, why, &client_id, who);
-        }
-        let will = match will.map(|will| wire.hub.keep_will(will)) {
-            None => None,
-            Some(Some(will)) => Some(Box::new(will)),
-            Some(None) => {
-                let why = "no memory for its will";
-                return refuse(wire, ReasonCode::QuotaExceeded, why, &client_id, who);
-            }
+        let will = match will.map(|will| keep_will(wire, who, will)).transpose() {
+            Ok(will) => will,
+            Err((reason, why)) => return refuse(wire, reason, why, &client_id, who),
         };
         let mut ack = ConnAck::new(ReasonCode::Success);
         ack.properties.authentication_data = data;
@@ -173,6 +162,20 @@ impl Entry {
             wire, hold, publisher, client, afterwards, let_in_at,
         ))
     }
+}
+
+/// The will of a client as it is kept; else why the client is refused.
+fn keep_will(
+    wire: &Wire,
+    who: Option<&Principal>,
+    will: Will,
+) -> Result<Box<KeptWill>, (ReasonCode, &'static str)> {
+    if !wire.hub.guard.may_have_will(who, &will) {
+        wire.hub.metrics.not_authorized.add(1);
+        return Err((ReasonCode::NotAuthorized, "will not authorized"));
+    }
+    let kept = wire.hub.keep_will(will).map(Box::new);
+    kept.ok_or((ReasonCode::QuotaExceeded, "no memory for its will"))
 }
 
 /// Why a client gets no session, for the log.

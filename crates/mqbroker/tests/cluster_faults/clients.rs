@@ -5,16 +5,13 @@ use std::{future::pending, time::Duration};
 use mq_client::{Client, ClientBuilder, Event, EventStream, QoS, Subscription};
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, timeout},
+    time::timeout,
 };
 
 use crate::cluster::Place;
 
 /// For so long something may be late once all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
-
-/// So late a node may serve a connection that its client has given up.
-const LATE: Duration = Duration::from_secs(20);
 
 /// A client, and how it comes to another node.
 #[derive(Clone, Debug)]
@@ -39,13 +36,15 @@ pub(crate) struct Told {
 pub(crate) struct Connected<'a> {
     place: &'a Place,
     who: &'a Who,
+    /// That of `who`, or one of its own.
+    id: String,
     pub(crate) client: Client,
     events: EventStream,
     home: usize,
-    /// Whether the next connection begins an empty session.
+    /// How many empty sessions were begun, each under another identifier.
+    generation: usize,
+    /// Whether the next connection begins one.
     pub(crate) begins: bool,
-    /// When this client began one last: a try of it that was given up may be served late, and empties the session again.
-    began: Option<Instant>,
     pub(crate) sessions: Sessions,
 }
 
@@ -62,22 +61,23 @@ pub(crate) struct Sessions {
 
 impl<'a> Connected<'a> {
     pub(crate) fn start(place: &'a Place, who: &'a Who) -> (Self, Subscription) {
-        let (client, messages) = Self::open(place, who, who.home, false);
+        let (client, messages) = Self::open(place, who, &who.id, who.home);
         let connected = Self {
             place,
             who,
+            id: who.id.clone(),
             events: client.events(),
             client,
             home: who.home,
+            generation: 0,
             begins: false,
-            began: None,
             sessions: Sessions::default(),
         };
         (connected, messages)
     }
 
-    fn open(place: &Place, who: &Who, home: usize, clean: bool) -> (Client, Subscription) {
-        let builder = builder(place, who, home).clean_start(clean);
+    fn open(place: &Place, who: &Who, id: &str, home: usize) -> (Client, Subscription) {
+        let builder = builder(place, who, id, home);
         let messages = builder.messages();
         (builder.start().unwrap(), messages)
     }
@@ -87,19 +87,15 @@ impl<'a> Connected<'a> {
             // The one who uses it learns it.
             return pending().await;
         };
-        let id = &self.who.id;
+        let id = &self.id;
         match event {
             Event::Connected(connected) => {
                 let address = connected.link.peer_address.unwrap();
                 let node = self.place.node_at(address.ip());
                 let present = connected.session_present;
                 self.sessions.connections += 1;
-                let is_late = self.began.is_some_and(|at| at.elapsed() < LATE);
-                if !present && !self.begins && !is_late {
+                if !present && !self.begins {
                     self.sessions.lost += 1;
-                }
-                if self.begins {
-                    self.began = Some(Instant::now());
                 }
                 self.begins = false;
                 let place = self.place;
@@ -114,17 +110,21 @@ impl<'a> Connected<'a> {
     pub(crate) async fn leave(&mut self) -> bool {
         self.sessions.moves += 1;
         let left = self.client.disconnect().await;
-        self.place
-            .note(&format!("{} leaves: {left:?}", self.who.id));
+        self.place.note(&format!("{} leaves: {left:?}", self.id));
         left.is_ok()
     }
 
-    /// Comes to the next node with another client; `clean` begins with an empty session, as a client has to that does
-    /// not know any more what it has sent: the server would take its packet identifiers for the old messages.
-    pub(crate) fn come(&mut self, clean: bool) -> Subscription {
+    /// Comes to the next node with another client; `anew` begins an empty session, as a client has to that does not know
+    /// any more what it has sent: the server would take its packet identifiers for the old messages. It has an identifier
+    /// of its own: a CONNECT with Clean Start that was given up may be served late, and would empty the session again.
+    pub(crate) fn come(&mut self, anew: bool) -> Subscription {
         self.home = (self.home + 1) % 3;
-        self.begins |= clean;
-        let (client, messages) = Self::open(self.place, self.who, self.home, self.begins);
+        if anew {
+            self.generation += 1;
+            self.id = format!("{}.{}", self.who.id, self.generation);
+            self.begins = true;
+        }
+        let (client, messages) = Self::open(self.place, self.who, &self.id, self.home);
         self.events = client.events();
         self.client = client;
         messages
@@ -143,20 +143,23 @@ impl<'a> Connected<'a> {
 
     pub(crate) fn gave_up(&mut self, why: &str) {
         self.sessions.gave_up += 1;
-        let note = format!("{} gave up: {why}", self.who.id);
+        let note = format!("{} gave up: {why}", self.id);
         self.place.note(&note);
     }
 }
 
-fn builder(place: &Place, who: &Who, home: usize) -> ClientBuilder {
+fn builder(place: &Place, who: &Who, id: &str, home: usize) -> ClientBuilder {
     let nodes = [home, (home + 1) % 3, (home + 2) % 3];
-    place.client(&who.id, &nodes, who.scheme)
+    place.client(id, &nodes, who.scheme)
 }
 
 /// Makes a session, which has this subscription, if any, and leaves.
 pub(crate) async fn make_session(place: &Place, who: &Who, subscription: Option<QoS>) {
     let made = async {
-        let client = builder(place, who, who.home).build().await.unwrap();
+        let client = builder(place, who, &who.id, who.home)
+            .build()
+            .await
+            .unwrap();
         let subscribed = match subscription {
             Some(qos) => Some(client.subscribe("#", qos).await.unwrap()),
             None => None,

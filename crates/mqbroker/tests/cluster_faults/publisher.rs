@@ -55,7 +55,7 @@ pub(crate) async fn publish(
     let mut waiting = JoinSet::new();
     let prefix = if kind.retain { "r" } else { "m" };
     while !*told.over.borrow() {
-        // What leaves before CONNACK leaves again if there is none, and the next empty session knows nothing of it.
+        // What leaves before CONNACK leaves again if there is none.
         let may_send = waiting.len() < OUTSTANDING && !own.begins;
         tokio::select! {
             () = own.event() => {}
