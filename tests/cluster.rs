@@ -207,6 +207,45 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     drop((reader, receipts));
 }
 
+/// A link to the node is stuck while the session comes there.
+#[tokio::test(start_paused = true)]
+async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("once", "a", &world).await;
+    let b = Node::start("once", "b", &world).await;
+    let c = Node::start("once", "c", &world).await;
+    let publisher = c.client("publisher").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    let publish = async |text: &str| {
+        let sent = publisher.send(message("t", text, QoS::AtMostOnce)).await;
+        sent.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    };
+    publish("before").await;
+    assert_eq!(next(&mut messages).await, "before");
+    world.hold_up("b", true);
+    publish("held up").await;
+    assert_eq!(next(&mut messages).await, "held up");
+    reader.disconnect().await.unwrap();
+    drop(messages);
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let reader = reader.build().await.unwrap();
+    world.hold_up("b", false);
+    publish("after").await;
+    assert_eq!(next(&mut messages).await, "after");
+    // A session that has been nowhere else gets what comes late.
+    let other = b.client("other").build().await.unwrap();
+    let mut others = other.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    world.hold_up("b", true);
+    publish("late").await;
+    world.hold_up("b", false);
+    assert_eq!(next(&mut others).await, "late");
+    assert_eq!(next(&mut messages).await, "late");
+    drop((reader, other));
+}
+
 /// A client gives a node up that was stopped for a while, and comes to another one. Its CONNECT is read late.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over() {

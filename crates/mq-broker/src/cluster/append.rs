@@ -183,15 +183,21 @@ impl Cluster {
             session: 0,
             message,
         };
-        if let Ok(told) = (Told {
-            item,
-            chosen: chosen.clone(),
-        })
-        .encode()
-        {
-            self.engine.tell(told);
+        if let Ok(item) = item.encode() {
+            let told = Told::Message {
+                head: &lock(&self.marks).head(),
+                chosen: chosen.clone(),
+                item: &item,
+            };
+            self.engine.tell(told.encode());
         }
         chosen
+    }
+
+    /// Tells the other nodes this one's mark.
+    pub(super) fn tell_mark(&self) {
+        let mark = lock(&self.marks).own().clone();
+        self.engine.tell(Told::Mark(mark).encode());
     }
 
     /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no

@@ -267,6 +267,9 @@ impl Cluster {
         for claimed in claimed {
             coming.extend(self.begin_taking_up(hub, claimed));
         }
+        if !coming.is_empty() {
+            self.tell_mark();
+        }
         let mut ranges = Ranges::new();
         for session in &coming {
             session.widen(&mut ranges);
@@ -307,6 +310,7 @@ impl Cluster {
             owned.kept.waiting.clear();
             owned.is_coming = true;
             lock(&self.sessions).insert(id.clone(), owned);
+            lock(&self.marks).comes(&id);
             let shards = self.shards.iter();
             shards.map(|shard| shard.progress.begun()).collect()
         };

@@ -5,6 +5,7 @@ use mq_codec::{ByteStr, PacketId};
 
 use super::{
     groups::Membership,
+    marks::Mark,
     wire::{Malformed, Reader, Writer},
 };
 use crate::store::StoredMessage;
@@ -95,30 +96,52 @@ impl Item {
     }
 }
 
-/// A message of QoS 0, from node to node.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Told {
-    pub(super) item: Item,
-    /// The members of shared subscriptions that it is for.
-    pub(super) chosen: Vec<ByteStr>,
+/// What goes from node to node, and may be lost.
+#[derive(Debug)]
+pub(super) enum Told<'a> {
+    /// Of QoS 0.
+    Message {
+        /// See [`Marks::head`](super::marks::Marks::head).
+        head: &'a [u8],
+        /// The members of shared subscriptions that it is for.
+        chosen: Vec<ByteStr>,
+        /// The form of an [`Item`].
+        item: &'a [u8],
+    },
+    Mark(Mark),
 }
 
-impl Told {
-    /// # Errors
-    /// If MQTT has no form for it.
-    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+impl<'a> Told<'a> {
+    pub(super) fn encode(&self) -> Bytes {
         let mut to = Writer::new(VERSION);
-        to.all(self.chosen.iter(), |to, client| to.bytes(client.as_bytes()));
-        to.bytes(&self.item.encode()?);
-        Ok(to.finish())
+        match self {
+            Self::Message { head, chosen, item } => {
+                to.byte(0);
+                to.bytes(head);
+                to.all(chosen.iter(), |to, client| to.bytes(client.as_bytes()));
+                to.bytes(item);
+            }
+            Self::Mark(mark) => {
+                to.byte(1);
+                mark.write(&mut to);
+            }
+        }
+        to.finish()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
-        let chosen = from.all(Reader::text)?;
-        let item = Item::decode(from.bytes()?)?;
+        let told = match from.byte()? {
+            0 => Self::Message {
+                head: from.bytes()?,
+                chosen: from.all(Reader::text)?,
+                item: from.bytes()?,
+            },
+            1 => Self::Mark(Mark::read(&mut from)?),
+            _ => return Err(Malformed),
+        };
         from.end()?;
-        Ok(Self { item, chosen })
+        Ok(told)
     }
 }
 

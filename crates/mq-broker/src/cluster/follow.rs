@@ -10,7 +10,7 @@ use super::{
     entry::{Author, BatchItem, Item, LogEntry},
 };
 use crate::{
-    hub::{Hub, Publisher},
+    hub::{Hub, Publisher, Receivers},
     lock::{lock, read, write},
     store::{At, LogPosition},
 };
@@ -99,7 +99,11 @@ impl Cluster {
             let topic = message.message.topic.as_bytes();
             state.groups.choose(position.at, topic)
         };
-        hub.deliver(from, packet_id, message, &chosen, publisher, || {
+        let to = Receivers {
+            chosen: &chosen,
+            late: &[],
+        };
+        hub.deliver(from, packet_id, message, to, publisher, || {
             progress.begin(position.at);
             Some(position)
         });

@@ -176,6 +176,8 @@ impl Cluster {
             }
             // If it fails, the next one may not.
             let _ = self.show_life(Some(beat)).await;
+            lock(&self.marks).forget(&self.living());
+            self.tell_mark();
             if self.ledger.has_failed() {
                 return;
             }

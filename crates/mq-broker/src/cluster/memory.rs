@@ -82,6 +82,8 @@ struct Trimmed;
 #[derive(Debug, Default)]
 struct Node {
     is_cut: bool,
+    /// What it is told later.
+    held_up: Option<Vec<Bytes>>,
     told: Option<mpsc::Sender<Bytes>>,
     asked: Option<mpsc::Sender<Asked>>,
 }
@@ -139,6 +141,17 @@ impl MemoryWorld {
         state.logs.iter().map(|log| log.entries.len()).sum()
     }
 
+    /// Holds up what other nodes tell a node, or brings all of it: as a link that is stuck for a while.
+    pub fn hold_up(&self, node: &str, is_held_up: bool) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(node) {
+            let held_up = is_held_up.then(Vec::new);
+            let before = core::mem::replace(&mut node.held_up, held_up);
+            for message in before.into_iter().flatten() {
+                node.tell(message);
+            }
+        }
+    }
+
     /// Has a log take nothing more, or ends that: as one whose servers have no majority.
     ///
     /// # Panics
@@ -154,6 +167,17 @@ impl MemoryWorld {
             node.is_cut = is_cut;
         }
         self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl Node {
+    fn tell(&mut self, message: Bytes) {
+        if let Some(held_up) = &mut self.held_up {
+            held_up.push(message);
+        } else if let Some(told) = &self.told {
+            // Or it is lost.
+            let _ = told.try_send(message);
+        }
     }
 }
 
@@ -372,17 +396,14 @@ impl Engine for MemoryEngine {
         if self.is_dead.load(Ordering::Relaxed) {
             return;
         }
-        let state = lock(&self.world.state);
+        let mut state = lock(&self.world.state);
         if state.nodes.get(&self.node).is_none_or(|node| node.is_cut) {
             return;
         }
-        let others = state
-            .nodes
-            .iter()
-            .filter(|(name, node)| **name != self.node && !node.is_cut);
-        for told in others.filter_map(|(_, node)| node.told.as_ref()) {
-            // Or it is lost.
-            let _ = told.try_send(message.clone());
+        let others = state.nodes.iter_mut();
+        let others = others.filter(|(name, node)| **name != self.node && !node.is_cut);
+        for (_, node) in others {
+            node.tell(message.clone());
         }
     }
 

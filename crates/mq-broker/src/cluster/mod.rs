@@ -26,7 +26,8 @@
 //!                                              +-------follow--> node B --> its sessions --> subscriber
 //! ```
 //!
-//! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
+//! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
+//! for sessions that have come from another node, is not for them (`marks.rs`).
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
@@ -49,6 +50,7 @@ mod leave;
 mod ledger;
 mod life;
 mod log_state;
+mod marks;
 mod memory;
 #[cfg(feature = "cluster")]
 mod nats;
@@ -83,7 +85,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{Hub, MemberState, Nodes, Overfull},
+    hub::{Hub, MemberState, Nodes, Overfull, Publisher, Receivers},
     lock::lock,
     store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
 };
@@ -96,13 +98,15 @@ pub use nats::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
 use append::Shard;
-use entry::Author;
+use entry::{Author, Item, Told};
 use fences::Fences;
 use floor::Floor;
 use groups::Membership;
 use ledger::Ledger;
 use life::Lives;
+use marks::Marks;
 use owned::Owned;
+use wire::Malformed;
 
 /// For so long an engine knows an entry that was appended, and does not append it again.
 pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
@@ -140,6 +144,7 @@ pub(crate) struct Cluster {
     floor: Mutex<Floor>,
     /// Of members of shared subscriptions, for messages that are in no log.
     turn: AtomicU64,
+    marks: Mutex<Marks>,
     ledger: Ledger,
     /// Whether this node ends its life itself.
     is_leaving: AtomicBool,
@@ -182,6 +187,7 @@ impl Cluster {
         }
         Ok(Arc::new_cyclic(|this| Self {
             engine,
+            marks: Mutex::new(Marks::new(author.clone())),
             author,
             lease,
             shards: shards.into(),
@@ -257,14 +263,27 @@ impl Cluster {
     async fn hear(self: Arc<Self>, mut told: mpsc::Receiver<Bytes>, hub: Arc<Hub>) {
         let mut publisher = hub.publisher();
         while let Some(message) = told.recv().await {
-            let Ok(entry::Told { item, chosen }) = entry::Told::decode(&message) else {
+            if self.hear_one(&message, &hub, &mut publisher).is_err() {
                 error!("another node tells what is no message");
-                continue;
-            };
-            let entry::Item { from, message, .. } = item;
-            hub.deliver(from, None, message, &chosen, &mut publisher, || None);
-            publisher.tell_readers();
+            }
         }
+    }
+
+    fn hear_one(&self, told: &[u8], hub: &Hub, publisher: &mut Publisher) -> Result<(), Malformed> {
+        match Told::decode(told)? {
+            Told::Mark(mark) => lock(&self.marks).note(mark),
+            Told::Message { head, chosen, item } => {
+                let late = lock(&self.marks).late_for(head)?;
+                let Item { from, message, .. } = Item::decode(item)?;
+                let to = Receivers {
+                    chosen: &chosen,
+                    late: &late,
+                };
+                hub.deliver(from, None, message, to, publisher, || None);
+                publisher.tell_readers();
+            }
+        }
+        Ok(())
     }
 }
 

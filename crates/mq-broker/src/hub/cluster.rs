@@ -97,6 +97,15 @@ pub(crate) struct Restoring {
     state: OwnedMutexGuard<State>,
 }
 
+/// Which sessions get a message of the cluster, apart from their subscriptions.
+#[derive(Clone, Copy)]
+pub(crate) struct Receivers<'a> {
+    /// Of members of shared subscriptions, these.
+    pub(crate) chosen: &'a [ByteStr],
+    /// It is too late for these.
+    pub(crate) late: &'a [ByteStr],
+}
+
 /// A message of a client for the cluster.
 #[derive(Clone, Copy)]
 pub(super) struct ToAll<'a> {
@@ -196,14 +205,13 @@ impl Hub {
         }
     }
 
-    /// Queues a message of the cluster for the sessions of this node; of members of shared subscriptions, for the `chosen`
-    /// ones. `begin` is called at the moment at which its receivers are found, and says where it is in the logs.
+    /// Queues a message of the cluster for the sessions of this node that it is for. `begin` is called at the moment at which its receivers are found, and says where it is in the logs.
     pub(crate) fn deliver(
         &self,
         from: ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-        chosen: &[ByteStr],
+        to: Receivers<'_>,
         publisher: &mut Publisher,
         begin: impl FnOnce() -> Option<LogPosition>,
     ) {
@@ -216,7 +224,8 @@ impl Hub {
         } = message;
         let expires_at = expires_at.map(from_wall_clock);
         let sender = lock(&self.sessions).by_id.get(&from).map(|from| from.key);
-        publisher.only = Some(self.keys_of(chosen));
+        publisher.only = Some(self.keys_of(to.chosen));
+        publisher.late = self.keys_of(to.late);
         let routing = read(&self.routing);
         let mut changes = Vec::new();
         changes.extend(begin().map(Change::At));

@@ -120,6 +120,9 @@ impl Hub {
             let Some(session) = routing.session(target.session) else {
                 continue;
             };
+            if publisher.late.contains(&target.session) {
+                continue;
+            }
             let mut delivery = deliver(message, qos, target);
             delivery.retain = retain && target.retain_as_published;
             delivery.expires_at = session.mailbox.expires_at(expires_at, now);

@@ -31,6 +31,8 @@ pub(crate) struct Publisher {
     pub(super) fan_out: FanOut,
     /// In a cluster: which members of shared subscriptions here get the message at hand.
     pub(super) only: Option<Vec<SessionKey>>,
+    /// In a cluster: sessions here that do not get the message at hand.
+    pub(super) late: Vec<SessionKey>,
     /// The topic that `fan_out` is of. While it stays the same, the trie is not asked again.
     known: Option<Box<Known>>,
     /// The last answer of the rules, and the message that it was about.
@@ -116,6 +118,7 @@ impl Publisher {
     pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>, couriers: Arc<Couriers>) -> Self {
         Self {
             only: None,
+            late: Vec::new(),
             journal,
             ceiling,
             couriers,

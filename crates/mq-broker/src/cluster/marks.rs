@@ -1,0 +1,219 @@
+//! Which sessions a message of QoS 0 comes too late for.
+//!
+//! What a node tells the others may be held up on its way, for as long as a link is stuck. By then a session may have come
+//! here from another node, where it has got the message already. So each node counts marks, one for each session that
+//! comes, and tells the others; with each message these say which mark they knew. A message of a node that did not know the
+//! mark of a session may be older than its coming, and is not for it: at QoS 0 a message comes once at most, and may be
+//! lost.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use mq_codec::ByteStr;
+
+use super::{
+    entry::Author,
+    wire::{Malformed, Reader, Writer},
+};
+
+/// A node's count of the sessions that have come to it, in one of its lives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    pub(super) of: Author,
+    pub(super) count: u64,
+}
+
+/// This node's marks, and those of the others.
+#[derive(Debug)]
+pub(super) struct Marks {
+    own: Mark,
+    /// Sessions that have come, by their marks, until all others know of them.
+    came: VecDeque<(u64, ByteStr)>,
+    /// The last mark of each other node, by its name.
+    known: BTreeMap<String, Mark>,
+    /// The form of what is known, with this node's name.
+    head: Option<Bytes>,
+    /// The same of other nodes, as they told it last, and which of this node's marks they knew.
+    heard: BTreeMap<String, (Bytes, u64)>,
+}
+
+impl Mark {
+    pub(super) fn write(&self, to: &mut Writer) {
+        self.of.write(to);
+        to.number(self.count);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            of: Author::read(from)?,
+            count: from.number()?,
+        })
+    }
+
+    fn is_behind(&self, other: &Self) -> bool {
+        (self.of.life, self.count) < (other.of.life, other.count)
+    }
+}
+
+impl Marks {
+    /// Those of a life that begins.
+    pub(super) fn new(own: Author) -> Self {
+        Self {
+            own: Mark { of: own, count: 0 },
+            came: VecDeque::new(),
+            known: BTreeMap::new(),
+            head: None,
+            heard: BTreeMap::new(),
+        }
+    }
+
+    /// A session comes. Messages are queued for it from here on.
+    pub(super) fn comes(&mut self, id: &ByteStr) {
+        self.own.count += 1;
+        self.came.push_back((self.own.count, id.clone()));
+    }
+
+    /// The last mark of this node.
+    pub(super) fn own(&self) -> &Mark {
+        &self.own
+    }
+
+    /// Another node has told its mark.
+    pub(super) fn note(&mut self, mark: Mark) {
+        let known = self.known.get(&mark.of.node);
+        if known.is_none_or(|known| known.is_behind(&mark)) {
+            self.known.insert(mark.of.node.clone(), mark);
+            self.head = None;
+        }
+    }
+
+    /// What goes with each message of this node.
+    pub(super) fn head(&mut self) -> Bytes {
+        let (own, known) = (&self.own.of.node, &self.known);
+        let write = || {
+            let mut to = Writer::default();
+            to.bytes(own.as_bytes());
+            to.all(known.values(), |to, mark| mark.write(to));
+            to.finish()
+        };
+        self.head.get_or_insert_with(write).clone()
+    }
+
+    /// The sessions that do not get a message of another node with that head.
+    ///
+    /// # Errors
+    /// If it is no head.
+    pub(super) fn late_for(&mut self, head: &[u8]) -> Result<Vec<ByteStr>, Malformed> {
+        let mut known = self.heard.values();
+        let echoed = match known.find(|(last, _)| last == head) {
+            Some((_, echoed)) => *echoed,
+            None => self.hear(head)?,
+        };
+        let late = self.came.iter().rev();
+        let late = late.take_while(|(mark, _)| *mark > echoed);
+        Ok(late.map(|(_, id)| id.clone()).collect())
+    }
+
+    fn hear(&mut self, head: &[u8]) -> Result<u64, Malformed> {
+        let mut from = Reader::part(head);
+        let node = from.text()?.to_string();
+        let known = from.all(Mark::read)?;
+        from.end()?;
+        let own = known.iter().find(|mark| mark.of == self.own.of);
+        let echoed = own.map_or(0, |mark| mark.count);
+        let head = Bytes::copy_from_slice(head);
+        self.heard.insert(node, (head, echoed));
+        Ok(echoed)
+    }
+
+    /// Forgets sessions that all of these nodes know of, and other nodes.
+    pub(super) fn forget(&mut self, living: &[String]) {
+        self.heard.retain(|node, _| living.contains(node));
+        let before = self.known.len();
+        self.known.retain(|node, _| living.contains(node));
+        if self.known.len() < before {
+            self.head = None;
+        }
+        let others = living.iter().filter(|node| **node != self.own.of.node);
+        let echoed = others.map(|node| self.heard.get(node).map_or(0, |(_, echoed)| *echoed));
+        let all = echoed.min().unwrap_or(self.own.count);
+        while self.came.pop_front_if(|(mark, _)| *mark <= all).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn author(node: &str, life: u64) -> Author {
+        Author {
+            node: node.to_owned(),
+            life,
+        }
+    }
+
+    fn mark(node: &str, life: u64, count: u64) -> Mark {
+        let of = author(node, life);
+        Mark { of, count }
+    }
+
+    /// The head of a node that knows these marks.
+    fn head(node: &str, known: &[Mark]) -> Bytes {
+        let mut marks = Marks::new(author(node, 1));
+        for mark in known {
+            marks.note(mark.clone());
+        }
+        marks.head()
+    }
+
+    fn id(id: &str) -> ByteStr {
+        ByteStr::new(id.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_message_is_late_for_sessions_that_its_node_did_not_know_of() {
+        let mut marks = Marks::new(author("b", 2));
+        marks.comes(&id("first"));
+        marks.comes(&id("second"));
+        for (known, late) in [
+            (vec![mark("b", 2, 2)], vec![]),
+            (vec![mark("b", 2, 1), mark("c", 7, 9)], vec![id("second")]),
+            (vec![mark("b", 1, 9)], vec![id("second"), id("first")]),
+            (vec![], vec![id("second"), id("first")]),
+        ] {
+            let head = head("a", &known);
+            // The second time it is known.
+            for _ in 0..2 {
+                assert_eq!(marks.late_for(&head).as_ref(), Ok(&late), "{known:?}");
+            }
+        }
+        assert_eq!(marks.late_for(b"\x09"), Err(Malformed));
+    }
+
+    #[test]
+    fn a_session_that_all_know_of_is_forgotten() {
+        let mut marks = Marks::new(author("b", 2));
+        marks.comes(&id("one"));
+        let living = ["a", "b", "c"].map(str::to_owned);
+        for (node, left) in [("a", 1), ("c", 0)] {
+            marks.late_for(&head(node, &[mark("b", 2, 1)])).unwrap();
+            marks.forget(&living);
+            assert_eq!(marks.came.len(), left, "{node} knows of it");
+        }
+        marks.comes(&id("two"));
+        marks.forget(&["b".to_owned()]);
+        assert!(marks.came.is_empty(), "no other node lives");
+    }
+
+    #[test]
+    fn the_head_has_the_last_mark_of_each_life_that_goes_on() {
+        let mut marks = Marks::new(author("b", 2));
+        for (life, count) in [(1, 3), (1, 2), (2, 0), (1, 9)] {
+            marks.note(mark("a", life, count));
+            marks.head();
+        }
+        assert_eq!(marks.head(), head("b", &[mark("a", 2, 0)]));
+        marks.forget(&["b".to_owned()]);
+        assert_eq!(marks.head(), head("b", &[]));
+    }
+}
