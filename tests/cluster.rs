@@ -26,15 +26,26 @@ struct Node {
     cluster: String,
     name: String,
     engine: Arc<MemoryEngine>,
+    change: fn(&mut ClusterSettings),
     broker: Option<Broker>,
 }
 
 impl Node {
     async fn start(cluster: &str, name: &str, world: &Arc<MemoryWorld>) -> Self {
+        Self::start_with(cluster, name, world, |_| {}).await
+    }
+
+    async fn start_with(
+        cluster: &str,
+        name: &str,
+        world: &Arc<MemoryWorld>,
+        change: fn(&mut ClusterSettings),
+    ) -> Self {
         let mut node = Self {
             cluster: cluster.to_owned(),
             name: name.to_owned(),
             engine: world.engine(name),
+            change,
             broker: None,
         };
         node.begin().await.unwrap();
@@ -44,7 +55,9 @@ impl Node {
     async fn begin(&mut self) -> Result<(), Error> {
         let mut settings = Settings::new(vec![self.url().parse().unwrap()]);
         let engine = Arc::clone(&self.engine);
-        settings.cluster = Some(ClusterSettings::new(&self.name, engine));
+        let mut cluster = ClusterSettings::new(&self.name, engine);
+        (self.change)(&mut cluster);
+        settings.cluster = Some(cluster);
         self.broker = Some(Broker::start(settings).await?);
         Ok(())
     }
@@ -482,6 +495,41 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     let reader = late.client("late").build().await.unwrap();
     let mut retained = reader.subscribe("old", QoS::AtLeastOnce).await.unwrap();
     assert_eq!(next(&mut retained).await, "retained");
+    drop(away);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_too_large_loses_the_oldest_messages_of_sessions_that_are_away() {
+    const MESSAGES: usize = 3_000;
+    let world = MemoryWorld::new(1, 1);
+    let small = |cluster: &mut ClusterSettings| cluster.log_max_bytes = 1_000_000;
+    let a = Node::start_with("room", "a", &world, small).await;
+    let b = Node::start_with("room", "b", &world, small).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let away = a.client("away").build().await.unwrap();
+    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
+    for n in 0..MESSAGES {
+        let padded = format!("{n:<1000}");
+        send(&publisher, message("t", padded, QoS::AtLeastOnce)).await;
+    }
+    sleep(Duration::from_mins(4)).await;
+    let kept = world.entries();
+    assert!((500..1_200).contains(&kept), "{kept} entries are kept");
+    // Others go on meanwhile.
+    send(&publisher, message("other", "goes on", QoS::AtLeastOnce)).await;
+    let away = b.client("away");
+    let mut messages = away.messages();
+    let away = away.build().await.unwrap();
+    let mut came: Vec<usize> = Vec::new();
+    while came.last().is_none_or(|last| last + 1 < MESSAGES) {
+        came.push(next(&mut messages).await.trim_end().parse().unwrap());
+    }
+    assert!(came.is_sorted(), "{came:?}");
+    let at_b = b.broker.as_ref().unwrap().metrics();
+    assert_eq!(came.len() + at_b.dropped.get(), MESSAGES);
+    assert!(came.len() > 500, "{}", came.len());
     drop(away);
 }
 

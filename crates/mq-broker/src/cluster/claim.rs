@@ -372,6 +372,14 @@ impl Cluster {
             in_flight = found.in_flight.len(),
             "a session of another node goes on here"
         );
+        if found.lost > 0 {
+            hub.metrics.dropped.add(found.lost);
+            warn!(
+                client = %id,
+                messages = found.lost,
+                "a session has lost messages that its logs had no more room for"
+            );
+        }
         let round = lock(&self.floor).round;
         let mut sessions = lock(&self.sessions);
         let Some(owned) = sessions.get_mut(&id) else {
@@ -402,7 +410,7 @@ impl Cluster {
     /// Reads again what sessions have to get.
     async fn read_again(&self, coming: &mut [Coming], ranges: &Ranges) -> Result<(), Refused> {
         for (&shard, &(from, to)) in ranges {
-            // What is not kept any more, nobody needs.
+            // What is not kept any more, nobody needs, or it is lost.
             let first = lock(&self.shards[usize::from(shard)].kept).1.first;
             let from = from.entry().max(first);
             if from > to.entry() || to == At::default() {
@@ -483,6 +491,8 @@ struct Found {
     waiting: Vec<(Owed, StoredMessage)>,
     in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     received: HashSet<PacketId>,
+    /// How many messages are not in the logs any more.
+    lost: usize,
 }
 
 /// Looks for it.
@@ -573,11 +583,13 @@ impl Wanted {
     fn found(self) -> Found {
         let Self {
             kept,
+            names,
             named,
             behind,
             received,
             ..
         } = self;
+        let lost = names.len() - named.len();
         let message = |owed: &Owed| match owed {
             Owed::Own(message) => Some((**message).clone()),
             Owed::Logged(position, form) => named.get(position).map(|logged| form.of(logged)),
@@ -592,6 +604,7 @@ impl Wanted {
             waiting: waiting.chain(behind).collect(),
             in_flight: in_flight.collect(),
             received,
+            lost,
         }
     }
 }

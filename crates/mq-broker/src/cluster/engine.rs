@@ -35,6 +35,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The number of a log's last entry; 0 if there was none yet.
     fn end(&self, shard: u16) -> Answer<'_, u64>;
 
+    /// Bytes of the entries of a log that are kept.
+    fn bytes(&self, shard: u16) -> Answer<'_, u64>;
+
     /// Nobody needs the entries before that number any more. They may stay.
     fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()>;
 

@@ -331,6 +331,13 @@ impl Engine for MemoryEngine {
         Box::pin(self.step(move |state| state.logs[usize::from(shard)].last))
     }
 
+    fn bytes(&self, shard: u16) -> Answer<'_, u64> {
+        Box::pin(self.step(move |state| {
+            let entries = state.logs[usize::from(shard)].entries.iter();
+            entries.map(|entry| entry.bytes.len() as u64).sum()
+        }))
+    }
+
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
         let mut last = after;
         self.bring(move |state| {

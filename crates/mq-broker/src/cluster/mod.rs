@@ -31,7 +31,7 @@
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
-//! waits for it, however long that is. What does not fit into a session's mailbox is dropped and counted. A session whose
+//! waits for it, until they have no more room; then it loses the oldest messages. What does not fit into a session's mailbox is dropped and counted. A session whose
 //! record no value has room for ends. What a member of a shared subscription leaves with its session goes to
 //! members of its node alone, and to nobody if it ends with its node.
 
@@ -130,6 +130,7 @@ pub(crate) struct Cluster {
     /// This node in its present life.
     author: Author,
     lease: Duration,
+    log_max_bytes: u64,
     /// By number.
     shards: Box<[Shard]>,
     sessions: Mutex<HashMap<ByteStr, Owned>>,
@@ -172,7 +173,12 @@ impl Cluster {
         settings: &ClusterSettings,
         largest_packet: usize,
     ) -> Result<Arc<Self>, EngineError> {
-        let ClusterSettings { node, lease, .. } = settings.clone();
+        let ClusterSettings {
+            node,
+            lease,
+            log_max_bytes,
+            ..
+        } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
         let author = patiently(|| life::begin(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
@@ -190,6 +196,7 @@ impl Cluster {
             marks: Mutex::new(Marks::new(author.clone())),
             author,
             lease,
+            log_max_bytes,
             shards: shards.into(),
             sessions: Mutex::default(),
             claims: Mutex::default(),

@@ -249,6 +249,14 @@ impl Engine for NatsEngine {
         })
     }
 
+    fn bytes(&self, shard: u16) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let stream = self.stream(shard).await?;
+            let info = stream.get_info().await.map_err(failed)?;
+            Ok(info.state.bytes)
+        })
+    }
+
     fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {
         Box::pin(async move {
             let stream = self.stream(shard).await?;

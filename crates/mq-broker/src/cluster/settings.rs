@@ -15,6 +15,9 @@ pub struct ClusterSettings {
     pub engine: EngineSettings,
     /// A node of which nothing is heard for so long counts as dead. Default 3 s.
     pub lease: Duration,
+    /// Bytes of one log. What is older is forgotten then, even if sessions that are away still wait for it: whoever takes
+    /// them over counts it as dropped. Default 10 GB.
+    pub log_max_bytes: u64,
 }
 
 /// What the nodes of a cluster share.
@@ -49,6 +52,7 @@ impl ClusterSettings {
             node: node.into(),
             engine: engine.into(),
             lease: Duration::from_secs(3),
+            log_max_bytes: 10_000_000_000,
         }
     }
 

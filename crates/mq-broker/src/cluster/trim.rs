@@ -1,8 +1,9 @@
-//! Which entries of the logs nobody needs any more.
+//! Which entries of the logs nobody needs any more, and which there is no more room for.
 //!
 //! An entry is needed by whoever begins to read at a checkpoint, and by whoever takes a session over, for messages that
 //! its record does not have itself (`copies.rs`). Records only go forward: what a record that was read does not need, no
-//! later one of that session does.
+//! later one of that session does. A log that is too large all the same loses its oldest entries: else one session that
+//! stays away would fill the disks, and then nobody could publish.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -61,9 +62,19 @@ impl Cluster {
         for (shard, ((version, mut kept), needed)) in
             self.shards.iter().zip(kept.into_iter().zip(needed))
         {
-            let first = needed.min(kept.entry);
-            if !kept.is_long() || first <= kept.first {
+            if !kept.is_long() {
                 continue;
+            }
+            let bound = self.first_with_room(shard.number, &kept).await?;
+            let first = needed.max(bound).min(kept.entry);
+            if first <= kept.first {
+                continue;
+            }
+            if first > needed {
+                warn!(
+                    shard = shard.number,
+                    first, "a log is too large: what is older is lost for sessions that are away"
+                );
             }
             kept.first = first;
             let bytes = kept.encode();
@@ -76,6 +87,19 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// The first entry that a log has room for, as if all of its entries were equally large.
+    async fn first_with_room(&self, shard: u16, kept: &Checkpoint) -> Result<u64, EngineError> {
+        let bytes = self.engine.bytes(shard).await?;
+        let over = bytes.saturating_sub(self.log_max_bytes);
+        if over == 0 {
+            return Ok(0);
+        }
+        let entries = u128::from(kept.entry.saturating_sub(kept.first));
+        let too_many = (entries * u128::from(over)).div_ceil(u128::from(bytes));
+        let too_many = u64::try_from(too_many).unwrap_or(u64::MAX);
+        Ok(kept.first.saturating_add(too_many))
     }
 
     /// By log: the first entry that a node, or whoever takes over a session, may need.

@@ -1,7 +1,7 @@
 //! The `[cluster]` table.
 
 use std::{
-    num::{NonZeroU16, NonZeroU32},
+    num::{NonZeroU16, NonZeroU32, NonZeroU64},
     path::PathBuf,
 };
 
@@ -36,6 +36,8 @@ pub struct ClusterConfig {
     pub shards: Option<NonZeroU16>,
     /// On how many servers each message is; 3 if absent.
     pub replicas: Option<usize>,
+    /// Bytes of one log, beyond which the oldest messages are forgotten; 10 GB if absent.
+    pub log_max_bytes: Option<NonZeroU64>,
     /// Seconds without a sign of life after which a node counts as dead; 3 if absent.
     pub lease_s: Option<NonZeroU32>,
 }
@@ -83,6 +85,10 @@ impl ClusterConfig {
         set(&mut nats.shards, self.shards.map(NonZeroU16::get));
         set(&mut nats.replicas, self.replicas);
         let mut cluster = ClusterSettings::new(self.node, nats);
+        set(
+            &mut cluster.log_max_bytes,
+            self.log_max_bytes.map(NonZeroU64::get),
+        );
         if let Some(seconds) = self.lease_s {
             cluster.lease = Duration::from_secs(seconds.get().into());
         }

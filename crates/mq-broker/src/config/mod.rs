@@ -123,6 +123,7 @@ pub use tables::{
 /// key = "node.key"
 /// shards = 8                      # logs of messages; cannot be changed later
 /// replicas = 3                    # servers that have each message
+/// log_max_bytes = 10000000000     # of one log; the oldest messages are forgotten then
 /// lease_s = 3                     # a node that is silent for so long counts as dead
 ///
 /// [[bridge]]                      # another broker; any number of these

@@ -275,6 +275,7 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
     let settings = read(table).unwrap().cluster.unwrap();
     assert_eq!(settings.node, "a");
     assert_eq!(settings.lease, Duration::from_secs(3));
+    assert_eq!(settings.log_max_bytes, 10_000_000_000);
     let EngineSettings::Nats(nats) = settings.engine else {
         panic!("it is on NATS");
     };
@@ -285,11 +286,12 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
     let text = format!(
         "[cluster]\nnode = \"b\"\nname = \"other\"\nservers = [\"tls://nats.example\"]\nuser = \"mq\"\n\
          password_file = \"{file}\"\nca = \"ca\"\ncertificate = \"c\"\nkey = \"k\"\nshards = 4\nreplicas = 1\n\
-         lease_s = 9\n"
+         log_max_bytes = 1000000\nlease_s = 9\n"
     );
     let settings = read(&text).unwrap().cluster.unwrap();
     assert!(!format!("{settings:?}").contains("secret"));
     assert_eq!(settings.lease, Duration::from_secs(9));
+    assert_eq!(settings.log_max_bytes, 1_000_000);
     let EngineSettings::Nats(nats) = settings.engine else {
         panic!("it is on NATS");
     };
