@@ -220,6 +220,39 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     drop((reader, receipts));
 }
 
+/// The next owner of a publisher's session is behind with the log that has its message. Else it would take the message,
+/// when it reads it at last, for one that was not released yet, and a later one with its identifier for a repetition.
+#[tokio::test(start_paused = true)]
+async fn a_packet_identifier_of_qos_2_is_free_again_at_the_next_node() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("free", "a", &world).await;
+    let b = Node::start("free", "b", &world).await;
+    let c = Node::start("free", "c", &world).await;
+    let reader = c.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("#", QoS::ExactlyOnce).await.unwrap();
+    let publisher = Roaming::new("free", "publisher", &a, 1).await;
+    world.stick(1, true);
+    let first = message("t/1", "first", QoS::ExactlyOnce);
+    let mut receipt = publisher.client.send(first).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    publisher.relay.turn_to(b.url().parse().unwrap());
+    sleep(Duration::from_secs(1)).await;
+    world.lag("b", 1, true);
+    world.stick(1, false);
+    sleep(Duration::from_secs(5)).await;
+    world.lag("b", 1, false);
+    let acknowledged = timeout(SOON, receipt.acknowledged());
+    acknowledged.await.unwrap().unwrap();
+    publisher.client.disconnect().await.unwrap();
+    drop(publisher);
+    // Another client, which begins with the first identifier again.
+    let publisher = c.client("publisher").build().await.unwrap();
+    assert!(publisher.last_connected().unwrap().session_present);
+    send(&publisher, message("t/1", "second", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut messages).await, "first");
+    assert_eq!(next(&mut messages).await, "second");
+}
+
 /// A link to the node is stuck while the session comes there.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {

@@ -242,14 +242,15 @@ impl Cluster {
                     let _ = answer.send(Bytes::new());
                     return;
                 }
-                let is_let_go = hub.let_go(&id, || cluster.end_queueing(&id)).await;
-                if is_let_go.is_some() {
-                    // What its client has published is in the logs before its next owner reads them.
+                // What its client has published is in the logs before the place from which on its next owner reads them:
+                // that knows by its record then which of it was released.
+                let is_settled = async {
                     let last = cluster.ledger.last();
                     let mut settled = cluster.ledger.settled();
-                    if settled.wait_for(|settled| *settled >= last).await.is_err() {
-                        return;
-                    }
+                    settled.wait_for(|settled| *settled >= last).await.is_ok()
+                };
+                let end = || cluster.end_queueing(&id);
+                if hub.let_go(&id, is_settled, end).await.is_some() {
                     cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);

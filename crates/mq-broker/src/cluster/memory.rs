@@ -82,6 +82,8 @@ struct Trimmed;
 #[derive(Debug, Default)]
 struct Node {
     is_cut: bool,
+    /// Logs that bring it nothing for now.
+    lags: HashSet<u16>,
     /// What it is told later.
     held_up: Option<Vec<Bytes>>,
     told: Option<mpsc::Sender<Bytes>>,
@@ -139,6 +141,18 @@ impl MemoryWorld {
     pub fn entries(&self) -> usize {
         let state = lock(&self.state);
         state.logs.iter().map(|log| log.entries.len()).sum()
+    }
+
+    /// Has a log bring a node nothing more, or ends that: as one whose server has stopped.
+    pub fn lag(&self, node: &str, shard: u16, lags: bool) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(node) {
+            if lags {
+                node.lags.insert(shard);
+            } else {
+                node.lags.remove(&shard);
+            }
+        }
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Holds up what other nodes tell a node, or brings all of it: as a link that is stuck for a while.
@@ -340,7 +354,12 @@ impl Engine for MemoryEngine {
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
         let mut last = after;
+        let node = self.node.clone();
         self.bring(move |state| {
+            let here = state.nodes.get(&node);
+            if here.is_some_and(|node| node.lags.contains(&shard)) {
+                return None;
+            }
             let entry = match state.logs[usize::from(shard)].behind(last) {
                 Ok(entry) => entry?,
                 Err(Trimmed) => return Some(None),

@@ -112,7 +112,7 @@ impl Owned {
             return None;
         }
         if self.future != Future::Stays {
-            // The hub queues nothing more for it.
+            // From now on the hub may queue nothing more for it.
             return Some(0);
         }
         self.differs.into_iter().chain(self.writes).min()
@@ -261,8 +261,7 @@ impl Cluster {
         }
     }
 
-    /// From here on no message is queued for a session. Each record from now on says so: until it is let go others may
-    /// have to take it from a node that has died.
+    /// From here on no message is queued for a session. Each record from now on says so.
     pub(super) fn end_queueing(&self, id: &ByteStr) {
         let shards = self.shards.iter();
         let end = shards.map(|shard| shard.progress.begun().next()).collect();

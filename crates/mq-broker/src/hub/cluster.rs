@@ -319,20 +319,24 @@ impl Hub {
         self.forget(&session, &mut state, || {});
     }
 
-    /// Lets a session go to another node. Its connection ends first. `then` is called at the moment from which on no
-    /// message is queued for it here; at once if there is none. `None` if it has ended meanwhile, or its connection does not
-    /// end in time.
+    /// Lets a session go to another node, once its connection has ended and `is_settled` says so. `then` is called at the
+    /// moment from which on no message is queued for it here, even if there is none. `None` if it is not settled, has ended
+    /// meanwhile, or its connection does not end in time.
     pub(crate) async fn let_go<T>(
         &self,
         client_id: &ByteStr,
+        is_settled: impl Future<Output = bool>,
         then: impl FnOnce() -> T,
     ) -> Option<T> {
         let session = lock(&self.sessions).by_id.get(client_id).cloned();
         let Some(session) = session else {
-            return Some(then());
+            return is_settled.await.then(then);
         };
         session.claim();
         let mut state = in_time(&session).await?;
+        if !is_settled.await {
+            return None;
+        }
         self.forget(&session, &mut state, then)
     }
 
