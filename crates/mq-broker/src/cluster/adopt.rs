@@ -44,10 +44,10 @@ impl Cluster {
             if self.ledger.has_failed() {
                 return;
             }
-            let mut is_due = due <= Instant::now();
+            let mut is_news = false;
             for author in self.dead() {
                 match self.end_life(&author).await {
-                    Ok(()) => is_due = true,
+                    Ok(()) => is_news = true,
                     Err(error) => {
                         warn!(node = author.node, %error, "a node's life cannot be ended");
                     }
@@ -55,9 +55,9 @@ impl Cluster {
             }
             // Another node may have ended it.
             for author in self.ended() {
-                is_due |= ended.insert(author);
+                is_news |= ended.insert(author);
             }
-            if !is_due {
+            if !is_news && Instant::now() < due {
                 continue;
             }
             let Some(hub) = self.hub() else {
@@ -65,6 +65,8 @@ impl Cluster {
             };
             due = Instant::now()
                 + match self.adopt_all(&hub).await {
+                    // Nodes that do not agree yet on who lives may each leave a session to another one.
+                    Ok(true) if is_news => self.lease * 2,
                     Ok(true) => LOOK,
                     Ok(false) => AGAIN,
                     Err(error) => {
