@@ -220,6 +220,36 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     drop((reader, receipts));
 }
 
+#[tokio::test(start_paused = true)]
+async fn sessions_that_move_do_not_have_the_logs_read_again() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("storm", "a", &world).await;
+    let b = Node::start("storm", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let id = |n: usize| format!("reader-{n}");
+    for n in 0..20 {
+        let reader = a.client(&id(n)).build().await.unwrap();
+        let subscribed = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
+        reader.disconnect().await.unwrap();
+        drop(subscribed);
+    }
+    let topics: Vec<_> = (0..8).map(|n| format!("t/{n}")).collect();
+    for topic in &topics {
+        send(&publisher, message(topic, "before", QoS::AtLeastOnce)).await;
+    }
+    let before = world.reads();
+    for n in 0..20 {
+        let reader = b.client(&id(n));
+        let mut messages = reader.messages();
+        let reader = reader.build().await.unwrap();
+        for _ in &topics {
+            assert_eq!(next(&mut messages).await, "before");
+        }
+        drop(reader);
+    }
+    assert_eq!(world.reads(), before);
+}
+
 /// The next owner of a publisher's session is behind with the log that has its message. Else it would take the message,
 /// when it reads it at last, for one that was not released yet, and a later one with its identifier for a repetition.
 #[tokio::test(start_paused = true)]
@@ -735,8 +765,14 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
     let world = MemoryWorld::new(2, seed);
     let cluster = format!("chaos-{seed}");
     let mut nodes = Vec::new();
+    // What sessions have to get is read from the logs, or from memory.
+    let change: [fn(&mut ClusterSettings); 2] = [
+        |cluster: &mut ClusterSettings| cluster.recent_bytes = 0,
+        |_| {},
+    ];
+    let change = change[usize::from(seed.is_multiple_of(2))];
     for name in ["a", "b", "c"] {
-        nodes.push(Node::start(&cluster, name, &world).await);
+        nodes.push(Node::start_with(&cluster, name, &world, change).await);
     }
     let mut publishers = Vec::new();
     let mut readers = Vec::new();

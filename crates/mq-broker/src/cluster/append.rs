@@ -21,6 +21,7 @@ use super::{
     groups::Membership,
     log_state::{Checkpoint, LogState},
     progress::Progress,
+    recent::Recent,
 };
 use crate::{
     hub::Overfull,
@@ -50,6 +51,7 @@ pub(super) struct Shard {
     /// The last of this node's batches that was read back.
     pub(super) read_back: watch::Sender<u64>,
     pub(super) state: Mutex<LogState>,
+    pub(super) recent: Mutex<Recent>,
     /// The last checkpoint, with its version.
     pub(super) kept: Mutex<(u64, Checkpoint)>,
     pub(super) noted: Mutex<Noted>,
@@ -71,7 +73,7 @@ impl Queue {
 
 impl Shard {
     /// Goes on from a checkpoint.
-    pub(super) fn new(number: u16, checkpoint: &Checkpoint) -> Self {
+    pub(super) fn new(number: u16, checkpoint: &Checkpoint, recent: usize) -> Self {
         let progress = Progress::default();
         progress.finish(At::end_of(checkpoint.entry));
         Self {
@@ -82,6 +84,7 @@ impl Shard {
             progress,
             read_back: watch::Sender::new(0),
             state: Mutex::new(LogState::from_checkpoint(checkpoint)),
+            recent: Mutex::new(Recent::new(recent)),
             kept: Mutex::default(),
             noted: Mutex::default(),
         }

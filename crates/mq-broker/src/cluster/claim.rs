@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Cluster,
-    engine::{Asked, Key, Kind, Lasts},
+    engine::{Asked, Entry, Key, Kind, Lasts},
     entry::{Author, BatchItem, Item, LogEntry},
     life,
     log_state::Counts,
@@ -417,8 +417,15 @@ impl Cluster {
             if from > to.entry() || to == At::default() {
                 continue;
             }
-            let mut entries = self.engine.follow(shard, from.saturating_sub(1));
             let mut counts = Counts::default();
+            let recent = lock(&self.shards[usize::from(shard)].recent).within(from, to.entry());
+            if let Some(recent) = recent {
+                for entry in &recent {
+                    self.look_again(shard, entry, &mut counts, coming);
+                }
+                continue;
+            }
+            let mut entries = self.engine.follow(shard, from.saturating_sub(1));
             loop {
                 let entry = timeout(SILENCE, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
@@ -428,30 +435,37 @@ impl Cluster {
                 if entry.number > to.entry() {
                     break;
                 }
-                if let Ok(LogEntry::Batch {
-                    author,
-                    count,
-                    items,
-                }) = LogEntry::decode(&entry.bytes)
-                    && counts.is_new(&author, count)
-                    && !self.rejects(&author, shard, &entry)
-                {
-                    for (index, item) in items.into_iter().enumerate() {
-                        let BatchItem::Message(item) = item else {
-                            continue;
-                        };
-                        let at = At::new(entry.number, index);
-                        for session in &mut *coming {
-                            session.wanted.look(LogPosition { shard, at }, &item);
-                        }
-                    }
-                }
+                self.look_again(shard, &entry, &mut counts, coming);
                 if entry.number == to.entry() {
                     break;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Looks for what one entry has for them.
+    fn look_again(&self, shard: u16, entry: &Entry, counts: &mut Counts, coming: &mut [Coming]) {
+        let Ok(LogEntry::Batch {
+            author,
+            count,
+            items,
+        }) = LogEntry::decode(&entry.bytes)
+        else {
+            return;
+        };
+        if !counts.is_new(&author, count) || self.rejects(&author, shard, entry) {
+            return;
+        }
+        for (index, item) in items.into_iter().enumerate() {
+            let BatchItem::Message(item) = item else {
+                continue;
+            };
+            let at = At::new(entry.number, index);
+            for session in &mut *coming {
+                session.wanted.look(LogPosition { shard, at }, &item);
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@ impl Cluster {
         let mut publisher = hub.publisher();
         while let Some(entry) = entries.recv().await {
             lock(&here.state).begin();
+            lock(&here.recent).push(&entry);
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
                     if self.is_ended_by(&author) {

@@ -44,6 +44,7 @@ struct State {
     nodes: HashMap<String, Node>,
     faults: Faults,
     random: u64,
+    reads: usize,
     largest_value: Option<usize>,
 }
 
@@ -135,6 +136,11 @@ impl MemoryWorld {
     /// A value has at most so many bytes.
     pub fn set_largest_value(&self, bytes: usize) {
         lock(&self.state).largest_value = Some(bytes);
+    }
+
+    /// How often reading a log was begun.
+    pub fn reads(&self) -> usize {
+        lock(&self.state).reads
     }
 
     /// How many entries are kept, of all logs.
@@ -353,6 +359,7 @@ impl Engine for MemoryEngine {
     }
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
+        lock(&self.world.state).reads += 1;
         let mut last = after;
         let node = self.node.clone();
         self.bring(move |state| {

@@ -15,7 +15,8 @@
 //! of a shared subscription gets a message follows from its log (`groups.rs`); messages that wait for long are copied into
 //! the records of their sessions (`copies.rs`); and what nobody needs is trimmed (`trim.rs`).
 //!
-//! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
+//! A node that takes a session over reads the logs on from the places that the record names, mostly in its own memory
+//! (`recent.rs`). If the owner lives it is
 //! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
 //! appends counts for nothing, for any reader. A node that reads its own fence ends itself.
 //!
@@ -56,6 +57,7 @@ mod memory;
 mod nats;
 mod owned;
 mod progress;
+mod recent;
 mod record;
 mod settings;
 mod shown;
@@ -189,7 +191,7 @@ impl Cluster {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }
-            shards.push(Shard::new(number, &checkpoint));
+            shards.push(Shard::new(number, &checkpoint, settings.recent_bytes));
         }
         Ok(Arc::new_cyclic(|this| Self {
             engine,

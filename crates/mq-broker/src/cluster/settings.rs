@@ -18,6 +18,9 @@ pub struct ClusterSettings {
     /// Bytes of one log. What is older is forgotten then, even if sessions that are away still wait for it: whoever takes
     /// them over counts it as dropped. Default 10 GB.
     pub log_max_bytes: u64,
+    /// Bytes of the last entries of each log that the node keeps in memory, for sessions that come from other nodes: what
+    /// they have to get of these is not read from the servers again. Default 4 MiB.
+    pub recent_bytes: usize,
 }
 
 /// What the nodes of a cluster share.
@@ -53,6 +56,7 @@ impl ClusterSettings {
             engine: engine.into(),
             lease: Duration::from_secs(3),
             log_max_bytes: 10_000_000_000,
+            recent_bytes: 4 << 20,
         }
     }
 
