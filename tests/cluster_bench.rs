@@ -51,6 +51,11 @@ fn each_shape_has_delays_and_what_goes_through() {
             assert!(number(of("saturated"), "a_second") > 0.0, "{said}");
         }
     }
-    let sessions = &found["sessions"]["one broker"];
-    assert!(number(sessions, "a_second") > 0.0, "{found}");
+    for (shape, figure) in [
+        ("one broker", "a_second"),
+        ("cluster of 2", "moved_a_second"),
+    ] {
+        let sessions = &found["sessions"][shape];
+        assert!(number(sessions, figure) > 0.0, "{found}");
+    }
 }

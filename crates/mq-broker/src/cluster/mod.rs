@@ -32,9 +32,9 @@
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
-//! waits for it, until they have no more room; then it loses the oldest messages. What does not fit into a session's mailbox is dropped and counted. A session whose
-//! record no value has room for ends. What a member of a shared subscription leaves with its session goes to
-//! members of its node alone, and to nobody if it ends with its node.
+//! waits for it, until they have no more room; then it loses the oldest messages. What does not fit into a session's
+//! mailbox is dropped and counted. A session whose record no value has room for ends. What a member of a shared
+//! subscription leaves with its session goes to members of its node alone, and to nobody if it ends with its node.
 
 mod adopt;
 mod append;
