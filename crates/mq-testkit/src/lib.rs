@@ -25,6 +25,8 @@ mod relay;
 mod schema;
 mod store;
 mod sysfs;
+#[cfg(target_os = "linux")]
+mod uml;
 
 pub use broker::{TestBroker, token_file};
 pub use browser::{Page, assert_accessible, axe_script};
@@ -38,6 +40,8 @@ pub use relay::FaultyRelay;
 pub use schema::schema_problems;
 pub use store::SlowStore;
 pub use sysfs::FakeSys;
+#[cfg(target_os = "linux")]
+pub use uml::Uml;
 
 /// Runs one async test body over each transport: `over_each_transport!(body)` makes a module `body`
 /// with one test a transport; the body takes a [`mq_transport::Scheme`].
