@@ -45,6 +45,11 @@ cluster-faults seconds='7200' seed='1':
     PATH="$PATH:$PWD/target/nats" MQ_FAULTS_SERVERS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
         cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture
 
+# The same with NATS servers in kernels of their own, whose clocks jump; needs target/uml: .ci/run
+cluster-clocks seconds='120' seed='1':
+    PATH="$PATH:$PWD/target/nats" MQ_FAULTS_CLOCKS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
+        cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture
+
 # The static binary for a Raspberry Pi
 pi:
     deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \

@@ -15,7 +15,7 @@ use crate::{
     clients::{self, Sessions, Told, Who},
     cluster::{NODES, Place, Processes},
     net::Net,
-    plan::{self, Condition, Process, Step},
+    plan::{self, Condition, Part, Process, Step},
     publisher::{self, Kind, Published, Sent},
     reader::{self, All, Read},
     rivals::{self, Rivals},
@@ -28,11 +28,15 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Jumps of clocks, so many that one is seen in the logs.
+const FELT: usize = 30;
+
 /// What a campaign is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) length: Duration,
+    pub(crate) part: Part,
     /// Whether NATS servers are killed, stopped and cut off as well.
     pub(crate) harms_servers: bool,
 }
@@ -104,10 +108,16 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         found.witness(clients.witness.await.unwrap()).await;
         found
     };
-    let found = tokio::select! {
+    let mut found = tokio::select! {
         found = checked => found,
         () = look_after(&mut processes) => unreachable!("it looks after them for ever"),
     };
+    if settings.part == Part::Clocks && harm.jumps >= FELT && found.mistimed == 0 {
+        found.fault(format!(
+            "NATS servers have felt none of {} jumps",
+            harm.jumps
+        ));
+    }
     println!(
         "{harm:?}, {} nodes left by themselves, {} wills",
         processes.ended,
@@ -236,12 +246,13 @@ async fn do_harm(
     let Settings {
         seed,
         length,
+        part,
         harms_servers,
     } = settings;
     let mut random = fastrand::Rng::with_seed(!seed);
     let mut wills = Vec::new();
     let mut harm = Harm::default();
-    for (at, step) in plan::plan(seed, length, moves.len(), harms_servers) {
+    for (at, step) in plan::plan(seed, length, moves.len(), part, harms_servers) {
         tokio::select! {
             () = sleep_until(began + at) => {}
             () = look_after(processes) => {}
@@ -284,9 +295,9 @@ async fn do_harm(
                     Condition::Bad { .. } => harm.bad_links += 1,
                 }
             }
-            Step::Clock(node, seconds) => {
-                if processes.faketime.is_some() {
-                    place.set_clock(node, seconds);
+            Step::Clock(process, seconds) => {
+                if part == Part::Clocks || processes.faketime.is_some() {
+                    place.set_clock(process, seconds);
                     harm.jumps += 1;
                 }
             }

@@ -50,6 +50,10 @@ pub(crate) struct Found {
     pub(crate) entries: usize,
     /// What NATS has lost or changed itself.
     pub(crate) jetstream: usize,
+    /// Entries that NATS has stored although it had them; the brokers know them.
+    pub(crate) stored_again: usize,
+    /// Entries that a NATS server has stored by a clock that was minutes off.
+    pub(crate) mistimed: usize,
     /// Between two acknowledgements of whichever publisher, in milliseconds, and when it began.
     pub(crate) longest_silence: (u64, u64),
     /// Of one message for its acknowledgement, in milliseconds.
@@ -189,6 +193,8 @@ impl Found {
     /// Tells what NATS has lost from what the brokers have.
     pub(crate) async fn witness(&mut self, mut witness: Witness) {
         self.entries = witness.entries();
+        self.stored_again = witness.stored_again;
+        self.mistimed = witness.mistimed;
         let other = witness.replay().await;
         self.jetstream = other.len();
         for what in other {
@@ -279,8 +285,8 @@ impl fmt::Display for Found {
         )?;
         writeln!(
             f,
-            "{} entries of the logs seen, of which JetStream has lost or changed {}",
-            self.entries, self.jetstream
+            "{} entries of the logs seen, of which JetStream has lost or changed {}, stored again {}, and {} by a wrong clock",
+            self.entries, self.jetstream, self.stored_again, self.mistimed
         )?;
         let (silence, from) = self.longest_silence;
         write!(

@@ -5,13 +5,16 @@ use std::{future::pending, time::Duration};
 use mq_client::{Client, ClientBuilder, Event, EventStream, QoS, Subscription};
 use tokio::{
     sync::{mpsc, watch},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::cluster::Place;
 
 /// For so long something may be late once all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Between two tries to make a session.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// A client, and how it comes to another node.
 #[derive(Clone, Debug)]
@@ -153,19 +156,28 @@ fn builder(place: &Place, who: &Who, id: &str, home: usize) -> ClientBuilder {
     place.client(id, &nodes, who.scheme)
 }
 
-/// Makes a session, which has this subscription, if any, and leaves.
+/// Makes a session, which has this subscription, if any, and leaves. A busy machine may take more than one try.
 pub(crate) async fn make_session(place: &Place, who: &Who, subscription: Option<QoS>) {
     let made = async {
-        let client = builder(place, who, &who.id, who.home)
-            .build()
-            .await
-            .unwrap();
-        let subscribed = match subscription {
-            Some(qos) => Some(client.subscribe("#", qos).await.unwrap()),
-            None => None,
-        };
-        client.disconnect().await.unwrap();
-        drop(subscribed);
+        while let Err(error) = try_to_make(place, who, subscription).await {
+            place.note(&format!("{} has no session yet: {error}", who.id));
+            sleep(AGAIN).await;
+        }
     };
     timeout(PATIENCE, made).await.expect("a session is made");
+}
+
+async fn try_to_make(
+    place: &Place,
+    who: &Who,
+    subscription: Option<QoS>,
+) -> Result<(), mq_client::Error> {
+    let client = builder(place, who, &who.id, who.home).build().await?;
+    let subscribed = match subscription {
+        Some(qos) => Some(client.subscribe("#", qos).await?),
+        None => None,
+    };
+    client.disconnect().await?;
+    drop(subscribed);
+    Ok(())
 }

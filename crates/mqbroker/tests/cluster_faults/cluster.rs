@@ -4,6 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write as _,
     net::IpAddr,
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     process::{Command, Stdio},
     sync::Mutex,
@@ -13,7 +14,7 @@ use std::{
 use mq_client::{Client, ClientBuilder, ConnectOptions, Connector, Reconnect, Trust};
 use mq_testkit::Running;
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{Signal, kill, killpg},
     unistd::Pid,
 };
 use tempfile::TempDir;
@@ -42,6 +43,8 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(net: Net) -> Self {
         let mut folder = tempfile::Builder::new();
+        // Guests are another user's.
+        let folder = folder.permissions(fs::Permissions::from_mode(0o711));
         let folder = folder.prefix("cluster-faults-").disable_cleanup(true);
         let folder = folder.tempdir().unwrap();
         let names = [0, 1, 2].map(|machine| net.address(machine).to_string());
@@ -79,12 +82,16 @@ impl Place {
         node.map_or("?", |node| NODES[node])
     }
 
-    /// Lets the clock of a node's machine be off by so many seconds.
-    pub(crate) fn set_clock(&self, node: usize, seconds: i32) {
-        // The node reads it at any time, and never a part of it.
+    /// Lets the clock of a node, or of the guest with a NATS server, be off by so many seconds.
+    pub(crate) fn set_clock(&self, process: Process, seconds: i32) {
+        let name = match process {
+            Process::Node(node) => format!("{}.clock", NODES[node]),
+            Process::Nats(server) => format!("nats-{server}.clock"),
+        };
+        // It is read at any time, and never a part of it.
         let new = self.file("clock");
         fs::write(&new, format!("{seconds:+}\n")).unwrap();
-        fs::rename(new, self.file(&format!("{}.clock", NODES[node]))).unwrap();
+        fs::rename(new, self.file(&name)).unwrap();
     }
 
     /// A client whose session is kept. It comes to these nodes, the first that answers.
@@ -135,10 +142,31 @@ pub(crate) struct Processes<'a> {
     nats: PathBuf,
     /// What gives nodes clocks of their own.
     pub(crate) faketime: Option<PathBuf>,
-    nodes: [Option<Running>; 3],
-    servers: [Option<Running>; 3],
+    nodes: [Option<Started>; 3],
+    servers: [Option<Started>; 3],
     /// Of nodes that left the cluster, as a node does whose life was ended.
     pub(crate) ended: usize,
+}
+
+/// A program that ends with the test.
+struct Started {
+    running: Running,
+    /// Whether it is a kernel. Its guest's processes are processes of this machine as well, and of its group.
+    is_kernel: bool,
+}
+
+impl Started {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.running.0.id()).unwrap())
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.is_kernel {
+            let _ = killpg(self.pid(), Signal::SIGKILL);
+        }
+    }
 }
 
 impl<'a> Processes<'a> {
@@ -146,10 +174,12 @@ impl<'a> Processes<'a> {
     pub(crate) fn start(place: &'a Place) -> Option<Self> {
         let nats = mq_testkit::program(&["nats-server"])?;
         configure(place);
+        // Where clocks of NATS servers jump, the others go right.
+        let has_clocks = !place.net.has_guests();
         let mut all = Self {
             place,
-            nats,
-            faketime: faketime(),
+            nats: place.net.stage(nats),
+            faketime: has_clocks.then(faketime).flatten(),
             nodes: [const { None }; 3],
             servers: [const { None }; 3],
             ended: 0,
@@ -185,16 +215,15 @@ impl<'a> Processes<'a> {
             Process::Nats(n) => &self.servers[n],
         };
         if let Some(running) = running {
-            let pid = Pid::from_raw(i32::try_from(running.0.id()).unwrap());
-            kill(pid, signal).unwrap();
+            kill(running.pid(), signal).unwrap();
         }
     }
 
     /// Starts what has ended by itself, as systemd does.
     pub(crate) fn look_after(&mut self) {
         for (n, name) in NODES.iter().enumerate() {
-            if let Some(running) = &mut self.nodes[n]
-                && let Some(status) = running.0.try_wait().unwrap()
+            if let Some(started) = &mut self.nodes[n]
+                && let Some(status) = started.running.0.try_wait().unwrap()
             {
                 self.ended += 1;
                 let log = fs::read(self.place.file(&format!("{name}.log"))).unwrap();
@@ -209,7 +238,7 @@ impl<'a> Processes<'a> {
             }
         }
         for server in self.servers.iter_mut().flatten() {
-            let ended = server.0.try_wait().unwrap();
+            let ended = server.running.0.try_wait().unwrap();
             assert!(ended.is_none(), "a NATS server has ended: {ended:?}");
         }
     }
@@ -229,10 +258,13 @@ fn faketime() -> Option<PathBuf> {
 fn configure(place: &Place) {
     let others = |machine: usize| (0..3).filter(move |other| *other != machine);
     for n in 0..3 {
-        let routes =
-            others(n).map(|other| format!("nats://{}:6222", place.net.seen_from(n, other)));
+        let route = |other| format!("nats://{}:6222", place.net.server_from(n, other));
+        let routes = others(n).map(route);
         let routes = routes.collect::<Vec<_>>().join(", ");
-        let data = place.file(&format!("nats-{n}")).display().to_string();
+        place.set_clock(Process::Nats(n), 0);
+        let data = place.file(&format!("nats-{n}"));
+        place.net.make_store(&data).unwrap();
+        let data = data.display().to_string();
         let config = format!(
             "server_name: n{n}\nlisten: 0.0.0.0:4222\nmax_payload: 8MB\n\
              jetstream {{ store_dir: {data:?}, sync_interval: always }}\n\
@@ -241,12 +273,12 @@ fn configure(place: &Place) {
         fs::write(place.file(&format!("nats-{n}.conf")), config).unwrap();
     }
     for (n, node) in NODES.iter().enumerate() {
-        place.set_clock(n, 0);
+        place.set_clock(Process::Node(n), 0);
         let listen = std::array::from_fn::<_, 3, _>(|scheme| format!("{:?}", place.url(n, scheme)));
         let listen = listen.join(", ");
         let servers = [n].into_iter().chain(others(n));
         let servers =
-            servers.map(|server| format!("\"nats://{}:4222\"", place.net.seen_from(n, server)));
+            servers.map(|server| format!("\"nats://{}:4222\"", place.net.server_from(n, server)));
         let servers = servers.collect::<Vec<_>>().join(", ");
         let of_tls = |name| place.file(name).display().to_string();
         let (certificate, key) = (of_tls("cert.pem"), of_tls("key.pem"));
@@ -261,22 +293,21 @@ fn configure(place: &Place) {
 }
 
 impl Processes<'_> {
-    fn run(&self, process: Process) -> Running {
+    fn run(&self, process: Process) -> Started {
         let file = |name: String| self.place.file(&name);
         let log = |name: &str| {
             let mut options = OpenOptions::new();
             let log = options.create(true).append(true);
             log.open(file(format!("{name}.log"))).unwrap()
         };
-        let (machine, mut command) = match process {
+        let net = &self.place.net;
+        let mut command = match process {
             Process::Nats(n) => {
-                let mut command = Command::new(&self.nats);
+                let log = log(&format!("nats-{n}"));
+                let mut command = net.serve(n, &self.nats, &file(String::new()));
+                // A guest has one output for all.
+                command.stderr(log.try_clone().unwrap()).stdout(log);
                 command
-                    .arg("-c")
-                    .arg(file(format!("nats-{n}.conf")))
-                    .stdin(Stdio::null())
-                    .stderr(log(&format!("nats-{n}")));
-                (n, command)
             }
             Process::Node(n) => {
                 let node = NODES[n];
@@ -284,7 +315,7 @@ impl Processes<'_> {
                 command
                     .args(["--until-stdin-ends", "--config"])
                     .arg(file(format!("{node}.toml")))
-                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
                     .stderr(log(node));
                 if std::env::var_os("RUST_LOG").is_none() {
                     command.env("RUST_LOG", "info");
@@ -297,10 +328,14 @@ impl Processes<'_> {
                         // Timers do not jump with the time of day.
                         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
                 }
-                (n, command)
+                command
             }
         };
-        let command = command.stdout(Stdio::null());
-        Running(self.place.net.start(machine, command).unwrap())
+        // A node ends with this process, and so does a guest, whose console that is.
+        command.stdin(Stdio::piped());
+        Started {
+            running: Running(net.start(process, &mut command).unwrap()),
+            is_kernel: matches!(process, Process::Nats(_)) && net.has_guests(),
+        }
     }
 }

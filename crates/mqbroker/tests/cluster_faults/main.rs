@@ -2,7 +2,11 @@
 //! direction or both, lose packets or become long, the brokers' clocks jump, clients go from node to node, and what was
 //! acknowledged is checked against what came.
 //!
-//! 40 s by default; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. NATS servers are harmed with
+//! With `MQ_FAULTS_CLOCKS=1` it is the clocks of the NATS servers that jump, by up to 8 h to and fro. `nats-server` asks the
+//! kernel for the time, so each of the three has a kernel of its own: User-Mode Linux, from Debian's package unpacked into
+//! `target/uml`, or as `MQ_UML` names it. Brokers are killed and stopped, and clients move as ever; links stay well.
+//!
+//! 40 s by default, 120 s with guests; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. NATS servers are harmed with
 //! `MQ_FAULTS_SERVERS=1` alone: with that messages are lost, as docs/guide/cluster.md says. The folder with the logs of all
 //! processes and the trace of the faults stays if a fault of the cluster is found, or with `MQ_FAULTS_KEEP=1`.
 //!
@@ -23,6 +27,12 @@ mod check;
 mod clients;
 #[cfg(target_os = "linux")]
 mod cluster;
+#[cfg(target_os = "linux")]
+mod guest;
+#[cfg(target_os = "linux")]
+mod guests;
+#[cfg(target_os = "linux")]
+mod links;
 #[cfg(target_os = "linux")]
 mod net;
 #[cfg(target_os = "linux")]
@@ -63,6 +73,9 @@ const CAMPAIGN: &str = "what_is_acknowledged_outlives_faults_of_processes_and_li
 
 #[cfg(target_os = "linux")]
 fn main() {
+    if let Ok(number) = std::env::var(guest::GUEST) {
+        return guest::main(&number);
+    }
     let arguments = std::env::args().skip(1);
     let chosen: Vec<_> = arguments
         .filter(|argument| !argument.starts_with('-'))
@@ -87,14 +100,30 @@ fn campaign() -> bool {
 
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seed = number("MQ_SEED").unwrap_or(1);
-    let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(40));
+    let part = match std::env::var_os("MQ_FAULTS_CLOCKS") {
+        Some(_) => plan::Part::Clocks,
+        None => plan::Part::Links,
+    };
+    let usual = match part {
+        plan::Part::Links => 40,
+        plan::Part::Clocks => 120,
+    };
+    let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(usual));
     let settings = campaign::Settings {
         seed,
         length,
+        part,
         harms_servers: std::env::var_os("MQ_FAULTS_SERVERS").is_some(),
     };
     println!("MQ_SEED={seed} MQ_FAULTS_S={}", length.as_secs());
-    let net = match net::Net::enter(seed) {
+    let net = match part {
+        plan::Part::Links => net::Net::of_links(seed),
+        plan::Part::Clocks => match mq_testkit::Uml::find() {
+            Some(uml) => net::Net::of_guests(uml),
+            None => return false,
+        },
+    };
+    let net = match net {
         Ok(net) => net,
         Err(error @ Error::Namespaces { .. }) => {
             println!("SKIPPED: {error}");

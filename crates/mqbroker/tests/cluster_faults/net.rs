@@ -1,93 +1,110 @@
-//! The network: a machine for each node with its NATS server, one for all clients, and emulated links between them.
+//! The network: where programs run, and under which addresses they reach each other.
 
 use std::{
     io,
     net::Ipv4Addr,
+    path::{Path, PathBuf},
     process::{Child, Command},
 };
 
-use mq_netem::{Addresses, Direction, Error, Host, Lab, Link, Loss, Probability};
+use mq_netem::Error;
+use mq_testkit::Uml;
 
-use crate::plan::{Condition, LINKS, PAIRS};
+use crate::{
+    guests::Guests,
+    links::Links,
+    plan::{Condition, Process},
+};
 
-pub(crate) struct Net {
-    lab: Lab,
-    machines: [Host; 3],
-    /// As [`LINKS`] says.
-    links: [Addresses; LINKS],
+pub(crate) enum Net {
+    Links(Links),
+    Guests(Guests),
 }
 
 impl Net {
-    /// Makes it, and puts this process where the clients are. It is to have no threads yet.
-    pub(crate) fn enter(seed: u64) -> Result<Self, Error> {
-        let mut lab = Lab::enter()?;
-        let machines = [Host::new()?, Host::new()?, Host::new()?];
-        let clients = Host::new()?;
-        let [a, b, c] = &machines;
-        let ends = [
-            (a, b),
-            (a, c),
-            (b, c),
-            (&clients, a),
-            (&clients, b),
-            (&clients, c),
-        ];
-        let mut links = Vec::new();
-        for (n, (near, far)) in (0..).zip(ends) {
-            links.push(lab.connect(near, far, &Link::default(), seed.wrapping_add(n))?);
-        }
-        let inside = Host::move_into(&clients.path());
-        inside.map_err(|source| Error::Setup {
-            step: "go where the clients are",
-            source,
-        })?;
-        Ok(Self {
-            lab,
-            machines,
-            links: links.try_into().expect("a link for each pair of ends"),
-        })
+    /// Three machines with emulated links. This process is to have no threads yet.
+    pub(crate) fn of_links(seed: u64) -> Result<Self, Error> {
+        Links::enter(seed).map(Self::Links)
     }
 
-    /// The address under which clients know a machine.
-    pub(crate) fn address(&self, machine: usize) -> Ipv4Addr {
-        self.links[PAIRS.len() + machine].far
+    /// NATS servers in guests, and all else in one network. This process is to have no threads yet.
+    pub(crate) fn of_guests(uml: Uml) -> Result<Self, Error> {
+        Guests::enter(uml).map(Self::Guests)
     }
 
-    /// The address under which another machine, or the same one, knows a machine.
-    pub(crate) fn seen_from(&self, other: usize, machine: usize) -> Ipv4Addr {
-        let ends = (other.min(machine), other.max(machine));
-        match PAIRS.iter().position(|pair| *pair == ends) {
-            None => Ipv4Addr::LOCALHOST,
-            Some(link) if machine < other => self.links[link].near,
-            Some(link) => self.links[link].far,
+    pub(crate) fn has_guests(&self) -> bool {
+        matches!(self, Self::Guests(_))
+    }
+
+    /// The address under which clients know a node.
+    pub(crate) fn address(&self, node: usize) -> Ipv4Addr {
+        match self {
+            Self::Links(links) => links.address(node),
+            Self::Guests(_) => Guests::node(node),
         }
     }
 
-    /// Starts a program on a machine.
-    pub(crate) fn start(&self, machine: usize, command: &mut Command) -> io::Result<Child> {
-        self.machines[machine].run(|| command.spawn())
+    /// The address under which clients know a NATS server.
+    pub(crate) fn server(&self, server: usize) -> Ipv4Addr {
+        match self {
+            Self::Links(links) => links.address(server),
+            Self::Guests(_) => Guests::server(server),
+        }
     }
 
-    /// Lets a link be like this from now on.
+    /// The address under which another machine, or the same one, knows a machine's NATS server.
+    pub(crate) fn server_from(&self, machine: usize, server: usize) -> Ipv4Addr {
+        match self {
+            Self::Links(links) => links.seen_from(machine, server),
+            Self::Guests(_) => Guests::server(server),
+        }
+    }
+
+    /// Makes a program known to guests, and returns where it is.
+    pub(crate) fn stage(&self, program: PathBuf) -> PathBuf {
+        match self {
+            Self::Links(_) => program,
+            Self::Guests(guests) => guests.uml.stage(&program),
+        }
+    }
+
+    /// A folder for a NATS server's files.
+    pub(crate) fn make_store(&self, folder: &Path) -> io::Result<()> {
+        std::fs::create_dir(folder)?;
+        if let Self::Guests(guests) = self {
+            guests.uml.give(folder);
+        }
+        Ok(())
+    }
+
+    /// What runs a NATS server with the files of that folder.
+    pub(crate) fn serve(&self, server: usize, program: &Path, folder: &Path) -> Command {
+        match self {
+            Self::Links(_) => {
+                let mut command = Command::new(program);
+                let config = folder.join(format!("nats-{server}.conf"));
+                command.arg("-c").arg(config);
+                command
+            }
+            Self::Guests(guests) => guests.serve(server, program, folder),
+        }
+    }
+
+    /// Starts a program where it belongs.
+    pub(crate) fn start(&self, process: Process, command: &mut Command) -> io::Result<Child> {
+        match (self, process) {
+            (Self::Links(links), Process::Node(machine) | Process::Nats(machine)) => {
+                links.start(machine, command)
+            }
+            (Self::Guests(_), Process::Node(_)) => command.spawn(),
+            (Self::Guests(guests), Process::Nats(server)) => guests.start(server, command),
+        }
+    }
+
+    /// Lets a link be like this from now on, if there are links.
     pub(crate) fn set(&self, link: usize, condition: Condition) {
-        let lost = |percent: u8| Direction {
-            loss: Loss::Bernoulli(Probability::new(f64::from(percent) / 100.0).unwrap()),
-            ..Direction::default()
-        };
-        let [up, down] = match condition {
-            Condition::Well => [0, 0].map(lost),
-            Condition::Cut { up, down } => [up, down].map(|cut| lost(if cut { 100 } else { 0 })),
-            Condition::Bad { loss, delay } => [(); 2].map(|()| Direction {
-                delay,
-                jitter: delay / 4,
-                ..lost(loss)
-            }),
-        };
-        let link_then = Link {
-            up,
-            down,
-            ..Link::default()
-        };
-        self.lab.change(self.links[link], &link_then).unwrap();
+        if let Self::Links(links) = self {
+            links.set(link, condition);
+        }
     }
 }

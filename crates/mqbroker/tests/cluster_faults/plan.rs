@@ -8,8 +8,17 @@ pub(crate) const PAIRS: [(usize, usize); 3] = [(0, 1), (0, 2), (1, 2)];
 /// Links between machines, as in [`PAIRS`], and then one from all clients to each machine.
 pub(crate) const LINKS: usize = PAIRS.len() + 3;
 
-/// The clocks of nodes are never further apart than twice this. It is below half the time for which sessions are kept.
+/// Clocks are never further apart than twice this. It is below half the time for which sessions are kept.
 const CLOCK_OFF: i32 = 8 * 3600;
+
+/// The part of the campaign.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Links fail, and the clocks of nodes jump.
+    Links,
+    /// The clocks of NATS servers jump, each of which is in a guest.
+    Clocks,
+}
 
 /// One process of three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,8 +53,8 @@ pub(crate) enum Step {
     /// SIGCONT.
     Continue(Process),
     Link(usize, Condition),
-    /// The clock of a node's machine is off by so many seconds.
-    Clock(usize, i32),
+    /// The clock of a node, or of a NATS server's guest, is off by so many seconds.
+    Clock(Process, i32),
     /// A client goes to another node, or tries the first of its list again.
     Move(usize),
 }
@@ -57,6 +66,8 @@ struct Well {
     /// The NATS servers: of those that are killed, stopped or cut off there is one at a time.
     nats: Duration,
     links: [Duration; LINKS],
+    /// How long a NATS server takes to be as the others again.
+    catches_up: Duration,
 }
 
 /// The steps of a campaign of this length, by time. All processes run again at its end, and all links are well.
@@ -67,31 +78,45 @@ pub(crate) fn plan(
     seed: u64,
     length: Duration,
     clients: usize,
+    part: Part,
     harms_servers: bool,
 ) -> Vec<(Duration, Step)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut steps = Vec::new();
-    let mut well = Well::default();
+    let mut well = Well {
+        catches_up: match part {
+            Part::Links => Duration::from_secs(3),
+            // Its kernel begins before it does.
+            Part::Clocks => Duration::from_secs(12),
+        },
+        ..Well::default()
+    };
     if !harms_servers {
         well.nats = Duration::MAX;
     }
     let mut at = Duration::from_secs(2);
     while at < length {
-        match random.u8(..16) {
-            0..=2 => harm_process(&mut steps, &mut well, &mut random, at, Process::Node),
-            3..=4 => harm_process(&mut steps, &mut well, &mut random, at, Process::Nats),
-            5 => cut_machine(&mut steps, &mut well, &mut random, at),
-            6 => cut_pair(&mut steps, &mut well, &mut random, at),
-            7 => harm_clients(&mut steps, &mut well, &mut random, at),
-            8 => {
+        let kind = random.u8(..16);
+        match (part, kind) {
+            (_, 0..=2) => harm_process(&mut steps, &mut well, &mut random, at, Process::Node),
+            (_, 3..=4) => harm_process(&mut steps, &mut well, &mut random, at, Process::Nats),
+            (Part::Clocks, 5..=8) => {
+                let clock = Step::Clock(Process::Nats(random.usize(..3)), jump(&mut random));
+                steps.push((at, clock));
+            }
+            (Part::Links, 5) => cut_machine(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 6) => cut_pair(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 7) => harm_clients(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 8) => {
                 let link = random.usize(..LINKS);
                 let until = at + Duration::from_millis(random.u64(2_000..12_000));
                 let bad = bad(&mut random);
                 set(&mut steps, &mut well, &[(link, bad)], at, until);
             }
-            9 => {
+            (Part::Links, 9) => {
                 let off = random.i32(-CLOCK_OFF..=CLOCK_OFF);
-                steps.push((at, Step::Clock(random.usize(..3), off)));
+                let node = Process::Node(random.usize(..3));
+                steps.push((at, Step::Clock(node, off)));
             }
             _ => steps.push((at, Step::Move(random.usize(..clients)))),
         }
@@ -99,6 +124,13 @@ pub(crate) fn plan(
     }
     steps.sort_by_key(|(at, _)| *at);
     steps
+}
+
+/// How far a NATS server's clock is off: by seconds, by about as long as it remembers an entry's identifier (2 minutes),
+/// as long as a value's end is kept (an hour), or by hours.
+fn jump(random: &mut fastrand::Rng) -> i32 {
+    let most = [10, 240, 2 * 3600, CLOCK_OFF][random.usize(..4)];
+    random.i32(-most..=most)
 }
 
 type Steps = Vec<(Duration, Step)>;
@@ -241,8 +273,7 @@ impl Well {
     }
 
     fn harm_nats(&mut self, until: Duration) {
-        // It has to catch up.
-        self.nats = until + Duration::from_secs(3);
+        self.nats = until + self.catches_up;
     }
 }
 
@@ -250,7 +281,11 @@ pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_a
     for seed in 0..100 {
         let mut harmed = Vec::new();
         let mut cut = [false; LINKS];
-        for (at, step) in plan(seed, Duration::from_mins(2), 14, seed % 2 == 0) {
+        let part = match seed % 4 {
+            0 | 1 => Part::Links,
+            _ => Part::Clocks,
+        };
+        for (at, step) in plan(seed, Duration::from_mins(2), 14, part, seed % 2 == 0) {
             match step {
                 Step::Kill(process) | Step::Stop(process) => harmed.push(process),
                 Step::Start(process) | Step::Continue(process) => {
@@ -258,9 +293,14 @@ pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_a
                     harmed.remove(place);
                 }
                 Step::Link(link, condition) => {
+                    assert_eq!(part, Part::Links, "seed {seed}");
                     cut[link] = matches!(condition, Condition::Cut { .. });
                 }
-                Step::Clock(_, off) => assert!(off.abs() <= CLOCK_OFF),
+                Step::Clock(process, off) => {
+                    let is_nats = matches!(process, Process::Nats(_));
+                    assert_eq!(is_nats, part == Part::Clocks, "seed {seed}");
+                    assert!(off.abs() <= CLOCK_OFF, "seed {seed}");
+                }
                 Step::Move(_) => {}
             }
             let nodes = harmed.iter().filter(|one| matches!(one, Process::Node(_)));

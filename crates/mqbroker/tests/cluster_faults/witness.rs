@@ -3,13 +3,14 @@
 //! the brokers have lost.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     fmt::Display,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use async_nats::{
     ConnectOptions,
+    header::NATS_MESSAGE_ID,
     jetstream::{
         self,
         stream::{RawMessageError, Stream},
@@ -33,6 +34,9 @@ const AGAIN: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_mins(2);
 
+/// An entry is seen within so many seconds of its storing.
+const MISTIMED: u64 = 120;
+
 /// Bytes between a topic and the payload behind it, at most.
 const BETWEEN: usize = 8;
 
@@ -44,12 +48,18 @@ pub(crate) struct Witness {
     fresh: Vec<VecDeque<(u64, Instant)>>,
     /// What was other when it was looked at again.
     other: Vec<String>,
+    /// Their identifiers, by log. They tell NATS which it has.
+    ids: Vec<HashSet<String>>,
+    /// How many entries NATS had, and has stored again.
+    pub(crate) stored_again: usize,
+    /// Entries whose time, which is a NATS server's, was another than this machine's.
+    pub(crate) mistimed: usize,
 }
 
 impl Witness {
     pub(crate) async fn new(place: &Place) -> Self {
         let servers: Vec<_> = (0..3)
-            .map(|machine| format!("nats://{}:4222", place.net.address(machine)))
+            .map(|server| format!("nats://{}:4222", place.net.server(server)))
             .collect();
         let options = ConnectOptions::new()
             .ignore_discovered_servers()
@@ -67,6 +77,9 @@ impl Witness {
             seen: vec![BTreeMap::new(); streams.len()],
             fresh: vec![VecDeque::new(); streams.len()],
             other: Vec::new(),
+            ids: vec![HashSet::new(); streams.len()],
+            stored_again: 0,
+            mistimed: 0,
             streams,
         }
     }
@@ -89,6 +102,14 @@ impl Witness {
         let next = seen.last_key_value().map_or(1, |(last, _)| last + 1);
         for sequence in next.max(state.first_sequence)..=state.last_sequence {
             let message = self.streams[shard].get_raw_message(sequence).await.ok()?;
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_secs();
+            let stored = u64::try_from(message.time.unix_timestamp()).unwrap();
+            self.mistimed += usize::from(now.abs_diff(stored) > MISTIMED);
+            let id = message.headers.get(NATS_MESSAGE_ID).unwrap().to_string();
+            self.stored_again += usize::from(!self.ids[shard].insert(id));
             seen.insert(sequence, message.payload);
             self.fresh[shard].push_back((sequence, Instant::now()));
         }
