@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mq_broker::{
     Broker, Error, Settings,
-    cluster::{ClusterSettings, Faults, MemoryEngine, MemoryWorld},
+    cluster::{
+        ClusterSettings, Engine as _, Faults, Key, Kind, Lasts, MemoryEngine, MemoryWorld, Value,
+    },
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
 use mq_codec::{ByteStr, Connect, Version};
@@ -510,6 +512,50 @@ async fn wills_and_sessions_of_a_node_that_has_died_end_in_their_time() {
         again.disconnect().await.unwrap();
     }
     drop(watcher);
+}
+
+/// Another node may have claimed it, and have given it back when it could not read what the session has to get.
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_record_changes_while_it_is_adopted_is_looked_at_again() {
+    let world = MemoryWorld::new(1, 1);
+    let mut a = Node::start("adopted", "a", &world).await;
+    let b = Node::start("adopted", "b", &world).await;
+    let watcher = b.client("watcher").build().await.unwrap();
+    let mut wills = watcher.subscribe("will/#", QoS::AtLeastOnce).await.unwrap();
+    let will = Will::to("will/gone", "gone").unwrap();
+    let gone = a.client("gone").will(will.qos(QoS::AtLeastOnce));
+    let gone = gone.build().await.unwrap();
+    a.kill();
+    drop(gone);
+    // Between a look at the record and a change of it there is time for another change.
+    world.set_faults(Faults {
+        delay: Duration::from_millis(200),
+        errors: 0,
+    });
+    let changes = (0..16).map(|n| {
+        let engine = world.engine(&format!("other-{n}"));
+        tokio::spawn(async move {
+            loop {
+                let key = || Key {
+                    kind: Kind::Session,
+                    name: "gone".to_owned(),
+                };
+                let Value { version, bytes } = engine.value(key()).await.unwrap().unwrap();
+                let put = engine.put(key(), version, bytes, Lasts::Always);
+                let _ = put.await.unwrap();
+            }
+        })
+    });
+    let changes: Vec<_> = changes.collect();
+    assert!(
+        timeout(Duration::from_secs(20), wills.recv())
+            .await
+            .is_err()
+    );
+    for change in changes {
+        change.abort();
+    }
+    assert_eq!(next(&mut wills).await, "gone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,8 +96,9 @@ impl Cluster {
                     continue;
                 }
                 match self.claim_record(&id, record, version).await {
-                    Ok(taken) => claimed.extend(taken),
-                    Err(_) => all_taken = false,
+                    Ok(Some(taken)) => claimed.push(taken),
+                    // Its record has changed meanwhile. A node that has taken it may have given it back.
+                    Ok(None) | Err(_) => all_taken = false,
                 }
                 turns.push((id, turn));
             }
