@@ -88,8 +88,9 @@ impl Cluster {
             let mut turns = Vec::new();
             for (id, record, version) in some {
                 let turn = self.turn(&id);
-                // A client is at it.
                 let Ok(turn) = turn.try_lock_owned() else {
+                    // A client is at it, and may give up.
+                    all_taken = false;
                     continue;
                 };
                 if lock(&self.sessions).contains_key(&id) {
