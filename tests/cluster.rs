@@ -324,6 +324,35 @@ async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {
     drop((reader, other));
 }
 
+/// It was held up on its way, and the sessions of the node have gone elsewhere meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_node_has_told_does_not_come_again_to_its_sessions() {
+    let world = MemoryWorld::new(2, 1);
+    let mut a = Node::start("told", "a", &world).await;
+    let b = Node::start("told", "b", &world).await;
+    let at_a = a.client("at a").build().await.unwrap();
+    let at_b = b.client("at b").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    world.hold_up("b", true);
+    let once = message("t", "once", QoS::AtMostOnce);
+    at_a.send(once).await.unwrap();
+    assert_eq!(next(&mut messages).await, "once");
+    a.kill();
+    drop((messages, reader));
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let reader = reader.build().await.unwrap();
+    // Long enough for the node to forget how the session came.
+    sleep(Duration::from_secs(20)).await;
+    world.hold_up("b", false);
+    sleep(Duration::from_secs(1)).await;
+    let after = message("t", "after", QoS::AtMostOnce);
+    at_b.send(after).await.unwrap();
+    assert_eq!(next(&mut messages).await, "after");
+    drop((at_a, reader));
+}
+
 /// A client gives a node up that was stopped for a while, and comes to another one. Its CONNECT is read late.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over() {

@@ -176,7 +176,7 @@ impl Cluster {
             }
             // If it fails, the next one may not.
             let _ = self.show_life(Some(beat)).await;
-            lock(&self.marks).forget(&self.living());
+            lock(&self.marks).forget(&self.not_over());
             self.tell_mark();
             if self.ledger.has_failed() {
                 return;
@@ -259,6 +259,19 @@ impl Cluster {
         living.sort();
         living.dedup();
         living
+    }
+
+    /// The nodes that may still tell or append something, by what is known.
+    fn not_over(&self) -> Vec<String> {
+        let lives = lock(&self.lives);
+        let nodes = lives.iter().filter(|(node, seen)| {
+            let life = Author {
+                node: (*node).clone(),
+                life: seen.life,
+            };
+            !self.is_over(&life)
+        });
+        nodes.map(|(node, _)| node.clone()).collect()
     }
 
     /// Whether this node is the first by name of those that live.

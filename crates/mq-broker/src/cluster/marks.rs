@@ -4,7 +4,7 @@
 //! here from another node, where it has got the message already. So each node counts marks, one for each session that
 //! comes, and tells the others; with each message these say which mark they knew. A message of a node that did not know the
 //! mark of a session may be older than its coming, and is not for it: at QoS 0 a message comes once at most, and may be
-//! lost.
+//! lost. What a life has told that is over is for nobody: its sessions are elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,10 +31,20 @@ pub(super) struct Marks {
     came: VecDeque<(u64, ByteStr)>,
     /// The last mark of each other node, by its name.
     known: BTreeMap<String, Mark>,
-    /// The form of what is known, with this node's name.
+    /// The form of what is known, behind this life.
     head: Option<Bytes>,
-    /// The same of other nodes, as they told it last, and which of this node's marks they knew.
-    heard: BTreeMap<String, (Bytes, u64)>,
+    /// By node, what it has told last.
+    heard: BTreeMap<String, Heard>,
+}
+
+/// What another node has told last.
+#[derive(Debug)]
+struct Heard {
+    /// Its head.
+    form: Bytes,
+    by: Author,
+    /// Which of this node's marks it knew.
+    echoed: u64,
 }
 
 impl Mark {
@@ -89,53 +99,67 @@ impl Marks {
 
     /// What goes with each message of this node.
     pub(super) fn head(&mut self) -> Bytes {
-        let (own, known) = (&self.own.of.node, &self.known);
+        let (own, known) = (&self.own.of, &self.known);
         let write = || {
             let mut to = Writer::default();
-            to.bytes(own.as_bytes());
+            own.write(&mut to);
             to.all(known.values(), |to, mark| mark.write(to));
             to.finish()
         };
         self.head.get_or_insert_with(write).clone()
     }
 
-    /// The sessions that do not get a message of another node with that head.
+    /// The sessions that do not get a message of another node with that head; `None` if nobody does, as the life that
+    /// has told it is over.
     ///
     /// # Errors
     /// If it is no head.
-    pub(super) fn late_for(&mut self, head: &[u8]) -> Result<Vec<ByteStr>, Malformed> {
-        let mut known = self.heard.values();
-        let echoed = match known.find(|(last, _)| last == head) {
-            Some((_, echoed)) => *echoed,
-            None => self.hear(head)?,
-        };
+    pub(super) fn late_for(
+        &mut self,
+        head: &[u8],
+        is_over: impl Fn(&Author) -> bool,
+    ) -> Result<Option<Vec<ByteStr>>, Malformed> {
+        let is_it = |last: &&Heard| last.form == head;
+        if !self.heard.values().any(|last| is_it(&last)) {
+            let last = self.hear(head)?;
+            self.heard.insert(last.by.node.clone(), last);
+        }
+        let last = self.heard.values().find(is_it).ok_or(Malformed)?;
+        if is_over(&last.by) {
+            return Ok(None);
+        }
         let late = self.came.iter().rev();
-        let late = late.take_while(|(mark, _)| *mark > echoed);
-        Ok(late.map(|(_, id)| id.clone()).collect())
+        let late = late.take_while(|(mark, _)| *mark > last.echoed);
+        Ok(Some(late.map(|(_, id)| id.clone()).collect()))
     }
 
-    fn hear(&mut self, head: &[u8]) -> Result<u64, Malformed> {
+    fn hear(&self, head: &[u8]) -> Result<Heard, Malformed> {
         let mut from = Reader::part(head);
-        let node = from.text()?.to_string();
+        let by = Author::read(&mut from)?;
         let known = from.all(Mark::read)?;
         from.end()?;
         let own = known.iter().find(|mark| mark.of == self.own.of);
-        let echoed = own.map_or(0, |mark| mark.count);
-        let head = Bytes::copy_from_slice(head);
-        self.heard.insert(node, (head, echoed));
-        Ok(echoed)
+        Ok(Heard {
+            form: Bytes::copy_from_slice(head),
+            by,
+            echoed: own.map_or(0, |mark| mark.count),
+        })
     }
 
-    /// Forgets sessions that all of these nodes know of, and other nodes.
-    pub(super) fn forget(&mut self, living: &[String]) {
-        self.heard.retain(|node, _| living.contains(node));
+    /// Forgets sessions that all of these nodes know of, and other nodes. They are all that may still tell something.
+    pub(super) fn forget(&mut self, nodes: &[String]) {
+        // A node learns of itself last.
+        if !nodes.contains(&self.own.of.node) {
+            return;
+        }
+        self.heard.retain(|node, _| nodes.contains(node));
         let before = self.known.len();
-        self.known.retain(|node, _| living.contains(node));
+        self.known.retain(|node, _| nodes.contains(node));
         if self.known.len() < before {
             self.head = None;
         }
-        let others = living.iter().filter(|node| **node != self.own.of.node);
-        let echoed = others.map(|node| self.heard.get(node).map_or(0, |(_, echoed)| *echoed));
+        let others = nodes.iter().filter(|node| **node != self.own.of.node);
+        let echoed = others.map(|node| self.heard.get(node).map_or(0, |heard| heard.echoed));
         let all = echoed.min().unwrap_or(self.own.count);
         while self.came.pop_front_if(|(mark, _)| *mark <= all).is_some() {}
     }
@@ -159,7 +183,11 @@ mod tests {
 
     /// The head of a node that knows these marks.
     fn head(node: &str, known: &[Mark]) -> Bytes {
-        let mut marks = Marks::new(author(node, 1));
+        head_of(author(node, 1), known)
+    }
+
+    fn head_of(life: Author, known: &[Mark]) -> Bytes {
+        let mut marks = Marks::new(life);
         for mark in known {
             marks.note(mark.clone());
         }
@@ -184,25 +212,30 @@ mod tests {
             let head = head("a", &known);
             // The second time it is known.
             for _ in 0..2 {
-                assert_eq!(marks.late_for(&head).as_ref(), Ok(&late), "{known:?}");
+                let found = marks.late_for(&head, |_| false);
+                assert_eq!(found, Ok(Some(late.clone())), "{known:?}");
             }
         }
-        assert_eq!(marks.late_for(b"\x09"), Err(Malformed));
+        let of_the_dead = head("a", &[mark("b", 2, 2)]);
+        let found = marks.late_for(&of_the_dead, |by| *by == author("a", 1));
+        assert_eq!(found, Ok(None));
+        assert_eq!(marks.late_for(b"\x09", |_| false), Err(Malformed));
     }
 
     #[test]
     fn a_session_that_all_know_of_is_forgotten() {
         let mut marks = Marks::new(author("b", 2));
         marks.comes(&id("one"));
-        let living = ["a", "b", "c"].map(str::to_owned);
+        let nodes = ["a", "b", "c"].map(str::to_owned);
         for (node, left) in [("a", 1), ("c", 0)] {
-            marks.late_for(&head(node, &[mark("b", 2, 1)])).unwrap();
-            marks.forget(&living);
+            let head = head(node, &[mark("b", 2, 1)]);
+            marks.late_for(&head, |_| false).unwrap();
+            marks.forget(&nodes);
             assert_eq!(marks.came.len(), left, "{node} knows of it");
         }
         marks.comes(&id("two"));
         marks.forget(&["b".to_owned()]);
-        assert!(marks.came.is_empty(), "no other node lives");
+        assert!(marks.came.is_empty(), "there is no other node");
     }
 
     #[test]
@@ -212,8 +245,9 @@ mod tests {
             marks.note(mark("a", life, count));
             marks.head();
         }
-        assert_eq!(marks.head(), head("b", &[mark("a", 2, 0)]));
+        let own = || author("b", 2);
+        assert_eq!(marks.head(), head_of(own(), &[mark("a", 2, 0)]));
         marks.forget(&["b".to_owned()]);
-        assert_eq!(marks.head(), head("b", &[]));
+        assert_eq!(marks.head(), head_of(own(), &[]));
     }
 }

@@ -282,7 +282,10 @@ impl Cluster {
         match Told::decode(told)? {
             Told::Mark(mark) => lock(&self.marks).note(mark),
             Told::Message { head, chosen, item } => {
-                let late = lock(&self.marks).late_for(head)?;
+                let is_over = |life: &Author| self.is_over(life);
+                let Some(late) = lock(&self.marks).late_for(head, is_over)? else {
+                    return Ok(());
+                };
                 let Item { from, message, .. } = Item::decode(item)?;
                 let to = Receivers {
                     chosen: &chosen,

@@ -97,7 +97,7 @@ impl Witness {
     }
 
     async fn read_on(&mut self, shard: usize) -> Option<()> {
-        let state = self.streams[shard].get_info().await.ok()?.state;
+        let mut state = self.streams[shard].get_info().await.ok()?.state;
         let seen = &mut self.seen[shard];
         let next = seen.last_key_value().map_or(1, |(last, _)| last + 1);
         for sequence in next.max(state.first_sequence)..=state.last_sequence {
@@ -119,6 +119,14 @@ impl Witness {
         {
             if sequence >= state.first_sequence {
                 let now = now(&self.streams[shard], sequence).await.ok()?;
+                // It may have been trimmed just now.
+                if now.is_none() {
+                    let info = self.streams[shard].get_info().await.ok()?;
+                    state.first_sequence = info.state.first_sequence;
+                    if sequence < state.first_sequence {
+                        continue;
+                    }
+                }
                 self.compare(shard, sequence, now);
             }
             self.fresh[shard].pop_front();
