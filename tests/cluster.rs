@@ -86,6 +86,21 @@ impl Node {
         mq_testkit::kept(&self.url(), id)
     }
 
+    /// Makes a kept session with a subscription, whose client leaves.
+    async fn make_away(&self, id: &str, filter: &str, qos: QoS) {
+        let client = self.client(id).build().await.unwrap();
+        let subscribed = client.subscribe(filter, qos).await.unwrap();
+        client.disconnect().await.unwrap();
+        drop(subscribed);
+    }
+
+    /// A client that comes back to its session, and what waits for it.
+    async fn come_back(&self, id: &str) -> (Client, Subscription) {
+        let client = self.client(id);
+        let messages = client.messages();
+        (client.build().await.unwrap(), messages)
+    }
+
     /// Begins another life, unless it lives.
     async fn revive(&mut self, world: &Arc<MemoryWorld>) {
         if let Some(broker) = &self.broker
@@ -149,17 +164,12 @@ async fn a_session_goes_on_at_another_node() {
     let a = Node::start("moves", "a", &world).await;
     let b = Node::start("moves", "b", &world).await;
     let publisher = a.client("publisher").build().await.unwrap();
-    let reader = a.client("reader").build().await.unwrap();
-    let subscribed = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
-    reader.disconnect().await.unwrap();
-    drop(subscribed);
+    a.make_away("reader", "t/#", QoS::ExactlyOnce).await;
     for n in 0..10 {
         let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2];
         send(&publisher, message("t/1", n.to_string(), qos)).await;
     }
-    let reader = b.client("reader");
-    let mut messages = reader.messages();
-    let reader = reader.build().await.unwrap();
+    let (reader, mut messages) = b.come_back("reader").await;
     for n in 0..10 {
         assert_eq!(next(&mut messages).await, n.to_string());
     }
@@ -177,10 +187,7 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     let b = Node::start("lets-go", "b", &world).await;
     let [at_a, at_b] = [&a, &b].map(|node| node.client(&format!("publisher-{}", node.name)));
     let (at_a, at_b) = (at_a.build().await.unwrap(), at_b.build().await.unwrap());
-    let reader = a.client("reader").build().await.unwrap();
-    let subscribed = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
-    reader.disconnect().await.unwrap();
-    drop(subscribed);
+    a.make_away("reader", "#", QoS::AtLeastOnce).await;
     let topics: Vec<_> = (0..8).map(|n| format!("t/{n}")).collect();
     for topic in &topics {
         send(&at_a, message(topic, "before", QoS::AtLeastOnce)).await;
@@ -230,10 +237,7 @@ async fn sessions_that_move_do_not_have_the_logs_read_again() {
     let publisher = a.client("publisher").build().await.unwrap();
     let id = |n: usize| format!("reader-{n}");
     for n in 0..20 {
-        let reader = a.client(&id(n)).build().await.unwrap();
-        let subscribed = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
-        reader.disconnect().await.unwrap();
-        drop(subscribed);
+        a.make_away(&id(n), "#", QoS::AtLeastOnce).await;
     }
     let topics: Vec<_> = (0..8).map(|n| format!("t/{n}")).collect();
     for topic in &topics {
@@ -241,9 +245,7 @@ async fn sessions_that_move_do_not_have_the_logs_read_again() {
     }
     let before = world.reads();
     for n in 0..20 {
-        let reader = b.client(&id(n));
-        let mut messages = reader.messages();
-        let reader = reader.build().await.unwrap();
+        let (reader, mut messages) = b.come_back(&id(n)).await;
         for _ in &topics {
             assert_eq!(next(&mut messages).await, "before");
         }
@@ -307,9 +309,7 @@ async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {
     assert_eq!(next(&mut messages).await, "held up");
     reader.disconnect().await.unwrap();
     drop(messages);
-    let reader = b.client("reader");
-    let mut messages = reader.messages();
-    let reader = reader.build().await.unwrap();
+    let (reader, mut messages) = b.come_back("reader").await;
     world.hold_up("b", false);
     publish("after").await;
     assert_eq!(next(&mut messages).await, "after");
@@ -340,9 +340,7 @@ async fn what_a_dead_node_has_told_does_not_come_again_to_its_sessions() {
     assert_eq!(next(&mut messages).await, "once");
     a.kill();
     drop((messages, reader));
-    let reader = b.client("reader");
-    let mut messages = reader.messages();
-    let reader = reader.build().await.unwrap();
+    let (reader, mut messages) = b.come_back("reader").await;
     // Long enough for the node to forget how the session came.
     sleep(Duration::from_secs(20)).await;
     world.hold_up("b", false);
@@ -437,9 +435,7 @@ async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_a
     a.end().await;
     drop((reader, messages, absent));
     let ended = Instant::now();
-    let reader = b.client("reader");
-    let mut messages = reader.messages();
-    let reader = reader.build().await.unwrap();
+    let (reader, mut messages) = b.come_back("reader").await;
     let took = ended.elapsed();
     assert!(took < Duration::from_millis(500), "{took:?}");
     assert!(reader.last_connected().unwrap().session_present);
@@ -595,10 +591,7 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     let publisher = a.client("publisher").build().await.unwrap();
     let reader = b.client("reader").build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
-    let away = b.client("away").build().await.unwrap();
-    let subscribed = away.subscribe("rare", QoS::AtLeastOnce).await.unwrap();
-    away.disconnect().await.unwrap();
-    drop(subscribed);
+    b.make_away("away", "rare", QoS::AtLeastOnce).await;
     let old = message("old", "retained", QoS::AtLeastOnce).retain(true);
     send(&publisher, old).await;
     let publish = async |messages: &mut Subscription| {
@@ -621,9 +614,7 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     publish(&mut messages).await;
     let kept = world.entries();
     assert!((3_000..4_500).contains(&kept), "{kept} entries are kept");
-    let away = a.client("away");
-    let mut rare = away.messages();
-    let away = away.build().await.unwrap();
+    let (away, mut rare) = a.come_back("away").await;
     assert_eq!(next(&mut rare).await, "needed");
     assert_eq!(next(&mut rare).await, large);
     publish(&mut messages).await;
@@ -644,10 +635,7 @@ async fn a_log_that_is_too_large_loses_the_oldest_messages_of_sessions_that_are_
     let a = Node::start_with("room", "a", &world, small).await;
     let b = Node::start_with("room", "b", &world, small).await;
     let publisher = a.client("publisher").build().await.unwrap();
-    let away = a.client("away").build().await.unwrap();
-    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
-    away.disconnect().await.unwrap();
-    drop(subscribed);
+    a.make_away("away", "t", QoS::AtLeastOnce).await;
     for n in 0..MESSAGES {
         let padded = format!("{n:<1000}");
         send(&publisher, message("t", padded, QoS::AtLeastOnce)).await;
@@ -657,9 +645,7 @@ async fn a_log_that_is_too_large_loses_the_oldest_messages_of_sessions_that_are_
     assert!((500..1_200).contains(&kept), "{kept} entries are kept");
     // Others go on meanwhile.
     send(&publisher, message("other", "goes on", QoS::AtLeastOnce)).await;
-    let away = b.client("away");
-    let mut messages = away.messages();
-    let away = away.build().await.unwrap();
+    let (away, mut messages) = b.come_back("away").await;
     let mut came: Vec<usize> = Vec::new();
     while came.last().is_none_or(|last| last + 1 < MESSAGES) {
         came.push(next(&mut messages).await.trim_end().parse().unwrap());
@@ -706,10 +692,7 @@ async fn logs_are_trimmed_past_a_node_that_was_removed() {
     // It is the one that trims as long as it is there.
     let mut a = Node::start("removes", "a", &world).await;
     let b = Node::start("removes", "b", &world).await;
-    let away = a.client("away").build().await.unwrap();
-    let subscribed = away.subscribe("rare", QoS::AtLeastOnce).await.unwrap();
-    away.disconnect().await.unwrap();
-    drop(subscribed);
+    a.make_away("away", "rare", QoS::AtLeastOnce).await;
     let publisher = b.client("publisher").build().await.unwrap();
     send(&publisher, message("rare", "kept", QoS::AtLeastOnce)).await;
     a.end().await;
@@ -719,9 +702,7 @@ async fn logs_are_trimmed_past_a_node_that_was_removed() {
     sleep(Duration::from_mins(5)).await;
     let kept = world.entries();
     assert!(kept < 1_000, "{kept} of 3,000 entries are kept");
-    let away = b.client("away");
-    let mut rare = away.messages();
-    let away = away.build().await.unwrap();
+    let (away, mut rare) = b.come_back("away").await;
     assert_eq!(next(&mut rare).await, "kept");
     drop(away);
 }

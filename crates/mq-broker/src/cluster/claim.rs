@@ -250,7 +250,7 @@ impl Cluster {
                     settled.wait_for(|settled| *settled >= last).await.is_ok()
                 };
                 let end = || cluster.end_queueing(&id);
-                if hub.let_go(&id, is_settled, end).await.is_some() {
+                if hub.let_go(&id, is_settled, end).await {
                     cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);
@@ -412,13 +412,14 @@ impl Cluster {
     async fn read_again(&self, coming: &mut [Coming], ranges: &Ranges) -> Result<(), Refused> {
         for (&shard, &(from, to)) in ranges {
             // What is not kept any more, nobody needs, or it is lost.
-            let first = lock(&self.shards[usize::from(shard)].kept).1.first;
+            let here = &self.shards[usize::from(shard)];
+            let first = lock(&here.kept).1.first;
             let from = from.entry().max(first);
             if from > to.entry() || to == At::default() {
                 continue;
             }
             let mut counts = Counts::default();
-            let recent = lock(&self.shards[usize::from(shard)].recent).within(from, to.entry());
+            let recent = lock(&here.recent).within(from, to.entry());
             if let Some(recent) = recent {
                 for entry in &recent {
                     self.look_again(shard, entry, &mut counts, coming);

@@ -57,8 +57,12 @@ impl Seen {
         self.missed >= BEATS && self.at.elapsed() >= lease
     }
 
-    pub(super) fn life(&self) -> u64 {
-        self.life
+    /// Its node's present life, as far as it is known.
+    pub(super) fn author(&self, node: &str) -> Author {
+        Author {
+            node: node.to_owned(),
+            life: self.life,
+        }
     }
 
     pub(super) fn silent_for(&self) -> Duration {
@@ -236,10 +240,7 @@ impl Cluster {
     pub(super) fn dead(&self) -> Vec<Author> {
         let lives = lock(&self.lives);
         let silent = lives.iter().filter(|(_, seen)| seen.is_silent(self.lease));
-        let silent = silent.map(|(node, seen)| Author {
-            node: node.clone(),
-            life: seen.life,
-        });
+        let silent = silent.map(|(node, seen)| seen.author(node));
         silent.filter(|author| !self.is_over(author)).collect()
     }
 
@@ -247,12 +248,8 @@ impl Cluster {
     pub(super) fn living(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let living = lives.iter().filter(|(node, seen)| {
-            let life = Author {
-                node: (*node).clone(),
-                life: seen.life,
-            };
             // One that has left is over before it is silent.
-            !seen.is_silent(self.lease) && !self.is_over(&life)
+            !seen.is_silent(self.lease) && !self.is_over(&seen.author(node))
         });
         let mut living: Vec<_> = living.map(|(node, _)| node.clone()).collect();
         living.push(self.author.node.clone());
@@ -264,13 +261,8 @@ impl Cluster {
     /// The nodes that may still tell or append something, by what is known.
     fn not_over(&self) -> Vec<String> {
         let lives = lock(&self.lives);
-        let nodes = lives.iter().filter(|(node, seen)| {
-            let life = Author {
-                node: (*node).clone(),
-                life: seen.life,
-            };
-            !self.is_over(&life)
-        });
+        let nodes = lives.iter();
+        let nodes = nodes.filter(|(node, seen)| !self.is_over(&seen.author(node)));
         nodes.map(|(node, _)| node.clone()).collect()
     }
 

@@ -33,8 +33,8 @@ pub(super) struct Marks {
     known: BTreeMap<String, Mark>,
     /// The form of what is known, behind this life.
     head: Option<Bytes>,
-    /// By node, what it has told last.
-    heard: BTreeMap<String, Heard>,
+    /// Of each other node.
+    heard: Vec<Heard>,
 }
 
 /// What another node has told last.
@@ -73,7 +73,7 @@ impl Marks {
             came: VecDeque::new(),
             known: BTreeMap::new(),
             head: None,
-            heard: BTreeMap::new(),
+            heard: Vec::new(),
         }
     }
 
@@ -119,12 +119,12 @@ impl Marks {
         head: &[u8],
         is_over: impl Fn(&Author) -> bool,
     ) -> Result<Option<Vec<ByteStr>>, Malformed> {
-        let is_it = |last: &&Heard| last.form == head;
-        if !self.heard.values().any(|last| is_it(&last)) {
-            let last = self.hear(head)?;
-            self.heard.insert(last.by.node.clone(), last);
-        }
-        let last = self.heard.values().find(is_it).ok_or(Malformed)?;
+        let known = self.heard.iter().position(|last| last.form == head);
+        let index = match known {
+            Some(index) => index,
+            None => self.hear(head)?,
+        };
+        let last = &self.heard[index];
         if is_over(&last.by) {
             return Ok(None);
         }
@@ -133,17 +133,21 @@ impl Marks {
         Ok(Some(late.map(|(_, id)| id.clone()).collect()))
     }
 
-    fn hear(&self, head: &[u8]) -> Result<Heard, Malformed> {
+    /// Notes another head of a node, and returns where.
+    fn hear(&mut self, head: &[u8]) -> Result<usize, Malformed> {
         let mut from = Reader::part(head);
         let by = Author::read(&mut from)?;
         let known = from.all(Mark::read)?;
         from.end()?;
         let own = known.iter().find(|mark| mark.of == self.own.of);
-        Ok(Heard {
+        let echoed = own.map_or(0, |mark| mark.count);
+        self.heard.retain(|last| last.by.node != by.node);
+        self.heard.push(Heard {
             form: Bytes::copy_from_slice(head),
             by,
-            echoed: own.map_or(0, |mark| mark.count),
-        })
+            echoed,
+        });
+        Ok(self.heard.len() - 1)
     }
 
     /// Forgets sessions that all of these nodes know of, and other nodes. They are all that may still tell something.
@@ -152,14 +156,18 @@ impl Marks {
         if !nodes.contains(&self.own.of.node) {
             return;
         }
-        self.heard.retain(|node, _| nodes.contains(node));
+        self.heard.retain(|last| nodes.contains(&last.by.node));
         let before = self.known.len();
         self.known.retain(|node, _| nodes.contains(node));
         if self.known.len() < before {
             self.head = None;
         }
         let others = nodes.iter().filter(|node| **node != self.own.of.node);
-        let echoed = others.map(|node| self.heard.get(node).map_or(0, |heard| heard.echoed));
+        let echoed = others.map(|node| {
+            let mut heard = self.heard.iter();
+            let last = heard.find(|last| last.by.node == *node);
+            last.map_or(0, |last| last.echoed)
+        });
         let all = echoed.min().unwrap_or(self.own.count);
         while self.came.pop_front_if(|(mark, _)| *mark <= all).is_some() {}
     }

@@ -85,7 +85,7 @@ struct Node {
     is_cut: bool,
     /// Logs that bring it nothing for now.
     lags: HashSet<u16>,
-    /// What it is told later.
+    /// While its link is stuck: what other nodes have told it. It comes when the link is well.
     held_up: Option<Vec<Bytes>>,
     told: Option<mpsc::Sender<Bytes>>,
     asked: Option<mpsc::Sender<Asked>>,

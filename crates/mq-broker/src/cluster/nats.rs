@@ -14,7 +14,7 @@ use async_nats::{
         self, Context, Message,
         consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
         context::PublishErrorKind,
-        stream::{LastRawMessageErrorKind, Stream},
+        stream::{LastRawMessageErrorKind, State, Stream},
     },
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -144,6 +144,12 @@ impl NatsEngine {
         let name = format!("{}-log-{shard}", self.cluster);
         self.context.get_stream(name).await.map_err(failed)
     }
+
+    async fn state(&self, shard: u16) -> Result<State, EngineError> {
+        let stream = self.stream(shard).await?;
+        let info = stream.get_info().await.map_err(failed)?;
+        Ok(info.state)
+    }
 }
 
 fn kind(kind: Kind) -> &'static str {
@@ -242,19 +248,11 @@ impl Engine for NatsEngine {
     }
 
     fn end(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(async move {
-            let stream = self.stream(shard).await?;
-            let info = stream.get_info().await.map_err(failed)?;
-            Ok(info.state.last_sequence)
-        })
+        Box::pin(async move { Ok(self.state(shard).await?.last_sequence) })
     }
 
     fn bytes(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(async move {
-            let stream = self.stream(shard).await?;
-            let info = stream.get_info().await.map_err(failed)?;
-            Ok(info.state.bytes)
-        })
+        Box::pin(async move { Ok(self.state(shard).await?.bytes) })
     }
 
     fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {

@@ -4,7 +4,7 @@ use std::{pin::Pin, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{Cluster, entry::Author};
+use super::Cluster;
 use crate::{
     lock::lock,
     view::{self, ClusterLog, ClusterNode, ShowsCluster},
@@ -17,14 +17,14 @@ impl ShowsCluster for Cluster {
     fn shown(&self) -> view::Cluster {
         let mut nodes: Vec<_> = {
             let lives = lock(&self.lives);
-            let nodes = lives.iter().map(|(name, seen)| ClusterNode {
-                name: name.clone(),
-                life: seen.life(),
-                heard_ms: milliseconds(seen.silent_for()),
-                is_over: self.is_over(&Author {
-                    node: name.clone(),
-                    life: seen.life(),
-                }),
+            let nodes = lives.iter().map(|(name, seen)| {
+                let author = seen.author(name);
+                ClusterNode {
+                    life: author.life,
+                    heard_ms: milliseconds(seen.silent_for()),
+                    is_over: self.is_over(&author),
+                    name: author.node,
+                }
             });
             nodes.collect()
         };

@@ -320,24 +320,27 @@ impl Hub {
     }
 
     /// Lets a session go to another node, once its connection has ended and `is_settled` says so. `then` is called at the
-    /// moment from which on no message is queued for it here, even if there is none. `None` if it is not settled, has ended
+    /// moment from which on no message is queued for it here, even if there is none. False if it is not settled, has ended
     /// meanwhile, or its connection does not end in time.
-    pub(crate) async fn let_go<T>(
+    pub(crate) async fn let_go(
         &self,
         client_id: &ByteStr,
         is_settled: impl Future<Output = bool>,
-        then: impl FnOnce() -> T,
-    ) -> Option<T> {
+        then: impl FnOnce(),
+    ) -> bool {
         let session = lock(&self.sessions).by_id.get(client_id).cloned();
         let Some(session) = session else {
-            return is_settled.await.then(then);
+            let is_settled = is_settled.await;
+            if is_settled {
+                then();
+            }
+            return is_settled;
         };
         session.claim();
-        let mut state = in_time(&session).await?;
-        if !is_settled.await {
-            return None;
-        }
-        self.forget(&session, &mut state, then)
+        let Some(mut state) = in_time(&session).await else {
+            return false;
+        };
+        is_settled.await && self.forget(&session, &mut state, then)
     }
 
     /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does
@@ -356,15 +359,18 @@ impl Hub {
         true
     }
 
-    pub(super) fn forget<T>(
+    /// Takes a session away as if it had never been here. False if it has ended before.
+    pub(super) fn forget(
         &self,
         session: &Arc<Session>,
         state: &mut State,
-        then: impl FnOnce() -> T,
-    ) -> Option<T> {
-        let (_, value) = self.remove_from_routing(session, state, then)?;
-        self.remove(session, state, || {});
-        Some(value)
+        then: impl FnOnce(),
+    ) -> bool {
+        let is_there = self.remove_from_routing(session, state, then).is_some();
+        if is_there {
+            self.remove(session, state, || {});
+        }
+        is_there
     }
 }
 

@@ -608,7 +608,7 @@ impl Hub {
     /// Ends a session. Its subscriptions and queued messages go, but for messages that other
     /// members of its shared subscriptions get.
     fn end_session(&self, session: &Arc<Session>, state: &mut State, journal: &mut Journal) {
-        let Some((waiting, ())) = self.remove_from_routing(session, state, || {}) else {
+        let Some(waiting) = self.remove_from_routing(session, state, || {}) else {
             return;
         };
         self.tell_of_member(session, MemberState::Gone, journal);
@@ -625,12 +625,12 @@ impl Hub {
 
     /// Takes a session out of the way of messages, and returns what waits for it; `None` if it has ended before.
     /// `then` is called at the moment from which on no publisher finds it.
-    fn remove_from_routing<T>(
+    fn remove_from_routing(
         &self,
         session: &Session,
         state: &mut State,
-        then: impl FnOnce() -> T,
-    ) -> Option<(Waiting, T)> {
+        then: impl FnOnce(),
+    ) -> Option<Waiting> {
         if core::mem::replace(&mut state.ended, true) {
             return None;
         }
@@ -642,7 +642,9 @@ impl Hub {
         self.metrics.subscriptions.sub(subscriptions.len());
         drop(subscriptions);
         routing.sessions[session.key.index()] = None;
-        Some((session.mailbox.end(), then()))
+        let waiting = session.mailbox.end();
+        then();
+        Some(waiting)
     }
 
     /// Takes a session off the list. `then` is done before another of the same name can begin.

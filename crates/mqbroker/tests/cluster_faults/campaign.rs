@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Jumps of clocks, so many that one is seen in the logs.
+/// If clocks have jumped so often, the logs show it.
 const FELT: usize = 30;
 
 /// What a campaign is.

@@ -30,9 +30,6 @@ pub(crate) const PROGRAM: &str = "MQ_FAULTS_NATS";
 /// The folder of the campaign.
 pub(crate) const FOLDER: &str = "MQ_FAULTS_FOLDER";
 
-/// A program of the system, never Busybox's.
-pub(crate) const IP: &str = "/usr/sbin/ip";
-
 /// Between two looks at how far the clock has to be off.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -21,7 +21,10 @@ use std::{
 use mq_netem::{Error, Host, Lab};
 use mq_testkit::Uml;
 
-use crate::guest::{FOLDER, GUEST, IP, PROGRAM};
+use crate::guest::{FOLDER, GUEST, PROGRAM};
+
+/// The system's program, and not Busybox's.
+const IP: &str = "/usr/sbin/ip";
 
 /// Guests, and the network of all others.
 pub(crate) struct Guests {

@@ -97,7 +97,7 @@ impl Witness {
     }
 
     async fn read_on(&mut self, shard: usize) -> Option<()> {
-        let mut state = self.streams[shard].get_info().await.ok()?.state;
+        let state = self.streams[shard].get_info().await.ok()?.state;
         let seen = &mut self.seen[shard];
         let next = seen.last_key_value().map_or(1, |(last, _)| last + 1);
         for sequence in next.max(state.first_sequence)..=state.last_sequence {
@@ -117,30 +117,30 @@ impl Witness {
         while let Some((sequence, at)) = self.fresh[shard].front().copied()
             && at.elapsed() > AGAIN
         {
-            if sequence >= state.first_sequence {
-                let now = now(&self.streams[shard], sequence).await.ok()?;
-                // It may have been trimmed just now.
-                if now.is_none() {
-                    let info = self.streams[shard].get_info().await.ok()?;
-                    state.first_sequence = info.state.first_sequence;
-                    if sequence < state.first_sequence {
-                        continue;
-                    }
-                }
-                self.compare(shard, sequence, now);
-            }
+            self.look_again(shard, sequence).await.ok()?;
             self.fresh[shard].pop_front();
         }
         Some(())
     }
 
-    fn compare(&mut self, shard: usize, sequence: u64, now: Option<Bytes>) {
-        let what = match now {
-            Some(now) if now == self.seen[shard][&sequence] => return,
-            Some(_) => "has another entry",
-            None => "has no entry any more",
+    /// Notes if an entry that it has seen is not there any more, or is another one. What brokers have trimmed does not
+    /// count.
+    async fn look_again(&mut self, shard: usize, sequence: u64) -> Result<(), async_nats::Error> {
+        let stream = &self.streams[shard];
+        let what = match stream.get_raw_message(sequence).await {
+            Ok(now) if now.payload == self.seen[shard][&sequence] => return Ok(()),
+            Ok(_) => "has another entry",
+            Err(error) if is_gone(&error) => {
+                // Asked only now: it may have been trimmed a moment ago.
+                if sequence < stream.get_info().await?.state.first_sequence {
+                    return Ok(());
+                }
+                "has no entry any more"
+            }
+            Err(error) => return Err(error.into()),
         };
         self.other.push(format!("log {shard} {what} at {sequence}"));
+        Ok(())
     }
 
     /// How many entries it has seen.
@@ -158,8 +158,7 @@ impl Witness {
             let kept = self.seen[shard].range(info.state.first_sequence..);
             let kept: Vec<_> = kept.map(|(sequence, _)| *sequence).collect();
             for sequence in kept {
-                let now = patiently(until, async || now(&stream, sequence).await).await;
-                self.compare(shard, sequence, now);
+                patiently(until, async || self.look_again(shard, sequence).await).await;
             }
         }
         &self.other
@@ -190,15 +189,6 @@ async fn patiently<T, E: Display>(until: Instant, mut ask: impl AsyncFnMut() -> 
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
         sleep(LOOK).await;
-    }
-}
-
-/// An entry, if the log has it.
-async fn now(stream: &Stream, sequence: u64) -> Result<Option<Bytes>, RawMessageError> {
-    match stream.get_raw_message(sequence).await {
-        Ok(message) => Ok(Some(message.payload)),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
