@@ -2,27 +2,38 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, process::Command, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Range,
+    path::PathBuf,
+    pin::pin,
+    process::Command,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use mq_broker::{
     Broker, Settings,
-    cluster::{
-        ClusterSettings, Engine as _, Key, Kind, Lasts, NatsEngine, NatsSettings, Put, Watched,
-    },
+    cluster::{ClusterSettings, Engine as _, Key, Kind, Lasts, NatsEngine, NatsSettings, Put},
 };
 use mq_client::{Client, Outgoing, QoS, Subscription};
 use mq_testkit::{Running, free_port};
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// Three servers, which end with it.
 struct Servers {
     urls: Vec<String>,
-    _running: Vec<Running>,
-    _folder: TempDir,
+    program: PathBuf,
+    running: Vec<Option<Running>>,
+    folder: TempDir,
 }
 
 impl Servers {
@@ -35,7 +46,7 @@ impl Servers {
             .iter()
             .map(|(_, routes)| format!("nats://127.0.0.1:{routes}"));
         let routes = routes.collect::<Vec<_>>().join(", ");
-        let running = ports.iter().enumerate().map(|(n, (clients, others))| {
+        for (n, (clients, others)) in ports.iter().enumerate() {
             let data = folder.path().join(n.to_string());
             let data = data.display();
             let config = format!(
@@ -43,26 +54,37 @@ impl Servers {
                  jetstream {{ store_dir: \"{data}\", sync_interval: always }}\n\
                  cluster {{ name: test, listen: 127.0.0.1:{others}, routes: [{routes}] }}\n"
             );
-            let path = folder.path().join(format!("{n}.conf"));
-            fs::write(&path, config).unwrap();
-            let log = folder.path().join(format!("{n}.log"));
-            let mut command = Command::new(&program);
-            command.arg("-c").arg(path).arg("-l").arg(log);
-            Running(command.spawn().unwrap())
-        });
-        let running = running.collect();
+            fs::write(folder.path().join(format!("{n}.conf")), config).unwrap();
+        }
         let urls = ports
             .iter()
             .map(|(clients, _)| format!("nats://127.0.0.1:{clients}"));
-        Some(Self {
+        let mut servers = Self {
             urls: urls.collect(),
-            _running: running,
-            _folder: folder,
-        })
+            program,
+            running: ports.iter().map(|_| None).collect(),
+            folder,
+        };
+        for n in 0..ports.len() {
+            servers.begin(n);
+        }
+        Some(servers)
     }
 
-    /// A node, once the servers have agreed on who leads.
-    async fn node(&self, name: &str) -> Broker {
+    fn begin(&mut self, n: usize) {
+        let path = |kind| self.folder.path().join(format!("{n}.{kind}"));
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(path("conf"));
+        command.arg("-l").arg(path("log"));
+        self.running[n] = Some(Running(command.spawn().unwrap()));
+    }
+
+    fn kill(&mut self, n: usize) {
+        self.running[n] = None;
+    }
+
+    /// A node's way to them, once they have agreed on who leads.
+    async fn engine(&self, name: &str) -> Arc<NatsEngine> {
         let nats = NatsSettings::new("test", self.urls.clone());
         let connected = async {
             loop {
@@ -72,13 +94,14 @@ impl Servers {
                 }
             }
         };
-        let engine = timeout(SOON, connected).await.unwrap();
+        Arc::new(timeout(SOON, Box::pin(connected)).await.unwrap())
+    }
+
+    async fn node(&self, name: &str) -> Broker {
         let mut settings = Settings::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
-        settings.cluster = Some(ClusterSettings::new(name, Arc::new(engine)));
-        timeout(SOON, Broker::start(settings))
-            .await
-            .unwrap()
-            .unwrap()
+        settings.cluster = Some(ClusterSettings::new(name, self.engine(name).await));
+        let started = timeout(SOON, Box::pin(Broker::start(settings))).await;
+        started.unwrap().unwrap()
     }
 }
 
@@ -137,16 +160,7 @@ async fn values_have_names_of_any_length() {
     let Some(servers) = Servers::start() else {
         return;
     };
-    let nats = NatsSettings::new("test", servers.urls.clone());
-    let connecting = async {
-        loop {
-            match NatsEngine::connect(&nats, "a").await {
-                Ok(engine) => break engine,
-                Err(_) => sleep(Duration::from_millis(200)).await,
-            }
-        }
-    };
-    let engine = timeout(SOON, connecting).await.unwrap();
+    let engine = servers.engine("a").await;
     let names = ["t", "ä/b c", &"long/".repeat(13_000)];
     for (n, name) in names.iter().enumerate() {
         let key = Key {
@@ -160,12 +174,95 @@ async fn values_have_names_of_any_length() {
         assert_eq!(again.await.unwrap(), Put::Conflict, "{n}");
         assert_eq!(engine.value(key).await.unwrap().unwrap().bytes, bytes);
     }
-    let mut watched = engine.watch(Kind::Retained);
-    let mut came = Vec::new();
-    while let Some(Watched::Value(name, value)) = timeout(SOON, watched.recv()).await.unwrap() {
-        came.push((name, value.bytes));
-    }
+    let mut came = engine.all(Kind::Retained).await.unwrap();
+    came.sort_by_key(|(_, value)| value.version);
+    let came = came.into_iter().map(|(name, value)| (name, value.bytes));
     let all = names.iter().enumerate();
     let all = all.map(|(n, name)| ((*name).to_owned(), Bytes::from(n.to_string())));
-    assert_eq!(came, all.collect::<Vec<_>>());
+    assert!(came.eq(all));
+}
+
+/// Puts a value, whatever there was, and returns its version.
+async fn overwrite(engine: &NatsEngine, name: String) -> u64 {
+    let key = Key {
+        kind: Kind::Session,
+        name,
+    };
+    loop {
+        let Ok(known) = engine.value(key.clone()).await else {
+            continue;
+        };
+        let known = known.map_or(0, |value| value.version);
+        let put = engine.put(key.clone(), known, Bytes::new(), Lasts::Always);
+        if let Ok(Put::Done(version)) = put.await {
+            return version;
+        }
+    }
+}
+
+/// The newest version of each of them.
+type Known = Arc<Mutex<BTreeMap<String, u64>>>;
+
+/// How often each is overwritten by one of several writers at once.
+async fn overwrite_all(engine: &Arc<NatsEngine>, known: &Known, names: Range<u32>, times: usize) {
+    let mut writers = JoinSet::new();
+    for writer in 0..8 {
+        let names = names.clone().filter(move |name| name % 8 == writer);
+        let (engine, known) = (Arc::clone(engine), Arc::clone(known));
+        writers.spawn(async move {
+            for _ in 0..times {
+                for name in names.clone() {
+                    let version = overwrite(&engine, name.to_string()).await;
+                    known.lock().unwrap().insert(name.to_string(), version);
+                }
+            }
+        });
+    }
+    writers.join_all().await;
+}
+
+/// Reads all values, as often as it takes: servers come and go.
+async fn versions(engine: &NatsEngine) -> BTreeMap<String, u64> {
+    let read = async {
+        loop {
+            if let Ok(all) = engine.all(Kind::Session).await {
+                return all;
+            }
+        }
+    };
+    let all = timeout(SOON, read).await.unwrap().into_iter();
+    all.map(|(name, value)| (name, value.version)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_values_are_read_while_they_change_and_from_a_server_that_was_away() {
+    let Some(mut servers) = Servers::start() else {
+        return;
+    };
+    let engine = servers.engine("a").await;
+    let known = Known::default();
+    let check = async || {
+        let before = known.lock().unwrap().clone();
+        let came = versions(&engine).await;
+        for (name, version) in before {
+            let came = came.get(&name);
+            assert!(came >= Some(&version), "{name}: {came:?} for {version}");
+        }
+    };
+    overwrite_all(&engine, &known, 0..100, 1).await;
+    let mut changes = pin!(overwrite_all(&engine, &known, 0..100, 5));
+    loop {
+        tokio::select! {
+            () = &mut changes => break,
+            () = check() => {}
+        }
+    }
+    for n in 0..3 {
+        servers.kill(n);
+        overwrite_all(&engine, &known, 0..1_000, 1).await;
+        servers.begin(n);
+        for _ in 0..10 {
+            check().await;
+        }
+    }
 }

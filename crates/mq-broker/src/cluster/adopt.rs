@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{
     Cluster,
     append::part_of,
-    engine::{EngineError, Kind, Value, all},
+    engine::{EngineError, Kind, Value},
     entry::Author,
     record::Record,
 };
@@ -117,7 +117,7 @@ impl Cluster {
     /// This node's part of the sessions that no living node has.
     async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
         let mut orphans = Vec::new();
-        for (id, Value { version, bytes }) in all(&*self.engine, Kind::Session).await? {
+        for (id, Value { version, bytes }) in self.engine.all(Kind::Session).await? {
             let Ok(id) = ByteStr::new(id) else {
                 continue;
             };

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Cluster, RETRY, Shard,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Watched, all},
+    engine::{Engine, EngineError, Key, Kind, Lasts, Put},
     log_state::{Checkpoint, RetainedChange},
     patiently,
 };
@@ -78,7 +78,7 @@ impl Cluster {
     /// Takes over what was retained before this node began. Not all of it may be the last: that comes from the logs.
     pub(super) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
         let mut count = 0_u64;
-        for (topic, value) in all(&*self.engine, Kind::Retained).await? {
+        for (topic, value) in self.engine.all(Kind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
                 EngineError(format!(
                     "the retained message of {topic:?} has no known form"
@@ -120,9 +120,8 @@ impl Cluster {
     /// Notes which checkpoints there are.
     pub(super) async fn learn_checkpoints(self: Arc<Self>) {
         let mut watched = self.engine.watch(Kind::Log);
-        while let Some(watched) = watched.recv().await {
-            if let Watched::Value(number, value) = watched
-                && let Some(shard) = self.shard_named(&number)
+        while let Some((number, value)) = watched.recv().await {
+            if let Some(shard) = self.shard_named(&number)
                 && let Ok(checkpoint) = Checkpoint::decode(&value.bytes)
             {
                 lock(&shard.state).is_kept(checkpoint.entry);

@@ -4,10 +4,7 @@
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
+use tokio::sync::{mpsc, oneshot};
 
 /// What an engine answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
@@ -52,8 +49,12 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// before the answer.
     fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put>;
 
-    /// Brings all values of a kind, then [`Watched::All`], then the changes, each key's in order.
-    fn watch(&self, kind: Kind) -> mpsc::Receiver<Watched>;
+    /// All values of a kind, by name, as they are now. Of one that changes meanwhile an earlier value may come; but none
+    /// is left out.
+    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>>;
+
+    /// Brings the values of a kind, by name, and then their changes, each key's in order. They may come late.
+    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)>;
 
     /// Sends a message to all other nodes, or loses it.
     fn tell(&self, message: Bytes);
@@ -68,27 +69,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn asked(&self) -> mpsc::Receiver<Asked>;
 }
 
-/// For so long the next value, or an entry that is there, may take.
+/// For so long the next entry or value that is there may take.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
-
-/// All values of a kind, by name.
-///
-/// # Errors
-/// If the engine does not go on.
-pub(super) async fn all(
-    engine: &dyn Engine,
-    kind: Kind,
-) -> Result<Vec<(String, Value)>, EngineError> {
-    let mut watched = engine.watch(kind);
-    let mut all = Vec::new();
-    loop {
-        match timeout(SILENCE, watched.recv()).await.ok().flatten() {
-            None => return Err(EngineError(format!("values of {kind:?} do not come"))),
-            Some(Watched::All) => return Ok(all),
-            Some(Watched::Value(name, value)) => all.push((name, value)),
-        }
-    }
-}
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -153,15 +135,6 @@ pub enum Put {
     Done(u64),
     /// Somebody has put another value meanwhile.
     Conflict,
-}
-
-/// What [`watch`](Engine::watch) brings.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Watched {
-    /// A key has this value now.
-    Value(String, Value),
-    /// All that were there when it began have come.
-    All,
 }
 
 /// A question of another node.

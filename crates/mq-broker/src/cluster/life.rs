@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::{
     APPENDED_ONCE, Cluster, RETRY,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value, Watched},
+    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value},
     entry::{Author, LogEntry},
     record::Record,
     wire::{Malformed, Reader, Writer},
@@ -207,10 +207,8 @@ impl Cluster {
     /// Notes the signs of life of all nodes.
     pub(super) async fn watch_lives(self: Arc<Self>) {
         let mut watched = self.engine.watch(Kind::Node);
-        while let Some(watched) = watched.recv().await {
-            if let Watched::Value(node, value) = watched
-                && let Ok(Status { life, .. }) = Status::decode(&value.bytes)
-            {
+        while let Some((node, value)) = watched.recv().await {
+            if let Ok(Status { life, .. }) = Status::decode(&value.bytes) {
                 self.note_life(node, life, value.version);
             }
         }

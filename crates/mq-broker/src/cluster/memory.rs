@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value, Watched};
+use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
 use crate::lock::lock;
 
 /// How long a node waits for another's answer.
@@ -405,23 +405,24 @@ impl Engine for MemoryEngine {
         }))
     }
 
-    fn watch(&self, kind: Kind) -> mpsc::Receiver<Watched> {
+    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>> {
+        Box::pin(self.step(move |state| {
+            let values = state.values.iter().filter(|(key, _)| key.kind == kind);
+            let values = values.map(|(key, value)| (key.name.clone(), value.clone()));
+            values.collect()
+        }))
+    }
+
+    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)> {
         let mut seen = 0;
-        let mut first: Option<u64> = None;
-        let mut is_told = false;
         self.bring(move |state| {
-            let first = *first.get_or_insert(state.version);
             let values = state.values.iter().filter(|(key, _)| key.kind == kind);
             let next = values
                 .filter(|(_, value)| value.version > seen)
                 .min_by_key(|(_, value)| value.version);
-            if let Some((key, value)) = next
-                && (is_told || value.version <= first)
-            {
-                seen = value.version;
-                return Some(Some(Watched::Value(key.name.clone(), value.clone())));
-            }
-            (!core::mem::replace(&mut is_told, true)).then_some(Some(Watched::All))
+            let (key, value) = next?;
+            seen = value.version;
+            Some(Some((key.name.clone(), value.clone())))
         })
     }
 

@@ -91,9 +91,7 @@ use crate::{
     lock::lock,
     store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
 };
-pub use engine::{
-    Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value, Watched,
-};
+pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};

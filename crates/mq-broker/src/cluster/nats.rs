@@ -4,23 +4,21 @@ mod connect;
 mod settings;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 mod tls;
+mod values;
 
 use std::{sync::Mutex, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions, HeaderMap, ServerAddr,
-    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID, NATS_MESSAGE_TTL},
+    header::NATS_MESSAGE_ID,
     jetstream::{
         self, Context, Message,
         consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
-        context::PublishErrorKind,
-        stream::{LastRawMessageErrorKind, State, Stream},
+        stream::{State, Stream},
     },
 };
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -28,21 +26,13 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{
-    Answer, Asked, Engine, EngineError, Entry, FORGOTTEN, Key, Kind, Lasts, Put, RETRY, Value,
-    Watched,
-};
+use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, RETRY, Value};
 use crate::lock::lock;
 use connect::Failure;
 pub use settings::NatsSettings;
 
 /// How long an append, a put or an answer may take before it is tried again.
 const ANSWERED: Duration = Duration::from_secs(2);
-
-/// A key's name is in its subject up to so many bytes: a server takes subjects of 4 KB. A longer one has its hash there,
-/// behind [`HASHED`], and stands before the value, behind its length.
-const LONGEST_NAME: usize = 1_024;
-const HASHED: char = '~';
 
 /// How often the server of a consumer says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -128,18 +118,6 @@ impl NatsEngine {
         })
     }
 
-    fn subject(&self, key: &Key) -> String {
-        let name = if key.name.len() <= LONGEST_NAME {
-            URL_SAFE_NO_PAD.encode(&key.name)
-        } else {
-            format!(
-                "{HASHED}{}",
-                URL_SAFE_NO_PAD.encode(Sha256::digest(&key.name))
-            )
-        };
-        format!("{}.value.{}.{name}", self.cluster, kind(key.kind))
-    }
-
     async fn stream(&self, shard: u16) -> Result<Stream, EngineError> {
         let name = format!("{}-log-{shard}", self.cluster);
         self.context.get_stream(name).await.map_err(failed)
@@ -150,46 +128,6 @@ impl NatsEngine {
         let info = stream.get_info().await.map_err(failed)?;
         Ok(info.state)
     }
-}
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Session => "session",
-        Kind::Node => "node",
-        Kind::Retained => "retained",
-        Kind::Log => "log",
-    }
-}
-
-/// A value as it is published.
-fn with_name(name: &str, value: Bytes) -> Bytes {
-    if name.len() <= LONGEST_NAME {
-        return value;
-    }
-    let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
-    let mut published = Vec::with_capacity(4 + name.len() + value.len());
-    published.extend(length.to_be_bytes());
-    published.extend(name.as_bytes());
-    published.extend(&value);
-    published.into()
-}
-
-/// The name and the value of what was published; no name if it is not of this form.
-fn split(subject: &str, mut published: Bytes) -> (Option<Vec<u8>>, Bytes) {
-    let token = subject.rsplit('.').next().unwrap_or_default();
-    if !token.starts_with(HASHED) {
-        return (URL_SAFE_NO_PAD.decode(token).ok(), published);
-    }
-    let Some((length, _)) = published.split_first_chunk() else {
-        return (None, published);
-    };
-    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-    if published.len() - 4 < length {
-        return (None, published);
-    }
-    let mut value = published.split_off(4);
-    let name = value.split_to(length);
-    (Some(name.into()), value)
 }
 
 fn failed(error: impl std::fmt::Display) -> EngineError {
@@ -223,9 +161,6 @@ async fn listen<T: Send + 'static>(
     Ok(brought)
 }
 
-/// Bytes of a value's headers, and of its key where the value begins with that.
-const HEADERS: usize = 66 << 10;
-
 impl Engine for NatsEngine {
     fn shards(&self) -> u16 {
         self.shards
@@ -233,7 +168,7 @@ impl Engine for NatsEngine {
 
     fn largest_value(&self) -> usize {
         let most = self.client.server_info().max_payload;
-        most.saturating_sub(HEADERS)
+        most.saturating_sub(values::HEADERS)
     }
 
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
@@ -283,55 +218,19 @@ impl Engine for NatsEngine {
     }
 
     fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
-        Box::pin(async move {
-            let subject = self.subject(&key);
-            match self.values.get_last_raw_message_by_subject(&subject).await {
-                Ok(message) => Ok(Some(Value {
-                    version: message.sequence,
-                    bytes: split(&subject, message.payload).1,
-                })),
-                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-                Err(error) => Err(failed(error)),
-            }
-        })
+        Box::pin(self.read_value(key))
     }
 
     fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put> {
-        Box::pin(async move {
-            let mut headers = HeaderMap::new();
-            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
-            if lasts == Lasts::AWhile {
-                let seconds = FORGOTTEN.as_secs();
-                headers.insert(NATS_MESSAGE_TTL, format!("{seconds}s"));
-            }
-            let subject = self.subject(&key);
-            let bytes = with_name(&key.name, bytes);
-            let sent = self.context.publish_with_headers(subject, headers, bytes);
-            match sent.await.map_err(failed)?.await {
-                Ok(ack) => Ok(Put::Done(ack.sequence)),
-                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                    Ok(Put::Conflict)
-                }
-                Err(error) => Err(failed(error)),
-            }
-        })
+        Box::pin(self.put_value(key, last, bytes, lasts))
     }
 
-    fn watch(&self, of: Kind) -> mpsc::Receiver<Watched> {
-        let (bring, brought) = mpsc::channel(ON_THE_WAY);
-        let values = self.values.clone();
-        let subject = format!("{}.value.{}.>", self.cluster, kind(of));
-        tokio::spawn(async move {
-            let mut is_all = false;
-            while let Err(error) = watch(&values, &subject, &mut is_all, &bring).await {
-                debug!(%error, "values are watched anew");
-                tokio::select! {
-                    () = sleep(RETRY) => {}
-                    () = bring.closed() => return,
-                }
-            }
-        });
-        brought
+    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>> {
+        Box::pin(self.all_values(kind))
+    }
+
+    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)> {
+        self.watch_values(kind)
     }
 
     fn tell(&self, message: Bytes) {
@@ -391,19 +290,27 @@ impl Reading {
         })
     }
 
-    /// `None` once nobody reads any more what is brought. Cancel-safe.
-    async fn next<T>(&mut self, bring: &mpsc::Sender<T>) -> Result<Option<Message>, EngineError> {
-        let message = tokio::select! {
-            message = self.messages.next() => message,
-            () = bring.closed() => return Ok(None),
-        };
+    /// `None` once nobody reads any more what is brought.
+    async fn next_for<T>(
+        &mut self,
+        bring: &mpsc::Sender<T>,
+    ) -> Result<Option<Message>, EngineError> {
+        tokio::select! {
+            message = self.next() => message.map(Some),
+            () = bring.closed() => Ok(None),
+        }
+    }
+
+    /// Cancel-safe.
+    async fn next(&mut self) -> Result<Message, EngineError> {
+        let message = self.messages.next().await;
         let message = message.ok_or_else(|| failed("the consumer has ended"))?;
         let message = message.map_err(failed)?;
         self.delivered += 1;
         if message.info().map_err(failed)?.consumer_sequence != self.delivered {
             return Err(failed("a message was lost on its way"));
         }
-        Ok(Some(message))
+        Ok(message)
     }
 }
 
@@ -423,7 +330,7 @@ async fn follow(
     };
     let consumer = stream.create_consumer(config).await.map_err(failed)?;
     let mut reading = Reading::begin(&consumer).await?;
-    while let Some(message) = reading.next(bring).await? {
+    while let Some(message) = reading.next_for(bring).await? {
         let number = message.info().map_err(failed)?.stream_sequence;
         if number <= *last {
             continue;
@@ -436,40 +343,6 @@ async fn follow(
             return Ok(());
         }
         *last = number;
-    }
-    Ok(())
-}
-
-async fn watch(
-    values: &Stream,
-    subject: &str,
-    is_all: &mut bool,
-    bring: &mpsc::Sender<Watched>,
-) -> Result<(), EngineError> {
-    let config = pull::Config {
-        filter_subject: subject.to_owned(),
-        deliver_policy: DeliverPolicy::LastPerSubject,
-        ..reader()
-    };
-    let mut consumer = values.create_consumer(config).await.map_err(failed)?;
-    let none = consumer.info().await.map_err(failed)?.num_pending == 0;
-    if none && !core::mem::replace(is_all, true) {
-        let _ = bring.send(Watched::All).await;
-    }
-    let mut reading = Reading::begin(&consumer).await?;
-    while let Some(message) = reading.next(bring).await? {
-        let info = message.info().map_err(failed)?;
-        let (version, left) = (info.stream_sequence, info.pending);
-        let (name, bytes) = split(&message.subject, message.payload.clone());
-        if let Some(name) = name.and_then(|name| String::from_utf8(name).ok())
-            && let value = Watched::Value(name, Value { version, bytes })
-            && bring.send(value).await.is_err()
-        {
-            return Ok(());
-        }
-        if left == 0 && !core::mem::replace(is_all, true) {
-            let _ = bring.send(Watched::All).await;
-        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::{
     Cluster,
     checkpoint::key,
-    engine::{EngineError, Kind, Lasts, Put, all},
+    engine::{EngineError, Kind, Lasts, Put},
     life::{Status, unknown_form},
     log_state::Checkpoint,
     record::{Kept, Record},
@@ -106,7 +106,7 @@ impl Cluster {
     async fn needed(&self) -> Result<Vec<u64>, EngineError> {
         // Before the records: these may go on meanwhile.
         let mut statuses = HashMap::new();
-        for (node, value) in all(&*self.engine, Kind::Node).await? {
+        for (node, value) in self.engine.all(Kind::Node).await? {
             let status = Status::decode(&value.bytes);
             let status = status.map_err(|Malformed| unknown_form(&node))?;
             statuses.insert(node, status);
@@ -120,7 +120,7 @@ impl Cluster {
                 *needed = floor.entry().min(*needed);
             }
         }
-        for (id, value) in all(&*self.engine, Kind::Session).await? {
+        for (id, value) in self.engine.all(Kind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
                 EngineError(format!("the session of {id:?} is of no known form"))
             })?;
