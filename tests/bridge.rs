@@ -509,7 +509,7 @@ async fn no_other_broker_hears_of_an_identifier_that_may_be_lost() {
         assert_eq!(cloud.metrics().sessions.get(), 1);
         edge.shutdown().await;
     };
-    settled_meanwhile(&store, timeout(SOON, again))
+    settled_meanwhile(&store, timeout(SOON, Box::pin(again)))
         .await
         .unwrap();
     cloud.shutdown().await;

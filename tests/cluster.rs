@@ -589,6 +589,32 @@ async fn a_session_whose_record_changes_while_it_is_adopted_is_looked_at_again()
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_would_come_only_behind_another_entry_comes_soon() {
+    let world = MemoryWorld::new(1, 1);
+    let mut a = Node::start("pushed", "a", &world).await;
+    let b = Node::start("pushed", "b", &world).await;
+    let will = Will::to("will", "gone").unwrap();
+    let publisher = a.client("publisher").will(will.qos(QoS::AtLeastOnce));
+    let publisher = publisher.build().await.unwrap();
+    let reader = b.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
+    world.hold_back(0);
+    let began = Instant::now();
+    send(&publisher, message("t", "one", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut messages).await, "one");
+    // Its node is dead once its life's end has come.
+    world.hold_back(0);
+    a.kill();
+    drop(publisher);
+    assert_eq!(next(&mut messages).await, "gone");
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     let world = MemoryWorld::new(1, 1);
     let a = Node::start("trims", "a", &world).await;

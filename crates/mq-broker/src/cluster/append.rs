@@ -218,10 +218,8 @@ impl Cluster {
             );
             let began = Instant::now();
             *lock(&shard.under_way) = Some((items.len(), began));
-            let is_back = async {
-                // The sender is this node's.
-                let _ = read_back.wait_for(|last| *last >= count).await;
-            };
+            let is_back = read_back.wait_for(|last| *last >= count);
+            let is_back = self.pushing(shard.number..shard.number + 1, is_back);
             let tries = async {
                 while began.elapsed() < GIVEN_UP {
                     match self
@@ -238,7 +236,8 @@ impl Cluster {
                 }
             };
             tokio::select! {
-                () = is_back => {}
+                // The sender is this node's.
+                _ = is_back => {}
                 () = tries => return self.fail("messages could not be appended for a minute"),
             }
             *lock(&shard.under_way) = None;

@@ -26,7 +26,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn largest_value(&self) -> usize;
 
     /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
-    /// [`APPENDED_ONCE`](super::APPENDED_ONCE) is not appended again, which is no error.
+    /// [`APPENDED_ONCE`](super::APPENDED_ONCE) is not appended again, which is no error. It may come only behind another one.
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()>;
 
     /// The number of a log's last entry; 0 if there was none yet.

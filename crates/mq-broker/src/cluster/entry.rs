@@ -26,7 +26,7 @@ pub(super) enum LogEntry {
     /// Messages of the clients of one node.
     Batch {
         author: Author,
-        /// Counts the author's batches in this log, from 1.
+        /// Counts the author's batches in this log, from 1; 0 with no items says nothing.
         count: u64,
         items: Vec<BatchItem>,
     },
@@ -184,6 +184,11 @@ impl LogEntry {
         to.number(count);
         to.all(items.iter(), |to, item| to.bytes(item));
         to.finish()
+    }
+
+    /// A batch of nothing, which is no author's first one.
+    pub(super) fn nothing(author: &Author) -> Bytes {
+        Self::batch(author, 0, &[])
     }
 
     pub(super) fn fence(author: &Author) -> Bytes {

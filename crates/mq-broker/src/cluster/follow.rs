@@ -59,7 +59,7 @@ impl Cluster {
                     }
                     if author == self.author {
                         here.progress.finish(At::end_of(entry.number));
-                        here.read_back.send_replace(count);
+                        here.read_back.send_modify(|last| *last = count.max(*last));
                     }
                 }
                 Err(_) => {

@@ -299,7 +299,8 @@ impl Cluster {
             "a node's life is ended"
         );
         self.append_fences(author).await?;
-        let ended = timeout(FENCING, self.until_over(author)).await;
+        let ended = self.pushing(0..self.engine.shards(), self.until_over(author));
+        let ended = timeout(FENCING, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
             EngineError(format!("the fence of {node} does not come back"))

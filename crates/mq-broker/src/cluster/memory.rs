@@ -55,18 +55,33 @@ struct Log {
     last: u64,
     /// Nothing can be appended for now.
     is_stuck: bool,
+    held_back: HeldBack,
+}
+
+/// An entry that comes only behind another one.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+enum HeldBack {
+    #[default]
+    None,
+    Next,
+    Last,
 }
 
 impl Log {
     fn append(&mut self, bytes: Bytes) {
         self.last += 1;
         let number = self.last;
+        self.held_back = match self.held_back {
+            HeldBack::Next => HeldBack::Last,
+            HeldBack::None | HeldBack::Last => HeldBack::None,
+        };
         self.entries.push_back(Entry { number, bytes });
     }
 
     /// The entry behind that number; an error if it is not kept any more.
     fn behind(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
-        if number >= self.last {
+        let is_held_back = self.held_back == HeldBack::Last;
+        if number + u64::from(is_held_back) >= self.last {
             return Ok(None);
         }
         let first = self.last + 1 - self.entries.len() as u64;
@@ -179,6 +194,14 @@ impl MemoryWorld {
     pub fn stick(&self, shard: u16, is_stuck: bool) {
         lock(&self.state).logs[usize::from(shard)].is_stuck = is_stuck;
         self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Has the next entry of a log come only behind another one: as NATS may bring it when another server leads.
+    ///
+    /// # Panics
+    /// If there is no log of that number.
+    pub fn hold_back(&self, shard: u16) {
+        lock(&self.state).logs[usize::from(shard)].held_back = HeldBack::Next;
     }
 
     /// Cuts a node off from all that is shared, or ends that.

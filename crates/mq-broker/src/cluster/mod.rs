@@ -57,6 +57,7 @@ mod memory;
 mod nats;
 mod owned;
 mod progress;
+mod push;
 mod recent;
 mod record;
 mod settings;
@@ -145,6 +146,8 @@ pub(crate) struct Cluster {
     floor: Mutex<Floor>,
     /// Of members of shared subscriptions, for messages that are in no log.
     turn: AtomicU64,
+    /// Counts [entries that say nothing](push).
+    pushes: AtomicU64,
     marks: Mutex<Marks>,
     ledger: Ledger,
     /// Whether this node ends its life itself.
@@ -206,6 +209,7 @@ impl Cluster {
             beats: watch::Sender::new(0),
             floor: Mutex::default(),
             turn: AtomicU64::default(),
+            pushes: AtomicU64::default(),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
