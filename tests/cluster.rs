@@ -13,8 +13,8 @@ use mq_broker::{
     },
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
-use mq_codec::{ByteStr, Connect, Version};
-use mq_proto::{ClientConfig, Connection, Session};
+use mq_codec::{ByteStr, Connect, TopicName, Version};
+use mq_proto::{ClientConfig, Connection, Delivery, Message, Session};
 use mq_testkit::FaultyRelay;
 use mq_transport::{ConnectOptions, Connector};
 use seeds::over_seeds;
@@ -99,6 +99,26 @@ impl Node {
         let client = self.client(id);
         let messages = client.messages();
         (client.build().await.unwrap(), messages)
+    }
+
+    /// A client without a kept session that sends these at once and closes, so that the node finds it gone.
+    async fn connect_and_go(&self, id: &str, messages: &[(&'static str, QoS)]) {
+        let connector = Connector::new(ConnectOptions::new()).unwrap();
+        let url = self.url().parse().unwrap();
+        let mut link = connector.connect(&url).await.unwrap();
+        let mut connect = Connect::new(Version::V5, ByteStr::new(id).unwrap());
+        connect.clean_start = true;
+        let now = Instant::now().into_std();
+        let config = ClientConfig::new(connect);
+        let mut connection = Connection::client(now, config, Session::new());
+        connection.connect(now).unwrap();
+        for (payload, qos) in messages {
+            let message = Message::new(TopicName::new("t").unwrap(), *payload);
+            let delivery = Delivery::new(message, *qos);
+            connection.publish(now, delivery).unwrap();
+        }
+        let written = link.progress(connection.outbox(), false);
+        timeout(Duration::ZERO, written).await.unwrap().unwrap();
     }
 
     /// Begins another life, unless it lives.
@@ -361,21 +381,28 @@ async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over
     let reader = a.client("reader").reconnect(Reconnect::never());
     let reader = reader.build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
-    let connector = Connector::new(ConnectOptions::new()).unwrap();
-    let mut late = connector.connect(&b.url().parse().unwrap()).await.unwrap();
-    let mut connect = Connect::new(Version::V5, ByteStr::new("reader").unwrap());
-    connect.clean_start = true;
-    let config = ClientConfig::new(connect);
-    let now = Instant::now().into_std();
-    let mut connection = Connection::client(now, config, Session::new());
-    connection.connect(now).unwrap();
-    // It is written and closed at once, so that the node finds both.
-    let written = late.progress(connection.outbox(), false);
-    timeout(Duration::ZERO, written).await.unwrap().unwrap();
-    drop(late);
-    sleep(Duration::from_secs(1)).await;
-    send(&publisher, message("t", "for the reader", QoS::ExactlyOnce)).await;
-    assert_eq!(next(&mut messages).await, "for the reader");
+    for sent in [&[][..], &[("stale", QoS::AtLeastOnce)]] {
+        b.connect_and_go("reader", sent).await;
+        sleep(Duration::from_secs(1)).await;
+        send(&publisher, message("t", "for the reader", QoS::ExactlyOnce)).await;
+        assert_eq!(next(&mut messages).await, "for the reader");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_send_and_go_without_waiting() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("sends", "a", &world).await;
+    let b = Node::start("sends", "b", &world).await;
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        b.connect_and_go("sensor", &[("one", qos), ("two", qos)])
+            .await;
+        for expected in ["one", "two"] {
+            assert_eq!(next(&mut messages).await, expected, "{qos:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -159,6 +159,20 @@ impl Cluster {
         Err(Refused::Busy)
     }
 
+    /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
+    pub(super) async fn is_at_another(&self, id: &ByteStr) -> bool {
+        let value = self.engine.value(Key::new(Kind::Session, &**id)).await;
+        let Ok(value) = value else {
+            return true;
+        };
+        let owner = match value.map(|value| Record::decode(&value.bytes)) {
+            None => None,
+            Some(Ok(record)) => record.owner,
+            Some(Err(_)) => return true,
+        };
+        owner.is_some_and(|owner| owner != self.author && !self.is_over(&owner))
+    }
+
     /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it
     /// meanwhile.
     pub(super) async fn claim_record(

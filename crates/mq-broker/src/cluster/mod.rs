@@ -68,7 +68,6 @@ mod wire;
 use std::{
     collections::HashMap,
     fmt,
-    pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -88,7 +87,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{Hub, MemberState, Nodes, Overfull, Publisher, Receivers},
+    hub::{Hub, Later, MemberState, Nodes, Overfull, Publisher, Receivers},
     lock::lock,
     store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
 };
@@ -388,8 +387,12 @@ impl Nodes for Cluster {
         id: &'a ByteStr,
         user: &'a User,
         take_over: TakeOver,
-    ) -> Pin<Box<dyn Future<Output = Result<(), ReasonCode>> + Send + 'a>> {
+    ) -> Later<'a, Result<(), ReasonCode>> {
         Box::pin(self.claim_in_turn(id, user, take_over))
+    }
+
+    fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> Later<'a, bool> {
+        Box::pin(self.is_at_another(id))
     }
 
     fn has(&self, id: &ByteStr) -> bool {

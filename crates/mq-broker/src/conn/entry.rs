@@ -98,8 +98,16 @@ impl Entry {
         if is_assigned && version >= Version::V5 {
             ack.properties.assigned_client_identifier = Some(client_id.clone());
         }
+        let expiry = session_expiry(
+            &wire.settings,
+            version,
+            clean_start,
+            properties.session_expiry_interval,
+            &mut ack,
+        );
+        let is_kept = !clean_start || expiry != Some(Duration::ZERO);
         // Its CONNECT may have waited for a node that was stopped or too busy.
-        if wire.has_gone_elsewhere().await {
+        if wire.has_gone_elsewhere(&client_id, is_kept).await {
             return None;
         }
         let rules = wire.hub.guard.generation();
@@ -114,13 +122,6 @@ impl Entry {
             Ok(hold) => hold,
             Err(reason) => return refuse(wire, reason, why_no_session(reason), &client_id, who),
         };
-        let expiry = session_expiry(
-            &wire.settings,
-            version,
-            clean_start,
-            properties.session_expiry_interval,
-            &mut ack,
-        );
         if expiry != Some(Duration::ZERO) {
             hold.session.keep();
         }
@@ -129,7 +130,7 @@ impl Entry {
         wire.hub.note_will(&hold.session, will.as_deref(), journal);
         wire.hub
             .tell_of_member(&hold.session, MemberState::Present, journal);
-        if wire.has_gone_elsewhere().await {
+        if wire.has_gone_elsewhere(&client_id, is_kept).await {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;
         }

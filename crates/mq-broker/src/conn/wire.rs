@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ConnAck, Disconnect, ReasonCode};
+use mq_codec::{ByteStr, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, MQTT_NEXT, Progress};
 use tokio::{sync::watch, time::sleep_until};
@@ -271,6 +271,10 @@ impl Wire {
         self.note_early();
     }
 
+    fn has_unread(&mut self) -> bool {
+        !self.link.received(LaneId::CONTROL).is_empty() || !self.link.unread_lanes().is_empty()
+    }
+
     /// Gives it what has waited on all lanes: the control lane first, then the others as they were opened.
     pub(super) fn handle_all_received(&mut self) {
         let now = clock::now();
@@ -312,8 +316,10 @@ impl Wire {
     }
 
     /// Whether the peer, which waits for its session, has gone. Then it may be at another node of a cluster by now: its
-    /// session must not be taken from there, nor what it has sent here before that be taken for the present.
-    pub(super) async fn has_gone_elsewhere(&mut self) -> bool {
+    /// session must not be taken from there, nor what it has sent here before that be taken for the present. But a client
+    /// whose session ends with its connection may send what it has to say and go without waiting, if it is at no other
+    /// node.
+    pub(super) async fn has_gone_elsewhere(&mut self, client: &ByteStr, is_kept: bool) -> bool {
         if !self.hub.is_one_of_many() {
             return false;
         }
@@ -324,6 +330,13 @@ impl Wire {
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
                 Ok(Ok(Progress::Received(_))) => self.count_stranger(),
+                Ok(Ok(Progress::Closed)) if !is_kept && self.has_unread() => {
+                    self.take_early();
+                    if !self.hub.is_elsewhere(client).await {
+                        return false;
+                    }
+                    self.connection.handle_link_lost();
+                }
                 Ok(progress) => self.progressed(Some(progress), clock::now()),
             }
             if self.connection.is_closed() {

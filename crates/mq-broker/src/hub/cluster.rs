@@ -22,6 +22,9 @@ use crate::{
     },
 };
 
+/// What the other nodes answer.
+pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// The other nodes of a cluster, as one of them sees them.
 pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// Appends a message of a client of this node. It reaches the sessions of all nodes, this one's included, in the
@@ -59,7 +62,10 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         id: &'a ByteStr,
         user: &'a User,
         take_over: TakeOver,
-    ) -> Pin<Box<dyn Future<Output = Result<(), ReasonCode>> + Send + 'a>>;
+    ) -> Later<'a, Result<(), ReasonCode>>;
+
+    /// Whether another node that lives has a session, or may have it.
+    fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> Later<'a, bool>;
 
     /// Whether a session is this node's, and stays.
     fn has(&self, id: &ByteStr) -> bool;
@@ -121,6 +127,14 @@ impl Hub {
     /// Whether it is a node of a cluster.
     pub(crate) fn is_one_of_many(&self) -> bool {
         self.cluster.is_some()
+    }
+
+    /// Whether a client's session is at another node, or may be.
+    pub(crate) async fn is_elsewhere(&self, client: &ByteStr) -> bool {
+        match &self.cluster {
+            Some(cluster) => cluster.is_elsewhere(client).await,
+            None => false,
+        }
     }
 
     /// Gives a message to the cluster, if this is a node of one. Returns whether its own sessions get it from there.

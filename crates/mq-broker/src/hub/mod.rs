@@ -45,7 +45,7 @@ use crate::{
     workers::Couriers,
 };
 use bans::Bans;
-pub(crate) use cluster::{MemberState, Nodes, Overfull, RIVALS, Receivers, Restoring};
+pub(crate) use cluster::{Later, MemberState, Nodes, Overfull, RIVALS, Receivers, Restoring};
 pub(crate) use flows::keep_flow;
 pub(crate) use inspect::BridgeState;
 pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
