@@ -34,7 +34,7 @@ const HASHED: char = '~';
 /// Bytes of a value's headers, and of its key where the value begins with that.
 pub(super) const HEADERS: usize = 66 << 10;
 
-/// The name of a [mark](NatsEngine::put_mark): no key's, as those are in Base64.
+/// What a [mark](NatsEngine::put_mark)'s name begins with, and no key's: those are in Base64.
 const MARK: char = '!';
 
 /// Values by subject.
@@ -104,12 +104,15 @@ impl NatsEngine {
     /// be nothing left. So a mark has to come that was put before, and what has not come with it is read alone.
     pub(super) async fn all_values(&self, kind: Kind) -> Result<Vec<(String, Value)>, EngineError> {
         let prefix = self.prefix(kind);
-        let mark = self.put_mark(&prefix).await?;
-        let mut values = self.values_up_to(&prefix, mark).await?;
+        let mark = format!("{prefix}{MARK}{}", self.node);
+        let version = self.put_mark(&mark).await?;
+        let mut values = self.values_up_to(&prefix, &mark, version).await?;
         let subjects = self.values.info_with_subjects(format!("{prefix}>"));
         let mut subjects = subjects.await.map_err(failed)?;
         while let Some((subject, _)) = subjects.try_next().await.map_err(failed)? {
-            if !values.contains_key(&subject)
+            let name = subject.strip_prefix(&prefix).unwrap_or_default();
+            if !name.starts_with(MARK)
+                && !values.contains_key(&subject)
                 && let Some(value) = self.read_subject(&subject).await?
             {
                 values.insert(subject, value);
@@ -119,22 +122,26 @@ impl NatsEngine {
     }
 
     /// Puts what is no value next to the values of a kind. Returns its version.
-    async fn put_mark(&self, prefix: &str) -> Result<u64, EngineError> {
+    async fn put_mark(&self, subject: &str) -> Result<u64, EngineError> {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_TTL, a_while());
-        let subject = format!("{prefix}{MARK}{}", self.node);
+        let nothing = Bytes::new();
         let sent = self
             .context
-            .publish_with_headers(subject, headers, Bytes::new());
+            .publish_with_headers(subject.to_owned(), headers, nothing);
         let sent = sent.await.map_err(failed)?.await.map_err(failed)?;
         Ok(sent.sequence)
     }
 
-    /// The values that a server has, once it has that version of this node's mark.
-    async fn values_up_to(&self, prefix: &str, mark: u64) -> Result<Values, EngineError> {
+    /// The values that a server has, once it has that version of a mark.
+    async fn values_up_to(
+        &self,
+        prefix: &str,
+        mark: &str,
+        least: u64,
+    ) -> Result<Values, EngineError> {
         let mut reading = read(&self.values, prefix).await?;
         let mut values = Values::new();
-        let mark_subject = format!("{prefix}{MARK}{}", self.node);
         let mut is_marked = false;
         loop {
             let message = timeout(SILENCE, reading.next()).await;
@@ -142,7 +149,7 @@ impl NatsEngine {
             let info = message.info().map_err(failed)?;
             let (version, left) = (info.stream_sequence, info.pending);
             let subject = message.subject.as_str();
-            is_marked |= subject == mark_subject && version >= mark;
+            is_marked |= subject == mark && version >= least;
             if let Some(value) = split(subject, version, message.payload.clone()) {
                 values.insert(subject.to_owned(), value);
             }
