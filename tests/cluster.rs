@@ -15,8 +15,8 @@ use mq_broker::{
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
 use mq_codec::{ByteStr, Connect, TopicName, Version};
 use mq_proto::{ClientConfig, Connection, Delivery, Message, Session};
-use mq_testkit::FaultyRelay;
-use mq_transport::{ConnectOptions, Connector};
+use mq_testkit::{FaultyRelay, Scheme, TestBroker, over_each_transport};
+use mq_transport::{ConnectOptions, Connector, Link};
 use seeds::over_seeds;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -101,24 +101,12 @@ impl Node {
         (client.build().await.unwrap(), messages)
     }
 
-    /// A client without a kept session that sends these at once and closes, so that the node finds it gone.
+    /// A client that sends these at once and goes, so that the node finds it gone.
     async fn connect_and_go(&self, id: &str, messages: &[(&'static str, QoS)]) {
         let connector = Connector::new(ConnectOptions::new()).unwrap();
         let url = self.url().parse().unwrap();
-        let mut link = connector.connect(&url).await.unwrap();
-        let mut connect = Connect::new(Version::V5, ByteStr::new(id).unwrap());
-        connect.clean_start = true;
-        let now = Instant::now().into_std();
-        let config = ClientConfig::new(connect);
-        let mut connection = Connection::client(now, config, Session::new());
-        connection.connect(now).unwrap();
-        for (payload, qos) in messages {
-            let message = Message::new(TopicName::new("t").unwrap(), *payload);
-            let delivery = Delivery::new(message, *qos);
-            connection.publish(now, delivery).unwrap();
-        }
-        let written = link.progress(connection.outbox(), false);
-        timeout(Duration::ZERO, written).await.unwrap().unwrap();
+        let link = connector.connect(&url).await.unwrap();
+        drop(connect_and_send(link, id, messages).await);
     }
 
     /// Begins another life, unless it lives.
@@ -150,6 +138,24 @@ async fn send(client: &Client, message: Outgoing) {
     let mut receipt = client.send(message).await.unwrap();
     let acknowledged = timeout(SOON, receipt.acknowledged());
     acknowledged.await.unwrap().unwrap();
+}
+
+/// A client without a kept session that sends these to topic `t` right behind CONNECT.
+async fn connect_and_send(mut link: Link, id: &str, messages: &[(&'static str, QoS)]) -> Link {
+    let mut connect = Connect::new(Version::V5, ByteStr::new(id).unwrap());
+    connect.clean_start = true;
+    let now = Instant::now().into_std();
+    let config = ClientConfig::new(connect);
+    let mut connection = Connection::client(now, config, Session::new());
+    connection.connect(now).unwrap();
+    for (payload, qos) in messages {
+        let message = Message::new(TopicName::new("t").unwrap(), *payload);
+        let delivery = Delivery::new(message, *qos);
+        connection.publish(now, delivery).unwrap();
+    }
+    let written = link.progress(connection.outbox(), false);
+    timeout(SOON, written).await.unwrap().unwrap();
+    link
 }
 
 async fn next(messages: &mut Subscription) -> String {
@@ -387,6 +393,31 @@ async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over
         send(&publisher, message("t", "for the reader", QoS::ExactlyOnce)).await;
         assert_eq!(next(&mut messages).await, "for the reader");
     }
+}
+
+over_each_transport!(a_client_may_send_and_close_without_waiting);
+
+async fn a_client_may_send_and_close_without_waiting(scheme: Scheme) {
+    let world = MemoryWorld::new(2, 1);
+    let engine = world.engine("one");
+    let broker = TestBroker::start_with(|settings| {
+        settings.cluster = Some(ClusterSettings::new("one", engine));
+    })
+    .await;
+    let reader = broker.client(Scheme::Tcp, "reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    // Its session takes a while to come.
+    world.set_faults(Faults {
+        delay: Duration::from_millis(200),
+        errors: 0,
+    });
+    let connecting = broker.connector(false);
+    let link = connecting.connect(&broker.address(scheme)).await.unwrap();
+    let link = connect_and_send(link, "sensor", &[("one", QoS::AtMostOnce)]).await;
+    link.close(Duration::from_secs(5)).await;
+    assert_eq!(next(&mut messages).await, "one");
+    drop(reader);
+    broker.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -330,7 +330,9 @@ impl Wire {
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
                 Ok(Ok(Progress::Received(_))) => self.count_stranger(),
-                Ok(Ok(Progress::Closed)) if !is_kept && self.has_unread() => {
+                Ok(Ok(Progress::Closed))
+                    if !is_kept && !self.is_unproved() && self.has_unread() =>
+                {
                     self.take_early();
                     if !self.hub.is_elsewhere(client).await {
                         return false;
