@@ -110,7 +110,9 @@ impl Cluster {
         }
         while left() > 0 {
             if self.ledger.has_failed() {
-                return Err(EngineError("the logs could not be read".to_owned()));
+                let problem =
+                    "the node has left it while it began, as the log says: start the broker again";
+                return Err(EngineError(problem.to_owned()));
             }
             sleep(RETRY / 20).await;
         }
