@@ -597,6 +597,29 @@ async fn wills_and_sessions_of_a_node_that_has_died_end_in_their_time() {
     drop(watcher);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_will_that_no_log_has_taken_is_not_lost_with_its_node() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("no-log", "a", &world).await;
+    let mut b = Node::start("no-log", "b", &world).await;
+    let watcher = a.client("watcher").build().await.unwrap();
+    let mut wills = watcher.subscribe("will", QoS::AtLeastOnce).await.unwrap();
+    let will = Will::to("will", "gone").unwrap();
+    let sensor = b.client("sensor").clean_start(true);
+    let sensor = sensor
+        .session_expiry(Duration::ZERO)
+        .reconnect(Reconnect::never());
+    let sensor = sensor.will(will.qos(QoS::AtLeastOnce));
+    let sensor = sensor.build().await.unwrap();
+    world.stick(0, true);
+    b.broker.as_ref().unwrap().kick("sensor").unwrap();
+    sleep(Duration::from_secs(5)).await;
+    b.kill();
+    drop(sensor);
+    world.stick(0, false);
+    assert_eq!(next(&mut wills).await, "gone");
+}
+
 /// Another node may have claimed it, and have given it back when it could not read what the session has to get.
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_record_changes_while_it_is_adopted_is_looked_at_again() {

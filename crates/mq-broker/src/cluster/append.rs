@@ -62,12 +62,15 @@ pub(super) struct Shard {
 struct Queue {
     items: VecDeque<(Bytes, Position)>,
     bytes: usize,
+    /// Of the last one that has come.
+    last: Position,
 }
 
 impl Queue {
     fn push(&mut self, item: Bytes, position: Position) {
         self.bytes += item.len();
         self.items.push_back((item, position));
+        self.last = position;
     }
 }
 
@@ -88,6 +91,11 @@ impl Shard {
             kept: Mutex::default(),
             noted: Mutex::default(),
         }
+    }
+
+    /// The last call that has something for this log.
+    pub(super) fn last(&self) -> Position {
+        lock(&self.queue).last
     }
 
     /// How many messages are not in the log yet, and for how long the first of them has been on its way.

@@ -60,6 +60,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a call still waits for a part, apart from the calls before it.
+    pub(super) fn is_open(&self, Position(position): Position) -> bool {
+        lock(&self.open).parts.contains_key(&position)
+    }
+
     /// Nothing is settled from here on.
     pub(super) fn fail(&self) {
         lock(&self.open).tell = None;
@@ -99,7 +104,9 @@ mod tests {
         let settled = || ledger.settled().borrow().0;
         let calls: Vec<_> = [0, 2, 0, 1, 0].map(|parts| ledger.begin(parts)).into();
         assert_eq!(settled(), 1);
+        assert!(ledger.is_open(calls[3]));
         ledger.done(calls[3]);
+        assert!(!ledger.is_open(calls[3]));
         assert_eq!(settled(), 1);
         ledger.done(calls[1]);
         assert_eq!(settled(), 1);

@@ -89,7 +89,7 @@ use crate::{
     auth::TakeOver,
     hub::{Hub, Later, MemberState, Nodes, Overfull, Publisher, Receivers},
     lock::lock,
-    store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
+    store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
 pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
@@ -332,6 +332,9 @@ impl Store for Cluster {
                     let Some(owned) = sessions.get_mut(&id) else {
                         continue;
                     };
+                    if matches!(change, SessionChange::WillPublished) {
+                        self.note_published(owned);
+                    }
                     if owned.apply(change, origin, round) {
                         ids.push(id);
                     }

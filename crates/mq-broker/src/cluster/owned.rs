@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, MutexGuard},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use tracing::{error, warn};
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
+    append::part_of,
     engine::{Key, Kind, Lasts, Put},
     record::{Kept, Place, Record, Urgency},
 };
@@ -24,6 +26,9 @@ use crate::{
     lock::lock,
     store::{At, LogPosition, Position, SessionChange, StoredMessage},
 };
+
+/// How often is looked whether a log has a will.
+const STEP: Duration = Duration::from_millis(10);
 
 /// A session of this node.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(super) struct Owned {
     pub(super) future: Future,
     /// By log: from where on no message is queued for it, once the hub has let it go.
     end: Option<Vec<At>>,
+    /// Its will was published by that call: no record is without the will before.
+    published: Option<Position>,
     /// Calls that are settled by the next write.
     waiting: Vec<Position>,
     /// Whether the record is to be written, and whether that is under way.
@@ -73,6 +80,8 @@ enum Begun {
     /// There is nothing to write, or nobody to do it.
     Nothing,
     Write(Write),
+    /// It may not be written before that call is done.
+    Not(Position),
     /// No value has room for it. Calls that were to be settled.
     TooLarge(Vec<Position>),
 }
@@ -95,6 +104,7 @@ impl Owned {
             version,
             future: Future::Stays,
             end: None,
+            published: None,
             waiting: Vec::new(),
             is_changed: false,
             is_writing: false,
@@ -287,6 +297,15 @@ impl Cluster {
         wait_for_end(gone).await;
     }
 
+    /// A session's will was published just now.
+    pub(super) fn note_published(&self, owned: &mut Owned) {
+        if let Some(will) = &owned.kept.will {
+            let topic = will.message.message.topic.as_bytes();
+            let shard = &self.shards[part_of(topic, self.shards.len())];
+            owned.published = Some(shard.last());
+        }
+    }
+
     pub(super) fn end(&self, id: &ByteStr) {
         let mut sessions = lock(&self.sessions);
         if let Some(owned) = sessions.get_mut(id) {
@@ -301,6 +320,12 @@ impl Cluster {
         let Some(owned) = sessions.get_mut(id) else {
             return Begun::Nothing;
         };
+        if let Some(published) = owned.published {
+            if self.ledger.is_open(published) {
+                return Begun::Not(published);
+            }
+            owned.published = None;
+        }
         if !core::mem::take(&mut owned.is_changed) {
             owned.is_writing = false;
             return Begun::Nothing;
@@ -338,6 +363,15 @@ impl Cluster {
             let write = match self.begin_write(&id) {
                 Begun::Nothing => return,
                 Begun::Write(write) => write,
+                Begun::Not(published) => {
+                    while self.ledger.is_open(published) {
+                        if self.ledger.has_failed() {
+                            return;
+                        }
+                        sleep(STEP).await;
+                    }
+                    continue;
+                }
                 Begun::TooLarge(calls) => {
                     self.end_too_large(&id, calls).await;
                     continue;

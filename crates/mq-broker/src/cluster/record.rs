@@ -252,7 +252,7 @@ impl Kept {
                 Urgency::Now
             }
             SessionChange::Will(will) => self.set_will(will),
-            // Not before the log has it: rather twice than not at all.
+            // It is not in a record before the log has the will: rather twice than not at all.
             SessionChange::WillPublished => {
                 self.will = None;
                 Urgency::Later
