@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId};
+use mq_codec::{ByteStr, PacketId, TopicName};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -132,6 +132,11 @@ impl Shard {
 }
 
 impl Cluster {
+    /// The log of a topic.
+    pub(super) fn shard_of(&self, topic: &TopicName) -> &Shard {
+        &self.shards[part_of(topic.as_bytes(), self.shards.len())]
+    }
+
     /// See [`Nodes::append`](crate::hub::Nodes::append).
     pub(super) fn append_one(
         &self,
@@ -139,8 +144,7 @@ impl Cluster {
         packet_id: Option<PacketId>,
         message: StoredMessage,
     ) -> Result<Position, Overfull> {
-        let shard = part_of(message.message.topic.as_bytes(), self.shards.len());
-        let shard = &self.shards[shard];
+        let shard = self.shard_of(&message.message.topic);
         let session = packet_id.and_then(|_| self.session_number(from));
         let item = Item {
             from: from.clone(),
@@ -184,10 +188,12 @@ impl Cluster {
     }
 
     pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
-        let topic = message.message.topic.as_bytes();
-        let shard = &self.shards[part_of(topic, self.shards.len())];
+        let topic = &message.message.topic;
+        let shard = self.shard_of(topic);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let chosen = lock(&shard.state).groups.choose_present(topic, turn);
+        let chosen = lock(&shard.state)
+            .groups
+            .choose_present(topic.as_bytes(), turn);
         let item = Item {
             from: from.clone(),
             packet_id: None,

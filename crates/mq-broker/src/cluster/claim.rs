@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Cluster,
-    engine::{Asked, Entry, Key, Kind, Lasts},
+    engine::{Asked, Entry, Key, Kind, Lasts, Value},
     entry::{Author, BatchItem, Item, LogEntry},
     life,
     log_state::Counts,
@@ -105,7 +105,6 @@ impl Cluster {
         user: &User,
         take_over: TakeOver,
     ) -> Result<(), Refused> {
-        let key = Key::new(Kind::Session, &**id);
         let began = Instant::now();
         let mut asked = 0;
         while began.elapsed() < PATIENCE {
@@ -125,27 +124,12 @@ impl Cluster {
             if self.ledger.has_failed() {
                 return Err(Refused::Busy);
             }
-            let value = self.engine.value(key.clone()).await;
-            let value = value.map_err(|error| {
-                warn!(client = %id, %error, "a session cannot be read");
-                Refused::Busy
-            })?;
-            let version = value.as_ref().map_or(0, |value| value.version);
-            let record = match value {
-                None => Record::default(),
-                Some(value) => Record::decode(&value.bytes).map_err(|_| {
-                    warn!(client = %id, "a session is of no known form");
-                    Refused::Busy
-                })?,
-            };
+            let (record, version) = self.record_of(id).await?;
             let known = record.session.as_ref().and_then(|kept| kept.user.as_ref());
             if take_over == TakeOver::SameUser && known.is_some_and(|known| known != user) {
                 return Err(Refused::Others);
             }
-            if let Some(owner) = &record.owner
-                && *owner != self.author
-                && !self.is_over(owner)
-            {
+            if let Some(owner) = self.other_owner(&record) {
                 if asked == RIVALS {
                     return Err(Refused::Busy);
                 }
@@ -161,16 +145,33 @@ impl Cluster {
 
     /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
     pub(super) async fn is_at_another(&self, id: &ByteStr) -> bool {
+        match self.record_of(id).await {
+            Ok((record, _)) => self.other_owner(&record).is_some(),
+            Err(_) => true,
+        }
+    }
+
+    /// A session's record, and its version; an empty one, and 0, if there is none.
+    async fn record_of(&self, id: &ByteStr) -> Result<(Record, u64), Refused> {
         let value = self.engine.value(Key::new(Kind::Session, &**id)).await;
-        let Ok(value) = value else {
-            return true;
+        let value = value.map_err(|error| {
+            warn!(client = %id, %error, "a session cannot be read");
+            Refused::Busy
+        })?;
+        let Some(Value { version, bytes }) = value else {
+            return Ok((Record::default(), 0));
         };
-        let owner = match value.map(|value| Record::decode(&value.bytes)) {
-            None => None,
-            Some(Ok(record)) => record.owner,
-            Some(Err(_)) => return true,
-        };
-        owner.is_some_and(|owner| owner != self.author && !self.is_over(&owner))
+        let record = Record::decode(&bytes).map_err(|_| {
+            warn!(client = %id, "a session is of no known form");
+            Refused::Busy
+        })?;
+        Ok((record, version))
+    }
+
+    /// The other node that has a session, if that may still append something.
+    fn other_owner<'a>(&self, record: &'a Record) -> Option<&'a Author> {
+        let owner = record.owner.as_ref();
+        owner.filter(|owner| **owner != self.author && !self.is_over(owner))
     }
 
     /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it

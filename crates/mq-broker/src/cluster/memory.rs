@@ -55,32 +55,20 @@ struct Log {
     last: u64,
     /// Nothing can be appended for now.
     is_stuck: bool,
-    held_back: HeldBack,
-}
-
-/// An entry that comes only behind another one.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-enum HeldBack {
-    #[default]
-    None,
-    Next,
-    Last,
+    /// The number of an entry that comes only behind another one; 0 for none.
+    held_back: u64,
 }
 
 impl Log {
     fn append(&mut self, bytes: Bytes) {
         self.last += 1;
         let number = self.last;
-        self.held_back = match self.held_back {
-            HeldBack::Next => HeldBack::Last,
-            HeldBack::None | HeldBack::Last => HeldBack::None,
-        };
         self.entries.push_back(Entry { number, bytes });
     }
 
     /// The entry behind that number; an error if it is not kept any more.
     fn behind(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
-        let is_held_back = self.held_back == HeldBack::Last;
+        let is_held_back = self.held_back == self.last;
         if number + u64::from(is_held_back) >= self.last {
             return Ok(None);
         }
@@ -201,7 +189,8 @@ impl MemoryWorld {
     /// # Panics
     /// If there is no log of that number.
     pub fn hold_back(&self, shard: u16) {
-        lock(&self.state).logs[usize::from(shard)].held_back = HeldBack::Next;
+        let log = &mut lock(&self.state).logs[usize::from(shard)];
+        log.held_back = log.last + 1;
     }
 
     /// Cuts a node off from all that is shared, or ends that.

@@ -17,7 +17,6 @@ use tracing::{error, warn};
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
-    append::part_of,
     engine::{Key, Kind, Lasts, Put},
     record::{Kept, Place, Record, Urgency},
 };
@@ -80,8 +79,8 @@ enum Begun {
     /// There is nothing to write, or nobody to do it.
     Nothing,
     Write(Write),
-    /// It may not be written before that call is done.
-    Not(Position),
+    /// No log has its will yet.
+    NotYet,
     /// No value has room for it. Calls that were to be settled.
     TooLarge(Vec<Position>),
 }
@@ -300,8 +299,7 @@ impl Cluster {
     /// A session's will was published just now.
     pub(super) fn note_published(&self, owned: &mut Owned) {
         if let Some(will) = &owned.kept.will {
-            let topic = will.message.message.topic.as_bytes();
-            let shard = &self.shards[part_of(topic, self.shards.len())];
+            let shard = self.shard_of(&will.message.message.topic);
             owned.published = Some(shard.last());
         }
     }
@@ -322,7 +320,7 @@ impl Cluster {
         };
         if let Some(published) = owned.published {
             if self.ledger.is_open(published) {
-                return Begun::Not(published);
+                return Begun::NotYet;
             }
             owned.published = None;
         }
@@ -363,13 +361,9 @@ impl Cluster {
             let write = match self.begin_write(&id) {
                 Begun::Nothing => return,
                 Begun::Write(write) => write,
-                Begun::Not(published) => {
-                    while self.ledger.is_open(published) {
-                        if self.ledger.has_failed() {
-                            return;
-                        }
-                        sleep(STEP).await;
-                    }
+                Begun::NotYet if self.ledger.has_failed() => return,
+                Begun::NotYet => {
+                    sleep(STEP).await;
                     continue;
                 }
                 Begun::TooLarge(calls) => {

@@ -330,16 +330,17 @@ impl Wire {
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
                 Ok(Ok(Progress::Received(_))) => self.count_stranger(),
-                Ok(Ok(Progress::Closed))
-                    if !is_kept && !self.is_unproved() && self.has_unread() =>
-                {
-                    self.take_early();
-                    if !self.hub.is_elsewhere(client).await {
+                Ok(progress) => {
+                    let may_have_said_all = matches!(progress, Ok(Progress::Closed))
+                        && !is_kept
+                        && !self.is_unproved()
+                        && self.has_unread();
+                    if may_have_said_all && !self.hub.is_elsewhere(client).await {
+                        self.take_early();
                         return false;
                     }
-                    self.connection.handle_link_lost();
+                    self.progressed(Some(progress), clock::now());
                 }
-                Ok(progress) => self.progressed(Some(progress), clock::now()),
             }
             if self.connection.is_closed() {
                 break;
