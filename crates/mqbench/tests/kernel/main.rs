@@ -35,7 +35,7 @@ mod restore;
 #[cfg(target_os = "linux")]
 mod shape;
 #[cfg(target_os = "linux")]
-#[path = "../sshd/mod.rs"]
+#[path = "../it/sshd/mod.rs"]
 mod sshd;
 #[cfg(target_os = "linux")]
 mod testbed;

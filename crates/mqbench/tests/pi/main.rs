@@ -16,7 +16,7 @@ mod image;
 mod machine;
 mod outside;
 mod page;
-#[path = "../shipped/mod.rs"]
+#[path = "../it/shipped/mod.rs"]
 mod shipped;
 
 use std::{

@@ -1,0 +1,269 @@
+//! Streams: which messages they get, and what happens when they are slow or dropped.
+
+use std::time::Duration;
+
+use mq_client::{Error, QoS, ReasonCode, SubscribeOptions, Subscription, TopicFilter, Version};
+
+use crate::util::{Peer, Server};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn filter(text: &str) -> TopicFilter {
+    TopicFilter::new(text).unwrap()
+}
+
+async fn subscribe(client: &mq_client::Client, peer: &mut Peer, filter: &str) -> Subscription {
+    tokio::join!(client.subscribe(filter, QoS::ExactlyOnce), peer.grant())
+        .0
+        .unwrap()
+}
+
+async fn next(stream: &mut Subscription) -> String {
+    let message = tokio::time::timeout(SECOND, stream.recv())
+        .await
+        .unwrap()
+        .unwrap();
+    String::from_utf8(message.payload.to_vec()).unwrap()
+}
+
+async fn is_quiet(stream: &mut Subscription) -> bool {
+    tokio::time::timeout(SECOND, stream.recv()).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_find_their_stream_by_identifier_or_by_filter() {
+    for version in [Version::V5, Version::V3_1_1] {
+        let mut server = Server::bind("find").await;
+        let (client, mut peer) = server.pair(server.builder().version(version)).await;
+        let mut one = subscribe(&client, &mut peer, "a/+").await;
+        let mut two = subscribe(&client, &mut peer, "b/#").await;
+        let ids = version == Version::V5;
+        peer.send("a/1", "one", QoS::AtLeastOnce, ids.then_some(1))
+            .await;
+        peer.send("b/2", "two", QoS::ExactlyOnce, ids.then_some(2))
+            .await;
+        peer.send("c/3", "nobody's", QoS::AtMostOnce, None).await;
+        assert_eq!(next(&mut one).await, "one");
+        assert_eq!(next(&mut two).await, "two");
+        assert!(is_quiet(&mut one).await && is_quiet(&mut two).await);
+        assert_eq!(client.unmatched(), 1);
+        let mut rest = client.messages();
+        peer.send("c/3", "somebody's", QoS::AtMostOnce, None).await;
+        assert_eq!(next(&mut rest).await, "somebody's");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_stream_stops_the_link_and_withholds_acknowledgements() {
+    let mut server = Server::bind("full").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let options = SubscribeOptions::new(filter("a"), QoS::AtLeastOnce).capacity(4);
+    let (stream, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+    let mut stream = stream.unwrap();
+    for n in 0..10 {
+        peer.send("a", &n.to_string(), QoS::AtLeastOnce, Some(1))
+            .await;
+    }
+    let serving = tokio::spawn(async move {
+        let mut acked = 0;
+        while let Ok(event) = tokio::time::timeout(10 * SECOND, peer.event()).await {
+            acked += usize::from(matches!(event, Some(mq_proto::Event::Acked { .. })));
+        }
+        (acked, peer)
+    });
+    let (acked, mut peer) = serving.await.unwrap();
+    assert_eq!(acked, 4);
+    // Not read at all, however much is sent; and the connection stays alive meanwhile.
+    for n in 10..100 {
+        peer.send("a", &n.to_string(), QoS::AtLeastOnce, Some(1))
+            .await;
+    }
+    let serving = tokio::spawn(async move {
+        let ended = tokio::time::timeout(600 * SECOND, peer.closed()).await;
+        assert!(ended.is_err());
+        peer
+    });
+    let _peer = serving.await.unwrap();
+    for n in 0..100 {
+        assert_eq!(next(&mut stream).await, n.to_string());
+    }
+    assert!(client.is_connected());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_full_stream_lets_the_others_go_on() {
+    let mut server = Server::bind("drop_full").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let options = SubscribeOptions::new(filter("a"), QoS::AtLeastOnce).capacity(1);
+    let (slow, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+    let mut other = subscribe(&client, &mut peer, "b").await;
+    for n in 0..5 {
+        peer.send("a", &n.to_string(), QoS::AtLeastOnce, Some(1))
+            .await;
+    }
+    tokio::time::sleep(SECOND).await;
+    peer.send("b", "after", QoS::AtMostOnce, Some(2)).await;
+    assert!(is_quiet(&mut other).await);
+    drop(slow);
+    assert_eq!(next(&mut other).await, "after");
+    let mut acked = 0;
+    while acked < 5 {
+        match peer.event().await.unwrap() {
+            mq_proto::Event::Acked { .. } => acked += 1,
+            mq_proto::Event::Unsubscribe { unsubscribe, .. } => {
+                assert_eq!(&*unsubscribe.filters[0], "a");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_stream_unsubscribes_and_unsubscribing_ends_it() {
+    let mut server = Server::bind("unsubscribe").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let dropped = subscribe(&client, &mut peer, "a").await;
+    drop(dropped);
+    assert_eq!(peer.unsubscribe().await, ["a"]);
+    let mut ended = subscribe(&client, &mut peer, "b").await;
+    let (done, filters) = tokio::join!(client.unsubscribe("b"), peer.unsubscribe());
+    done.unwrap();
+    assert_eq!(filters, ["b"]);
+    assert!(ended.recv().await.is_none());
+    drop(ended);
+    assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_subscription_takes_the_filter_over() {
+    let mut server = Server::bind("take_over").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut first = subscribe(&client, &mut peer, "a").await;
+    let mut second = subscribe(&client, &mut peer, "a").await;
+    assert!(first.recv().await.is_none());
+    drop(first);
+    peer.send("a", "x", QoS::AtMostOnce, Some(2)).await;
+    assert_eq!(next(&mut second).await, "x");
+    assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_subscription_is_an_error() {
+    let mut server = Server::bind("sub_refused").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let options =
+        SubscribeOptions::new(filter("a"), QoS::AtLeastOnce).and(filter("b"), QoS::AtLeastOnce);
+    let reasons = [ReasonCode::NotAuthorized, ReasonCode::GrantedQos1];
+    let (stream, ()) = tokio::join!(client.subscribe_with(options.clone()), async {
+        let asked = peer.subscribe().await;
+        peer.suback(asked.packet_id, reasons.to_vec()).await;
+    });
+    assert_eq!(stream.unwrap().granted(), reasons);
+    // Only what was granted is ended.
+    assert_eq!(peer.unsubscribe().await, ["b"]);
+    let (refused, ()) = tokio::join!(client.subscribe_with(options), async {
+        let asked = peer.subscribe().await;
+        peer.suback(asked.packet_id, vec![ReasonCode::NotAuthorized; 2])
+            .await;
+    });
+    let reason = ReasonCode::NotAuthorized;
+    assert!(matches!(refused, Err(Error::SubscribeRefused { reason: r }) if r == reason));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_manual_acknowledgement_the_application_decides() {
+    let mut server = Server::bind("manual").await;
+    let (client, mut peer) = server.pair(server.builder().manual_ack(true)).await;
+    let mut stream = subscribe(&client, &mut peer, "a").await;
+    for n in 0..3 {
+        peer.send("a", &n.to_string(), QoS::AtLeastOnce, Some(1))
+            .await;
+    }
+    let mut first = stream.recv().await.unwrap();
+    let mut second = stream.recv().await.unwrap();
+    assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+    second.acknowledge(ReasonCode::QuotaExceeded).unwrap();
+    first.ack().await.unwrap();
+    let mut reasons = Vec::new();
+    for _ in 0..2 {
+        let Some(mq_proto::Event::Acked { reason, .. }) = peer.event().await else {
+            panic!("expected PUBACK");
+        };
+        reasons.push(reason);
+    }
+    assert_eq!(reasons, [ReasonCode::Success, ReasonCode::QuotaExceeded]);
+
+    // A ticket of a lost connection acknowledges nothing on the next one.
+    let mut stale = stream.recv().await.unwrap();
+    let session = peer.connection.into_session();
+    drop(peer.link);
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.accept(session, true).await;
+    assert!(!is_quiet(&mut stream).await);
+    stale.ack().await.unwrap();
+    assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_not_taken_before_a_loss_arrive_once_more_not_twice() {
+    let mut server = Server::bind("staged_lost").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let options = SubscribeOptions::new(filter("a"), QoS::ExactlyOnce).capacity(1);
+    let (stream, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+    let mut stream = stream.unwrap();
+    for n in 0..3 {
+        peer.send("a", &n.to_string(), QoS::ExactlyOnce, Some(1))
+            .await;
+    }
+    // The first is in the stream and acknowledged; the others find no room.
+    let released = peer.event().await.unwrap();
+    assert!(matches!(released, mq_proto::Event::Released { .. }));
+    let waited = tokio::time::timeout(SECOND, peer.event()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    let session = peer.connection.into_session();
+    drop(peer.link);
+    let (mut peer, first) = tokio::join!(
+        async {
+            // The client reads again, sees the end, and connects anew.
+            let mut peer = server.link().await;
+            peer.connect().await;
+            peer.accept(session, true).await;
+            peer
+        },
+        next(&mut stream)
+    );
+    let serving = tokio::spawn(async move { peer.closed().await });
+    let mut rest = vec![first];
+    while let Ok(Some(message)) = tokio::time::timeout(5 * SECOND, stream.recv()).await {
+        rest.push(String::from_utf8(message.payload.to_vec()).unwrap());
+    }
+    assert_eq!(rest, ["0", "1", "2"]);
+    serving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_stream_does_not_end_the_one_that_took_its_filter_over() {
+    let mut server = Server::bind("successor").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    for pause in [Duration::ZERO, SECOND] {
+        let old = subscribe(&client, &mut peer, "a").await;
+        let asked = async {
+            // Before its SUBSCRIBE is on its way, and between that and its SUBACK.
+            tokio::time::sleep(pause).await;
+            drop(old);
+        };
+        let (new, (), _) = tokio::join!(client.subscribe("a", QoS::ExactlyOnce), asked, async {
+            tokio::time::sleep(2 * SECOND).await;
+            peer.grant().await
+        });
+        let mut new = new.unwrap();
+        let id = new.id().unwrap();
+        peer.send("a", "on", QoS::AtMostOnce, Some(id.get())).await;
+        assert_eq!(next(&mut new).await, "on");
+        let more = tokio::time::timeout(SECOND, peer.event()).await;
+        assert!(more.is_err(), "{more:?}");
+        drop(new);
+        assert_eq!(peer.unsubscribe().await, ["a"]);
+    }
+}

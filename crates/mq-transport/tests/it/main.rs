@@ -1,0 +1,15 @@
+//! Links over every transport, on loopback.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[macro_use]
+mod common;
+
+mod alpn;
+mod errors;
+mod handshakes;
+mod links;
+mod options;
+mod reload;
+mod round_trips;
+mod websocket;

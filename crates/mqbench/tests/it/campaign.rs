@@ -1,0 +1,427 @@
+//! Campaigns as a user runs them: to the end, interrupted and resumed, and with mistakes.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::program::{self, records, run_campaign as run, skipped};
+
+/// Sixteen cells of a second or so.
+const CAMPAIGN: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+link = "s21/wired-1ms"
+messages = 10
+interval = "20ms"
+[factors]
+loss = ["0%", "1%"]
+qos = [0, 1]
+transport = ["tls", "quic"]
+pattern = ["periodic", "stop-and-wait"]
+[plot]
+kind = "lines"
+metric = "latency_mean"
+x = "loss"
+series = "transport"
+facet = "pattern"
+"#;
+
+fn campaign(args: &[&str]) -> Command {
+    program::command(&[&["campaign"], args].concat())
+}
+
+fn output(args: &[&str]) -> Output {
+    campaign(args).output().unwrap()
+}
+
+fn mistake(args: &[&str]) -> String {
+    program::mistake(&[&["campaign"], args].concat())
+}
+
+/// How often each cell was tried, by its levels; attempts are 1, 2, 3, each once.
+fn attempts(out: &Path) -> BTreeMap<String, Vec<u64>> {
+    let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for record in records(out) {
+        let attempt = record["attempt"].as_u64().unwrap();
+        all.entry(record["levels"].to_string())
+            .or_default()
+            .push(attempt);
+    }
+    all
+}
+
+#[test]
+fn interrupted_and_resumed_runs_have_every_cell_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, CAMPAIGN).unwrap();
+    let out = folder.path().join("out");
+    let (file, directory) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let seed = 11;
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for interruption in 0..20 {
+        let args = match interruption {
+            0 => vec!["run", file, "--out", directory],
+            _ => vec!["resume", directory],
+        };
+        let mut running = campaign(&args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Later interrupts come later, so that some find nothing left to do.
+        let patience = Duration::from_millis(random.u64(300..900 + 100 * interruption));
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline && running.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running.kill().unwrap();
+        let ended = running.wait_with_output().unwrap();
+        if skipped(&ended.stderr) {
+            return;
+        }
+        assert!(out.join("set.json").exists(), "{ended:?}");
+    }
+    let ended = output(&["resume", directory]);
+    assert!(ended.status.success(), "{ended:?}");
+    let attempts = attempts(&out);
+    assert_eq!(attempts.len(), 16);
+    for (levels, attempts) in attempts {
+        let expected: Vec<_> = (1..=attempts.len() as u64).collect();
+        assert_eq!(attempts, expected, "{levels}");
+    }
+    for record in records(&out) {
+        assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
+        assert_eq!(record["outcome"]["counts"]["lost"], 0, "{record}");
+        // Half of the link's round trip.
+        let mean = record["outcome"]["metrics"]["latency_mean"].as_f64();
+        assert!(mean.unwrap() > 0.5, "{record}");
+    }
+    // Nothing is left to do, and nothing is done again.
+    let before = records(&out);
+    assert!(output(&["resume", directory]).status.success());
+    assert_eq!(records(&out), before);
+    let again = mistake(&["run", file, "--out", directory]);
+    assert!(again.contains("resume"), "{again}");
+}
+
+/// A restart under a few devices, over each transport.
+const STORM: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+messages = 20
+[variants.tcp]
+transport = "tcp"
+[variants."tls kept"]
+transport = "tls"
+resumption = "resumed"
+[variants."tls lost"]
+transport = "tls"
+resumption = "resumed"
+tickets = "lost"
+[variants."quic full"]
+transport = "quic"
+[variants."quic kept"]
+transport = "quic"
+resumption = "0-rtt"
+[variants."quic lost"]
+transport = "quic"
+resumption = "0-rtt"
+tickets = "lost"
+[factors]
+pattern = ["storm"]
+variant = ["tcp", "tls kept", "tls lost", "quic full", "quic kept", "quic lost"]
+[plot]
+kind = "bars"
+metric = "back_99"
+x = "pattern"
+series = "variant"
+"#;
+
+#[test]
+fn devices_are_back_after_a_restart_and_resume_if_the_broker_kept_its_tickets() {
+    let Some(records) = run(STORM) else {
+        return;
+    };
+    assert_eq!(records.len(), 6, "{records:?}");
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let metric = |name: &str| outcome["metrics"][name].as_f64();
+        assert_eq!(metric("failed"), Some(0.0), "{record}");
+        let [half, nearly, all] =
+            ["back_50", "back_99", "back_all"].map(|name| metric(name).unwrap());
+        assert!(half <= nearly && nearly <= all, "{record}");
+        // The longest of a device's first waits and dials.
+        assert!(all < 30_000.0, "{record}");
+        assert!(metric("broker_down").unwrap() > 0.0, "{record}");
+        for cpu in ["broker_cpu_s", "client_cpu_s"] {
+            let seconds = metric(cpu).unwrap();
+            assert!(0.0 < seconds && seconds < 60.0, "{cpu}: {record}");
+        }
+        let kinds = ["back_full", "back_resumed", "back_early"].map(metric);
+        let expected = match record["levels"]["variant"].as_str().unwrap() {
+            "tcp" => [None; 3],
+            "tls kept" => [Some(0.0), Some(20.0), Some(0.0)],
+            "quic kept" => [Some(0.0), Some(0.0), Some(20.0)],
+            _ => [Some(20.0), Some(0.0), Some(0.0)],
+        };
+        assert_eq!(kinds, expected, "{record}");
+    }
+}
+
+/// A publisher that gets another address and link after ten of twenty messages.
+const HANDOVER: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+pattern = "periodic"
+link = "w20/wifi"
+handover = "w20/cellular"
+messages = 20
+interval = "50ms"
+keep_alive = "1s"
+qos = 1
+mqtt = "5"
+[variants."quic moves"]
+transport = "quic"
+[variants."quic 0-rtt"]
+transport = "quic"
+on_handover = "reconnect"
+resumption = "0-rtt"
+[variants."tls told"]
+transport = "tls"
+on_handover = "reconnect"
+[variants."tls silent"]
+transport = "tls"
+[factors]
+variant = ["quic moves", "quic 0-rtt", "tls told", "tls silent"]
+loss = ["0%"]
+[plot]
+kind = "bars"
+metric = "gap"
+x = "loss"
+series = "variant"
+"#;
+
+#[test]
+fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
+    let Some(records) = run(HANDOVER) else {
+        return;
+    };
+    for variant in ["quic moves", "quic 0-rtt", "tls told", "tls silent"] {
+        let of_variant = |record: &&Value| record["levels"]["variant"] == variant;
+        // A disturbed run is repeated, and the last one counts.
+        let record = records.iter().rfind(of_variant).unwrap();
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        assert_eq!(outcome["metrics"]["lost"].as_f64(), Some(0.0), "{record}");
+        let gap = outcome["metrics"]["gap"].as_f64().unwrap();
+        let late = outcome["metrics"]["late"].as_f64().unwrap();
+        // The cellular network takes 38 ms longer each way. A client that is not told first waits for its keep-alive.
+        let is_silent = variant == "tls silent";
+        assert!(gap > if is_silent { 1_000.0 } else { 80.0 }, "{record}");
+        assert!(late > 0.0 || !is_silent, "{record}");
+    }
+}
+
+/// Four publishers that share a channel, each with the same pattern.
+const CHANNEL: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+medium = "s21/medium"
+sub_link = "s21/wired-25ms"
+stations = 4
+messages = 30
+interval = "20ms"
+[factors]
+pattern = ["stop-and-wait", "reconnect", "periodic"]
+transport = ["tls", "quic"]
+[plot]
+kind = "bars"
+metric = "air_time_share"
+x = "pattern"
+series = "transport"
+"#;
+
+#[test]
+fn stations_of_a_channel_do_as_much_as_the_measured_publisher_and_contend_with_it() {
+    let Some(records) = run(CHANNEL) else {
+        return;
+    };
+    for (pattern, measured) in [
+        ("stop-and-wait", 30.0),
+        // The first connection is one more.
+        ("reconnect", 31.0),
+        ("periodic", 30.0),
+    ] {
+        for transport in ["tls", "quic"] {
+            let of_cell = |record: &&Value| {
+                record["levels"]["pattern"] == pattern && record["levels"]["transport"] == transport
+            };
+            // A disturbed run is repeated, and the last one counts.
+            let record = records.iter().rfind(of_cell).unwrap();
+            let outcome = &record["outcome"];
+            assert_eq!(outcome["error"], Value::Null, "{record}");
+            let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+            // A connection that needs a second attempt delays one station and not the others.
+            let each = metric("neighbour_messages") / 3.0;
+            assert!((measured / 4.0..measured * 4.0).contains(&each), "{record}");
+            let air = metric("air_time_share");
+            assert!(0.0 < air && air < 1.0, "{record}");
+            // On busy processors frames of all stations come in bursts, and collide more often.
+            assert!((0.0..=1.0).contains(&metric("collision_rate")), "{record}");
+            assert!(metric("retries_per_frame") >= 0.0, "{record}");
+            let medium = &outcome["link"]["measured"][0];
+            let stations = medium["stations"].as_array().unwrap();
+            assert_eq!(stations.len(), 5, "{record}");
+            for station in stations {
+                // A frame with its acknowledgement and spaces takes 92 µs at least, and 311 µs at most.
+                let count = |key: &str| station[key].as_u64().unwrap();
+                let frame = count("air_time_ns") / count("transmissions");
+                assert!((92_000..311_000).contains(&frame), "{station}");
+            }
+            let in_use = medium["in_use_ns"].as_u64().unwrap();
+            let air_time = stations
+                .iter()
+                .map(|one| one["air_time_ns"].as_u64().unwrap());
+            // Frames that collide are in use at the same time.
+            assert!(in_use > 0 && in_use <= air_time.sum(), "{medium}");
+            assert!(medium["in_use_share"].as_f64().unwrap() < 1.0, "{medium}");
+        }
+    }
+}
+
+/// Patterns of all kinds of samples.
+const KEPT: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+link = "s21/wired-1ms"
+messages = 10
+interval = "20ms"
+[factors]
+transport = ["quic"]
+pattern = ["periodic", "stop-and-wait", "reconnect", "job-result", "connect"]
+[plot]
+kind = "bars"
+metric = "packets_per_second"
+x = "pattern"
+series = "transport"
+"#;
+
+#[test]
+fn samples_and_captures_of_each_run_are_kept_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, KEPT).unwrap();
+    let out = folder.path().join("out");
+    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
+    let ended = output(&["run", from, "--out", to, "--keep", "samples,pcap"]);
+    if skipped(&ended.stderr) {
+        return;
+    }
+    assert!(ended.status.success(), "{ended:?}");
+    let records = records(&out);
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let name = outcome["files"].as_str().unwrap();
+        let pattern = record["levels"]["pattern"].as_str().unwrap();
+        let samples = out.join(format!("samples/{name}.csv"));
+        let messages = match pattern {
+            // A pattern without messages.
+            "connect" => None,
+            "reconnect" => Some(11),
+            _ => Some(10),
+        };
+        match messages {
+            None => assert!(!samples.exists(), "{record}"),
+            Some(messages) => {
+                let samples = mq_measure::Samples::load(&samples).unwrap();
+                assert_eq!(samples.0.len(), messages, "{record}");
+                let arrived = |one: &&mq_measure::Sample| one.received_ns.is_some();
+                let arrived = samples.0.iter().filter(arrived).count();
+                assert_eq!(arrived, messages, "{record}");
+            }
+        }
+        for role in ["publisher", "broker", "subscriber"] {
+            let pcap = std::fs::read(out.join(format!("pcap/{name}/{role}.pcap"))).unwrap();
+            // Nanoseconds; the file ends with a whole packet.
+            assert_eq!(pcap[..4], 0xA1B2_3C4D_u32.to_ne_bytes(), "{record}");
+            let mut packets = 0;
+            let mut rest = &pcap[24..];
+            while !rest.is_empty() {
+                let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
+                rest = &rest[16 + usize::try_from(length).unwrap()..];
+                packets += 1;
+            }
+            assert!(packets >= 10 || pattern == "connect", "{record}: {packets}");
+        }
+    }
+    let patterns = records.iter().map(|record| &record["levels"]["pattern"]);
+    assert_eq!(
+        patterns
+            .map(Value::to_string)
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        5
+    );
+    let unknown = program::usage_mistake(&["campaign", "resume", to, "--keep", "logs"]);
+    assert!(
+        unknown.contains("samples and pcap can be kept"),
+        "{unknown}"
+    );
+    let hosts = [
+        "campaign",
+        "resume",
+        to,
+        "--keep",
+        "pcap",
+        "--hosts",
+        "hosts.toml",
+    ];
+    let refused = program::usage_mistake(&hosts);
+    assert!(
+        refused.contains("--hosts") && refused.contains("--keep"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_plan_runs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, CAMPAIGN).unwrap();
+    let planned = output(&["plan", file.to_str().unwrap()]);
+    assert!(planned.status.success(), "{planned:?}");
+    let text = String::from_utf8(planned.stdout).unwrap();
+    assert!(text.contains("16 cells, 1 times"), "{text}");
+}
+
+#[test]
+fn a_mistake_in_a_file_names_its_line_and_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, CAMPAIGN.replace("\"tls\", ", "\"udp\", ")).unwrap();
+    let out = folder.path().join("out");
+    let said = mistake(&[
+        "run",
+        file.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert!(said.contains("some.toml:11: transport"), "{said}");
+    assert!(!out.exists());
+    let said = mistake(&["status", folder.path().to_str().unwrap()]);
+    assert!(said.contains("there are no results"), "{said}");
+}

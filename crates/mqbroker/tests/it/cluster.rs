@@ -1,0 +1,172 @@
+//! A cluster as its operator meets it: the program `mqbroker` with `[cluster]`, NATS with TLS and a password, and
+//! mosquitto's clients.
+
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::Instant,
+};
+
+use mq_testkit::{free_port, program};
+
+use crate::cluster_programs::{Nats, SOON, ended, signal};
+
+/// What a broker says that does not start.
+fn refused(nats: &Nats, table: &str) -> String {
+    let listen = format!("listen = [\"tcp://127.0.0.1:{}\"]\n", free_port());
+    let mut command = nats.command("refused", &(listen + table));
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let Output { status, stderr, .. } = ended(command.spawn().unwrap());
+    assert!(!status.success());
+    let said = String::from_utf8(stderr).unwrap();
+    assert!(!said.contains("password of the nodes"), "{said}");
+    let last = said.lines().filter(|line| line.starts_with("mqbroker: "));
+    let last: Vec<_> = last.collect();
+    assert_eq!(last.len(), 1, "one line says why: {said}");
+    last[0].to_owned()
+}
+
+/// At QoS 2: what was taken at QoS 1 shortly before a node is killed may come again.
+fn mosquitto(program: &Path, port: u16, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args([
+        "-h",
+        "127.0.0.1",
+        "-p",
+        &port.to_string(),
+        "-V",
+        "5",
+        "-q",
+        "2",
+    ]);
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn nodes_behind_tls_and_a_password_serve_mosquittos_clients_and_outlive_one_of_them() {
+    let (Some(nats), Some(publish), Some(subscribe)) = (
+        Nats::start(1, true),
+        program(&["mosquitto_pub"]),
+        program(&["mosquitto_sub"]),
+    ) else {
+        return;
+    };
+    let [node_a, mut node_b, node_c] = ["a", "b", "c"].map(|name| nats.node(name, 1));
+    let [a, b, c] = [&node_a, &node_b, &node_c].map(|node| node.port);
+    let session = ["-t", "plant/#", "-i", "reader", "-c", "-x", "3600"];
+    // It makes the session, and leaves.
+    let made = mosquitto(&subscribe, b, &session).arg("-E").spawn();
+    assert!(ended(made.unwrap()).status.success());
+    let send = |port, text: &str| {
+        let message = ["-t", "plant/1", "-m", text, "-i", "writer"];
+        let sent = mosquitto(&publish, port, &message).spawn();
+        assert!(ended(sent.unwrap()).status.success(), "{text}");
+    };
+    let receive = |port, count: &str| {
+        let mut command = mosquitto(&subscribe, port, &session);
+        command.args(["-C", count, "-W", "50"]);
+        let output = ended(command.stdout(Stdio::piped()).spawn().unwrap());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    send(a, "from a");
+    send(c, "from c");
+    assert_eq!(receive(b, "2"), "from a\nfrom c\n");
+    let shown = nats.status("b");
+    assert_eq!(shown["node"], "b");
+    assert_eq!(shown["majority_lost"], false);
+    assert_eq!(shown["sessions"], 1);
+    let names = shown["nodes"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let logs = shown["logs"].as_array().unwrap();
+    assert_eq!(logs.len(), 2);
+    let read = logs.iter().map(|log| log["read"].as_u64().unwrap());
+    assert_eq!(read.sum::<u64>(), 2);
+    assert!(
+        logs.iter()
+            .all(|log| log["behind"] == 0 && log["messages_waiting"] == 0)
+    );
+    send(a, "before");
+    node_b.kill();
+    send(c, "after");
+    assert_eq!(receive(a, "2"), "before\nafter\n");
+}
+
+#[test]
+fn a_node_that_may_not_come_in_says_why_in_one_line() {
+    let (Some(nats), Some(plain)) = (Nats::start(1, true), Nats::start(1, false)) else {
+        return;
+    };
+    // It has to answer before it can refuse.
+    let _running = nats.node("a", 1);
+    let _other = plain.node("a", 1);
+    let says = |said: String, part: &str| assert!(said.contains(part), "{said}");
+    let urls = nats.urls();
+    let said = refused(&nats, &nats.table("b", &urls, "wrong"));
+    says(said, "do not let \"mq\" in with the password");
+    let said = refused(&nats, &nats.table("a", &urls, "password"));
+    says(
+        said,
+        "\"a\" runs already, at 127.0.0.1: give each node a name",
+    );
+    let other = nats
+        .table("b", &urls, "password")
+        .replace("shards = 2", "shards = 3");
+    says(refused(&nats, &other), "has 2, and not 3");
+    let asked = plain.urls()[0].replace("nats:", "tls:");
+    says(
+        refused(&nats, &nats.table("b", &[asked], "password")),
+        "speaks no TLS",
+    );
+    let unasked = urls[0].replace("tls:", "nats:");
+    says(
+        refused(&nats, &nats.table("b", &[unasked], "password")),
+        "want TLS",
+    );
+    let stranger = nats.table("b", &urls, "password");
+    let ca = format!("{:?}", nats.place("ca.pem"));
+    let stranger = stranger.replace(&ca, &format!("{:?}", plain.place("ca.pem")));
+    says(refused(&nats, &stranger), "no TLS with");
+    let large = "[limits]\nmax_packet_size = 8388608\n";
+    let large = nats.table("b", &urls, "password") + large;
+    says(refused(&nats, &large), "set `max_payload: 8MB` there");
+}
+
+#[test]
+fn a_node_shows_that_its_servers_confirm_nothing() {
+    let (Some(nats), Some(publish)) = (Nats::start(1, true), program(&["mosquitto_pub"])) else {
+        return;
+    };
+    let a = nats.node("a", 1);
+    let until = |holds: &dyn Fn(&serde_json::Value) -> bool| {
+        let began = Instant::now();
+        loop {
+            let shown = nats.status("a");
+            if holds(&shown) {
+                return;
+            }
+            assert!(began.elapsed() < SOON, "{shown}");
+        }
+    };
+    let mut lines = mosquitto(&publish, a.port, &["-t", "t", "-l"]);
+    let mut client = lines.stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = client.stdin.take().unwrap();
+    writeln!(input, "first").unwrap();
+    until(&|shown| {
+        let mut logs = shown["logs"].as_array().unwrap().iter();
+        shown["majority_lost"] == false && logs.any(|log| log["read"] == 1)
+    });
+    signal(&nats.running[0], "-STOP");
+    writeln!(input, "waits").unwrap();
+    until(&|shown| {
+        let is_unknown = shown["logs"][0]["behind"].is_null();
+        shown["majority_lost"] == true && shown["messages_waiting"] == 1 && is_unknown
+    });
+    signal(&nats.running[0], "-CONT");
+    // Nothing was lost: the acknowledgement comes late.
+    drop(input);
+    assert!(ended(client).status.success());
+    until(&|shown| shown["majority_lost"] == false && shown["messages_waiting"] == 0);
+}

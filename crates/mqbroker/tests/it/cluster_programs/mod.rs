@@ -1,0 +1,301 @@
+//! A cluster of programs on loopback, run by a test: NATS servers, and nodes over them.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use mq_testkit::{Running, free_port, program};
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::block_in_place,
+    time::{sleep, timeout},
+};
+
+/// For so long a program, or what it does, may take.
+pub(crate) const SOON: Duration = Duration::from_mins(1);
+
+const PASSWORD: &str = "a password of the nodes";
+
+/// The NATS servers of a cluster, with a folder for all of its files.
+pub(crate) struct Nats {
+    program: PathBuf,
+    /// With TLS they take no other connections.
+    tls: bool,
+    pub(crate) folder: TempDir,
+    ports: Vec<u16>,
+    /// Where they say how they are.
+    http: Vec<u16>,
+    pub(crate) running: Vec<Running>,
+}
+
+impl Nats {
+    /// So many servers. `None` where there is no nats-server.
+    pub(crate) fn start(servers: usize, tls: bool) -> Option<Self> {
+        let mut nats = Self::new(servers, tls)?;
+        nats.begin();
+        Some(nats)
+    }
+
+    /// The same, but they do not run yet.
+    pub(crate) fn new(servers: usize, tls: bool) -> Option<Self> {
+        let program = program(&["nats-server"])?;
+        let folder = tempfile::tempdir().unwrap();
+        let nats = Self {
+            program,
+            tls,
+            folder,
+            ports: (0..servers).map(|_| free_port()).collect(),
+            http: (0..servers).map(|_| free_port()).collect(),
+            running: Vec::new(),
+        };
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(nats.place("ca.pem"), certificate.pem()).unwrap();
+        fs::write(nats.place("key.pem"), key.serialize_pem()).unwrap();
+        write_secret(&nats.folder.path().join("password"), PASSWORD);
+        write_secret(&nats.folder.path().join("wrong"), "another password");
+        nats.configure();
+        Some(nats)
+    }
+
+    fn configure(&self) {
+        let routes: Vec<_> = self.ports.iter().map(|_| free_port()).collect();
+        let all = routes
+            .iter()
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        for (n, (port, route)) in self.ports.iter().zip(&routes).enumerate() {
+            let encryption = if self.tls {
+                let (certificate, key) = (self.place("ca.pem"), self.place("key.pem"));
+                format!("tls {{ cert_file: {certificate:?}, key_file: {key:?} }}\n")
+            } else {
+                String::new()
+            };
+            let cluster = if routes.len() > 1 {
+                format!("cluster {{ name: test, listen: 127.0.0.1:{route}, routes: [{all}] }}\n")
+            } else {
+                String::new()
+            };
+            let config = format!(
+                "server_name: n{n}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{}\nmax_payload: 8MB\n\
+                 {encryption}{cluster}jetstream {{ store_dir: {:?} }}\n\
+                 authorization {{ user: mq, password: {PASSWORD:?} }}\n",
+                self.http[n],
+                self.data(n)
+            );
+            fs::write(self.place(&format!("nats-{n}.conf")), config).unwrap();
+        }
+    }
+
+    /// Starts all servers.
+    pub(crate) fn begin(&mut self) {
+        for n in 0..self.ports.len() {
+            let server = self.server(n);
+            self.running.push(server);
+        }
+    }
+
+    fn server(&self, n: usize) -> Running {
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(self.place(&format!("nats-{n}.conf")));
+        command.arg("-l").arg(self.place(&format!("nats-{n}.log")));
+        Running(command.spawn().unwrap())
+    }
+
+    /// Ends one of three servers in order, and starts it again. It is in step with the others then.
+    pub(crate) async fn restart(&mut self, n: usize) {
+        let ended = self.running.remove(n);
+        block_in_place(|| end(ended));
+        let server = self.server(n);
+        self.running.insert(n, server);
+        let http = format!("127.0.0.1:{}", self.http[n]);
+        let in_step = async {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(&http).await {
+                    let asked = b"GET /healthz HTTP/1.0\r\n\r\n";
+                    let mut answer = String::new();
+                    let _ = stream.write_all(asked).await;
+                    let _ = stream.read_to_string(&mut answer).await;
+                    if answer.contains(" 200 ") {
+                        return;
+                    }
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(SOON, in_step).await.expect("it is in step");
+    }
+
+    /// Ends all servers in order, as an operator does.
+    pub(crate) fn end(&mut self) {
+        for server in self.running.drain(..) {
+            end(server);
+        }
+    }
+
+    /// Where a server keeps what it stores.
+    pub(crate) fn data(&self, server: usize) -> String {
+        self.place(&format!("data-{server}"))
+    }
+
+    pub(crate) fn place(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let scheme = if self.tls { "tls" } else { "nats" };
+        let ports = self.ports.iter();
+        ports
+            .map(|port| format!("{scheme}://127.0.0.1:{port}"))
+            .collect()
+    }
+
+    /// The table of a node, with a password that is in that file.
+    pub(crate) fn table(&self, node: &str, servers: &[String], password: &str) -> String {
+        let ca = if servers[0].starts_with("tls") {
+            format!("ca = {:?}\n", self.place("ca.pem"))
+        } else {
+            String::new()
+        };
+        format!(
+            "[cluster]\nnode = {node:?}\nservers = {servers:?}\nuser = \"mq\"\npassword_file = {:?}\n\
+             replicas = {}\nshards = 2\n{ca}",
+            self.place(password),
+            servers.len()
+        )
+    }
+
+    /// A broker with this configuration.
+    pub(crate) fn command(&self, name: &str, configuration: &str) -> Command {
+        let file = self.place(&format!("{name}.toml"));
+        fs::write(&file, configuration).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+        command.args(["--announce", "--until-stdin-ends", "--config"]);
+        command
+            .arg(file)
+            .stdin(Stdio::piped())
+            .env_remove("RUST_LOG");
+        command
+    }
+
+    /// A node that serves.
+    pub(crate) fn node(&self, name: &str, lease_s: u32) -> Node {
+        let mut node = Node {
+            name: name.to_owned(),
+            port: free_port(),
+            lease_s,
+            running: None,
+        };
+        node.start(self);
+        node
+    }
+
+    /// What a node shows.
+    pub(crate) fn status(&self, node: &str) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+        command.args(["cluster", "status", "--json", "--socket"]);
+        command.arg(self.place(&format!("{node}.sock")));
+        let output = ended(command.stdout(Stdio::piped()).spawn().unwrap());
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// A node, with everything that it needs to be started again.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    lease_s: u32,
+    pub(crate) running: Option<Running>,
+}
+
+impl Node {
+    pub(crate) fn url(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it, at the same address each time. It serves then.
+    pub(crate) fn start(&mut self, nats: &Nats) {
+        let Self { name, port, .. } = self;
+        let socket = nats.place(&format!("{name}.sock"));
+        let listen =
+            format!("listen = [\"tcp://127.0.0.1:{port}\"]\nadmin = {{ socket = {socket:?} }}\n");
+        let table = nats.table(name, &nats.urls(), "password");
+        let configuration = format!("{listen}{table}lease_s = {}\n", self.lease_s);
+        let mut log = OpenOptions::new();
+        let log = log.create(true).append(true);
+        let log = log.open(nats.place(&format!("{name}.log"))).unwrap();
+        let mut command = nats.command(name, &configuration);
+        command.env("RUST_LOG", "info").stderr(log);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        self.running = Some(Running(child));
+        let mut lines = output.lines().map(Result::unwrap);
+        if !lines.any(|line| line == "ready") {
+            let log = fs::read_to_string(nats.place(&format!("{name}.log")));
+            panic!("{name} has ended: {}", log.unwrap());
+        }
+    }
+
+    /// Ends it by SIGTERM, as systemd does. Returns how long that took.
+    pub(crate) fn end(&mut self) -> Duration {
+        let began = Instant::now();
+        end(self.running.take().unwrap());
+        began.elapsed()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.running = None;
+    }
+}
+
+/// Ends a program by SIGTERM; it ends well.
+fn end(mut program: Running) {
+    signal(&program, "-TERM");
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = program.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(began.elapsed() < SOON, "a program does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // What nats-server says of SIGTERM.
+    assert!(status.success() || status.code() == Some(1), "{status}");
+}
+
+pub(crate) fn signal(program: &Running, name: &str) {
+    let pid = program.0.id().to_string();
+    let sent = Command::new("kill").args([name, &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+fn write_secret(path: &Path, secret: &str) {
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    writeln!(file.unwrap(), "{secret}").unwrap();
+}
+
+/// Waits for a process, and ends it if it does not end by itself.
+pub(crate) fn ended(mut child: Child) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > SOON {
+            let _ = child.kill();
+            panic!("a program does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}

@@ -1,0 +1,50 @@
+//! The program `mqbroker`, run as its users run it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "seeds, figures and skips are printed")]
+
+mod cluster_programs;
+mod program;
+mod raw;
+
+mod admin;
+#[cfg(unix)]
+mod backup;
+#[cfg(unix)]
+mod bridge;
+#[cfg(target_os = "linux")]
+mod bystanders;
+#[cfg(all(unix, feature = "cluster"))]
+mod cluster;
+#[cfg(all(unix, feature = "cluster"))]
+mod cluster_operation;
+#[cfg(unix)]
+mod crash;
+#[cfg(unix)]
+mod full_disk;
+#[cfg(target_os = "linux")]
+mod guides;
+#[cfg(unix)]
+mod health;
+#[cfg(target_os = "linux")]
+mod image;
+#[cfg(unix)]
+mod inspect;
+mod key_page;
+#[cfg(target_os = "linux")]
+mod many_clients;
+#[cfg(target_os = "linux")]
+mod memory;
+mod notices;
+mod open_doors;
+#[cfg(target_os = "linux")]
+mod pressure;
+#[cfg(unix)]
+mod private_files;
+mod qlog;
+#[cfg(unix)]
+mod reload;
+#[cfg(unix)]
+mod secrets;
+#[cfg(target_os = "linux")]
+mod streams;

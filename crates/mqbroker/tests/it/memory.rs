@@ -1,0 +1,240 @@
+//! Clients that make the broker hold as much as they can: its memory stays within what `limits.memory`
+//! says.
+//!
+//! 100 clients and 16 MiB; `MQ_CLIENTS=300 MQ_MEMORY=64` for what `docs/reference/operation.md` says, in a
+//! release build.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use mq_codec::{Packet, PacketId, PublishProperties, QoS, TopicName, Will, WillProperties};
+
+use crate::{
+    program::Broker,
+    raw::{RawClients, publish, send, subscribe},
+};
+
+/// What a connection may take besides what counts: `docs/reference/operation.md`, "Memory".
+const OF_A_CONNECTION: usize = 64 * 1024;
+
+/// What the allocator cannot give back at once, however small the limit is.
+const OF_THE_ALLOCATOR: usize = 8 * MEGABYTE;
+
+const MEGABYTE: usize = 1 << 20;
+
+fn variable(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Has a number of clients attack a broker, each by its number, and looks at its memory. What a client
+/// returns is held until all have come.
+fn attack(
+    what: &str,
+    configuration: &str,
+    client: impl Fn(&RawClients, usize) -> Option<TcpStream>,
+) {
+    let clients = variable("MQ_CLIENTS", 100);
+    let limit = variable("MQ_MEMORY", 16) * MEGABYTE;
+    let configuration = format!(
+        "[limits]\nmemory = {limit}\n{configuration}[auth]\nallow_anonymous = true\n[admin]\nsys_interval_s = 0\n"
+    );
+    let broker = Broker::new("tcp", &configuration);
+    let attacker = RawClients::new(&broker.url);
+    let (empty, _) = broker.resident();
+    let held: Vec<_> = (0..clients)
+        .map(|number| client(&attacker, number))
+        .collect();
+    // What was sent has been read by then.
+    std::thread::sleep(Duration::from_millis(500));
+    let (left, most) = broker.resident();
+    let bound = empty + limit + limit * 3 / 10 + clients * OF_A_CONNECTION + OF_THE_ALLOCATOR;
+    println!(
+        "{what}: {} of {clients} clients still there; {} MiB before, {} at most, {} now, bound {}",
+        held.iter().flatten().filter(|it| is_open(it)).count(),
+        empty / MEGABYTE,
+        most / MEGABYTE,
+        left / MEGABYTE,
+        bound / MEGABYTE
+    );
+    assert!(left <= bound, "{what}: {left} is more than {bound}");
+    // It still serves.
+    assert!(attacker.connect("good", |_| {}).is_some(), "{what}");
+}
+
+/// Whether the broker has not closed it.
+fn is_open(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let mut scratch = [0; 4096];
+    loop {
+        match stream.read(&mut scratch) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn name(of: usize, len: usize) -> String {
+    format!("{of:08}{}", "x".repeat(len - 8))
+}
+
+#[test]
+fn long_topics_of_aliases_count() {
+    attack("aliases", "", |attacker, number| {
+        let mut stream = attacker.connect(&format!("a{number}"), |_| {})?;
+        for alias in 1..=64 {
+            let mut packet = publish(name(number * 64 + alias, 60_000), Vec::new());
+            packet.properties = PublishProperties {
+                topic_alias: Some(u16::try_from(alias).unwrap()),
+                ..PublishProperties::default()
+            }
+            .into();
+            if send(&mut stream, &Packet::Publish(packet)).is_err() {
+                break;
+            }
+        }
+        Some(stream)
+    });
+}
+
+#[test]
+fn unfinished_packets_before_log_in_have_a_limit_together() {
+    attack("unfinished CONNECTs", "", |attacker, _| {
+        let mut stream = attacker.stream();
+        // A remaining length of 60,000, and a little less.
+        let mut bytes = vec![0x10, 0xE0, 0xD4, 0x03];
+        bytes.extend([0, 4, b'M', b'Q', b'T', b'T', 5, 0, 0, 0, 0]);
+        bytes.resize(59_000, 0);
+        let _ = stream.write_all(&bytes);
+        Some(stream)
+    });
+}
+
+#[test]
+fn a_connect_that_is_too_large_is_refused_with_a_reason() {
+    let broker = Broker::new("tcp", "[auth]\nallow_anonymous = true\n");
+    let attacker = RawClients::new(&broker.url);
+    let mut stream = attacker.stream();
+    // A remaining length of 1,000,000, and no more than the version.
+    let head = [
+        0x10, 0xC0, 0x84, 0x3D, 0, 4, b'M', b'Q', b'T', b'T', 5, 0, 0,
+    ];
+    stream.write_all(&head).unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [0x20, 3, 0, 0x95, 0]);
+}
+
+#[test]
+fn unfinished_packets_count() {
+    attack("unfinished PUBLISHes", "", |attacker, number| {
+        let mut stream = attacker.connect(&format!("p{number}"), |_| {})?;
+        // A remaining length of 1,000,000.
+        let mut bytes = vec![0x30, 0xC0, 0x84, 0x3D, 0, 1, b't', 0];
+        bytes.resize(999_000, 0);
+        let _ = stream.write_all(&bytes);
+        Some(stream)
+    });
+}
+
+#[test]
+fn wills_of_sessions_that_are_away_count() {
+    attack("wills", "", |attacker, number| {
+        for each in 0..10 {
+            let stream = attacker.connect(&format!("w{number}-{each}"), |connect| {
+                connect.properties.session_expiry_interval = Some(3_600);
+                connect.will = Some(Will {
+                    topic: TopicName::new("gone").unwrap(),
+                    payload: vec![0; 60_000].into(),
+                    qos: QoS::AtMostOnce,
+                    retain: false,
+                    properties: WillProperties {
+                        will_delay_interval: Some(3_600),
+                        ..WillProperties::default()
+                    },
+                });
+            });
+            drop(stream);
+        }
+        None
+    });
+}
+
+#[test]
+fn filters_count_and_so_do_their_levels() {
+    attack("filters", "", |attacker, number| {
+        let mut stream = attacker.connect(&format!("f{number}"), |_| {})?;
+        for round in 0..8 {
+            let flat = (0..100).map(|each| name((number * 8 + round) * 100 + each, 1_000));
+            let deep = (0..20).map(|each| {
+                let own = (number * 8 + round) * 20 + each;
+                format!("d{own}{}", "/a".repeat(190))
+            });
+            let packet = subscribe(flat.chain(deep), QoS::AtMostOnce);
+            send(&mut stream, &packet).ok()?;
+        }
+        // Refused or not, all of them were answered.
+        let mut scratch = [0; 4096];
+        let began = Instant::now();
+        let mut left = 8 * 120;
+        while left > 0 && began.elapsed() < Duration::from_secs(20) {
+            let count = stream.read(&mut scratch).ok().filter(|count| *count > 0)?;
+            left -= count.min(left);
+        }
+        Some(stream)
+    });
+}
+
+#[test]
+fn retained_messages_of_a_reader_that_does_not_read_are_not_queued() {
+    let prepared = std::sync::OnceLock::new();
+    attack("retained messages", "", |attacker, number| {
+        prepared.get_or_init(|| {
+            let mut stream = attacker.connect("writer", |_| {}).unwrap();
+            for each in 0..20_000 {
+                let mut packet = publish(format!("r/{each}"), vec![0; 20]);
+                packet.retain = true;
+                send(&mut stream, &Packet::Publish(packet)).unwrap();
+            }
+        });
+        let mut stream = attacker.connect(&format!("s{number}"), |_| {})?;
+        for _ in 0..5 {
+            let filters = ["#", "r/#", "r/+", "+/#"].map(str::to_owned);
+            let packet = subscribe(filters.into_iter(), QoS::AtLeastOnce);
+            send(&mut stream, &packet).ok()?;
+        }
+        Some(stream)
+    });
+}
+
+#[test]
+fn messages_that_are_not_acknowledged_count() {
+    attack("messages in flight", "", |attacker, number| {
+        let mut reader = attacker.connect(&format!("i{number}"), |_| {})?;
+        let topic = format!("t/{number}");
+        send(
+            &mut reader,
+            &subscribe(std::iter::once(topic.clone()), QoS::AtLeastOnce),
+        )
+        .ok()?;
+        let mut writer = attacker.connect("writer", |_| {})?;
+        let mut scratch = vec![0; 1 << 20];
+        for id in 1..=10 {
+            let mut packet = publish(topic.clone(), vec![0; 400_000]);
+            packet.qos = QoS::AtLeastOnce;
+            packet.packet_id = PacketId::new(id);
+            send(&mut writer, &Packet::Publish(packet)).ok()?;
+            // Read, and never acknowledged.
+            reader.set_nonblocking(true).unwrap();
+            while reader.read(&mut scratch).is_ok_and(|count| count > 0) {}
+        }
+        // Until the broker has dealt with them.
+        let mut acks = [0; 10 * 4];
+        let _ = writer.read_exact(&mut acks);
+        while reader.read(&mut scratch).is_ok_and(|count| count > 0) {}
+        Some(reader)
+    });
+}

@@ -1,0 +1,156 @@
+//! What an operator reads of what clients were refused: in the log, and in the metrics.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use mq_client::{QoS, Reconnect};
+
+use crate::program::{Broker, free_port};
+
+/// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
+const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
+
+/// A broker whose user `ann` may do everything below `ann/`, and the port of its metrics.
+fn guarded() -> (Broker, u16) {
+    let admin = free_port();
+    let configuration = format!(
+        "[auth]\npassword_file = \"FOLDER/passwords\"\nacl_file = \"FOLDER/acl\"\n\
+         failures_per_minute = 0\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n"
+    );
+    let files = [("passwords", PASSWORDS), ("acl", "user ann\ntopic ann/#\n")];
+    (Broker::with_log("tcp", &configuration, &files), admin)
+}
+
+/// The log, once it has a line that has all of these.
+fn log_with(broker: &Broker, parts: &[&str]) -> String {
+    let began = Instant::now();
+    loop {
+        let log = fs::read_to_string(broker.file("log")).unwrap();
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        if log.lines().any(has_all) {
+            return log;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{parts:?} in\n{log}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn metrics(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_refusal_is_a_line_with_client_user_topic_and_reason_and_a_labelled_count() {
+    let (broker, admin) = guarded();
+    let wrong = broker.client("door").credentials("ann", "guess").unwrap();
+    assert!(wrong.reconnect(Reconnect::never()).build().await.is_err());
+    let right = broker
+        .client("sensor")
+        .credentials("ann", "pencil")
+        .unwrap();
+    let client = right.build().await.unwrap();
+    let refused = client.publish("bob/x", "1", QoS::AtLeastOnce).await;
+    assert!(refused.is_err());
+    assert!(client.subscribe("bob/#", QoS::AtMostOnce).await.is_err());
+    for parts in [
+        [
+            "refused a log-in",
+            "client=door",
+            "user=ann",
+            "bad user name or password",
+        ]
+        .as_slice(),
+        &[
+            "refused a publish",
+            "client=sensor",
+            "user=ann",
+            "topic=bob/x",
+            "not authorized",
+        ],
+        &[
+            "refused a subscription",
+            "client=sensor",
+            "user=ann",
+            "topic=bob/#",
+            "not authorized",
+        ],
+    ] {
+        log_with(&broker, parts);
+    }
+    let metrics = metrics(admin);
+    for line in [
+        "mqbroker_log_ins_refused_total{reason=\"bad user name or password\"} 1",
+        "mqbroker_publishes_refused_total{reason=\"not authorized\"} 1",
+        "mqbroker_subscriptions_refused_total{reason=\"not authorized\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_refused_all_the_time_gets_ten_lines_a_second_and_its_count() {
+    const TIMES: usize = 500;
+
+    let (broker, _) = guarded();
+    let right = broker
+        .client("sensor")
+        .credentials("ann", "pencil")
+        .unwrap();
+    let client = right.build().await.unwrap();
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        assert!(
+            client
+                .publish("bob/x", "1", QoS::AtLeastOnce)
+                .await
+                .is_err()
+        );
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    // Nothing follows: what was left out comes by itself.
+    let log = log_with(
+        &broker,
+        &["refused a publish, more often than the log shows"],
+    );
+    let lines = log.matches("refused a publish ").count();
+    let left_out: usize = log
+        .lines()
+        .filter(|line| line.contains("refused a publish"))
+        .filter_map(|line| line.split("left_out=").nth(1))
+        .map(|rest| rest.split(' ').next().unwrap().parse::<usize>().unwrap())
+        .sum();
+    assert!(lines <= 10 * (seconds + 2), "{lines} in {seconds} s");
+    assert_eq!(lines + left_out, TIMES, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_peers_choose_stay_within_their_place_in_the_log() {
+    let (broker, _) = guarded();
+    let turned = format!("\u{202e}{}", "x".repeat(300));
+    let client = broker.client(&turned).credentials("ann", "pencil").unwrap();
+    let client = client.build().await.unwrap();
+    client.disconnect().await.unwrap();
+    let forged = broker
+        .client("a\" user=root")
+        .credentials("eve", "x")
+        .unwrap();
+    assert!(forged.reconnect(Reconnect::never()).build().await.is_err());
+    let cut = format!("client=\"\\u{{202e}}{}\"… (303 bytes)", "x".repeat(127));
+    log_with(&broker, &[" connected ", &cut]);
+    log_with(&broker, &[" disconnected ", &cut]);
+    let log = log_with(&broker, &["refused a log-in", r#"client="a\" user=root""#]);
+    assert!(!log.contains('\u{202e}'));
+}

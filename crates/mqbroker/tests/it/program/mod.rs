@@ -1,0 +1,185 @@
+//! The program `mqbroker`, run by a test.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, UdpSocket},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use mq_client::{Client, ClientBuilder, ConnectOptions, Connector, Trust};
+
+/// The program, with everything that it needs to be started again.
+pub(crate) struct Broker {
+    folder: tempfile::TempDir,
+    pub(crate) url: String,
+    arguments: Vec<String>,
+    child: Option<Child>,
+    /// What it logs: errors, to this test's standard error, unless its own `log` file has it all.
+    logs: bool,
+}
+
+impl Broker {
+    /// Starts one that listens with `scheme`; `FOLDER` in its configuration is its own.
+    pub(crate) fn new(scheme: &str, configuration: &str) -> Self {
+        Self::start_new(scheme, configuration, &[], &[], false)
+    }
+
+    /// The same with these files of its own, and with its log in its file `log`.
+    pub(crate) fn with_log(scheme: &str, configuration: &str, files: &[(&str, &str)]) -> Self {
+        Self::start_new(scheme, configuration, files, &[], true)
+    }
+
+    /// The same as [`new`](Self::new) with more arguments, in which `FOLDER` is its own as well.
+    pub(crate) fn with_arguments(scheme: &str, configuration: &str, arguments: &[&str]) -> Self {
+        Self::start_new(scheme, configuration, &[], arguments, false)
+    }
+
+    fn start_new(
+        scheme: &str,
+        configuration: &str,
+        files: &[(&str, &str)],
+        arguments: &[&str],
+        logs: bool,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().to_str().unwrap();
+        let arguments = arguments
+            .iter()
+            .map(|argument| argument.replace("FOLDER", own));
+        let arguments = arguments.collect();
+        let configuration = configuration.replace("FOLDER", folder.path().to_str().unwrap());
+        std::fs::write(folder.path().join("broker.toml"), configuration).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(folder.path().join("key.pem"), key).unwrap();
+        let url = format!("{scheme}://127.0.0.1:{}", free_port());
+        let mut broker = Self {
+            folder,
+            url,
+            arguments,
+            child: None,
+            logs,
+        };
+        broker.start();
+        let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
+        let mut lines = BufReader::new(output).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"), "it has ended");
+        broker
+    }
+
+    /// One of its own files.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Its resident memory, in bytes: now, and at most so far.
+    pub(crate) fn resident(&self) -> (usize, usize) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kibibytes = line.unwrap().trim().trim_end_matches(" kB");
+            kibibytes.parse::<usize>().unwrap() * 1024
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    }
+
+    /// Starts it again, at the same address.
+    pub(crate) fn start(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+        let (level, log) = if self.logs {
+            let log = std::fs::File::create(self.file("log")).unwrap();
+            ("info", Stdio::from(log))
+        } else {
+            ("error", Stdio::inherit())
+        };
+        let child = command
+            .args(["--listen", &self.url, "--announce", "--until-stdin-ends"])
+            .arg("--config")
+            .arg(self.file("broker.toml"))
+            .arg("--cert")
+            .arg(self.file("cert.pem"))
+            .arg("--key")
+            .arg(self.file("key.pem"))
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .env("RUST_LOG", level)
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// SIGKILL: no destructor runs, no buffer is flushed.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// As an operator ends it.
+    pub(crate) fn end(&mut self) {
+        let mut child = self.child.take().unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// The process that runs now.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Options that trust it.
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions {
+            trust: Trust::CaFile(self.file("cert.pem")),
+            ..ConnectOptions::default()
+        }
+    }
+
+    /// A builder for a client that trusts it.
+    pub(crate) fn client(&self, client_id: &str) -> ClientBuilder {
+        Client::builder(&self.url)
+            .unwrap()
+            .client_id(client_id)
+            .unwrap()
+            .connector(Connector::new(self.connect_options()).unwrap())
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// A port that nobody has now, for TCP and UDP.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = udp.local_addr().unwrap().port();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Runs `mqbroker` with these arguments, and with this on its standard input.
+pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that fails at once has closed its end.
+    let _ = program.stdin.take().unwrap().write_all(input.as_bytes());
+    program.wait_with_output().unwrap()
+}

@@ -1,0 +1,266 @@
+//! A cluster on NATS `JetStream`: three servers that sync each write, and nodes that clients reach over TCP.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Range,
+    path::PathBuf,
+    pin::pin,
+    process::Command,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mq_broker::{
+    Broker, Settings,
+    cluster::{ClusterSettings, Engine as _, Key, Kind, Lasts, NatsEngine, NatsSettings, Put},
+};
+use mq_client::{Client, Outgoing, QoS, Subscription};
+use mq_testkit::{Running, free_port};
+use tempfile::TempDir;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Three servers, which end with it.
+struct Servers {
+    urls: Vec<String>,
+    program: PathBuf,
+    running: Vec<Option<Running>>,
+    folder: TempDir,
+}
+
+impl Servers {
+    /// `None` where there is no nats-server.
+    fn start() -> Option<Self> {
+        let program = mq_testkit::program(&["nats-server"])?;
+        let folder = tempfile::tempdir().unwrap();
+        let ports: Vec<_> = (0..3).map(|_| (free_port(), free_port())).collect();
+        let routes = ports
+            .iter()
+            .map(|(_, routes)| format!("nats://127.0.0.1:{routes}"));
+        let routes = routes.collect::<Vec<_>>().join(", ");
+        for (n, (clients, others)) in ports.iter().enumerate() {
+            let data = folder.path().join(n.to_string());
+            let data = data.display();
+            let config = format!(
+                "server_name: n{n}\nlisten: 127.0.0.1:{clients}\nmax_payload: 8MB\n\
+                 jetstream {{ store_dir: \"{data}\", sync_interval: always }}\n\
+                 cluster {{ name: test, listen: 127.0.0.1:{others}, routes: [{routes}] }}\n"
+            );
+            fs::write(folder.path().join(format!("{n}.conf")), config).unwrap();
+        }
+        let urls = ports
+            .iter()
+            .map(|(clients, _)| format!("nats://127.0.0.1:{clients}"));
+        let mut servers = Self {
+            urls: urls.collect(),
+            program,
+            running: ports.iter().map(|_| None).collect(),
+            folder,
+        };
+        for n in 0..ports.len() {
+            servers.begin(n);
+        }
+        Some(servers)
+    }
+
+    fn begin(&mut self, n: usize) {
+        let path = |kind| self.folder.path().join(format!("{n}.{kind}"));
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(path("conf"));
+        command.arg("-l").arg(path("log"));
+        self.running[n] = Some(Running(command.spawn().unwrap()));
+    }
+
+    fn kill(&mut self, n: usize) {
+        self.running[n] = None;
+    }
+
+    /// A node's way to them, once they have agreed on who leads.
+    async fn engine(&self, name: &str) -> Arc<NatsEngine> {
+        let nats = NatsSettings::new("test", self.urls.clone());
+        let connected = async {
+            loop {
+                match NatsEngine::connect(&nats, name).await {
+                    Ok(engine) => break engine,
+                    Err(_) => sleep(Duration::from_millis(200)).await,
+                }
+            }
+        };
+        Arc::new(timeout(SOON, Box::pin(connected)).await.unwrap())
+    }
+
+    async fn node(&self, name: &str) -> Broker {
+        let mut settings = Settings::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+        settings.cluster = Some(ClusterSettings::new(name, self.engine(name).await));
+        let started = timeout(SOON, Box::pin(Broker::start(settings))).await;
+        started.unwrap().unwrap()
+    }
+}
+
+fn url(broker: &Broker) -> String {
+    broker.addresses()[0].to_string()
+}
+
+async fn next(messages: &mut Subscription) -> String {
+    let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+    incoming.text().unwrap().to_owned()
+}
+
+async fn send(client: &Client, text: &str, qos: QoS) {
+    let message = Outgoing::to("t/1", text.to_owned()).unwrap().qos(qos);
+    let mut receipt = client.send(message).await.unwrap();
+    timeout(SOON, receipt.acknowledged())
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn messages_reach_all_nodes_and_a_session_outlives_its_node() {
+    let Some(servers) = Servers::start() else {
+        return;
+    };
+    let (a, b) = (servers.node("a").await, servers.node("b").await);
+    let one = mq_testkit::kept(&url(&a), "one").build().await.unwrap();
+    let two = mq_testkit::kept(&url(&b), "two").build().await.unwrap();
+    let mut there = two.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        for n in 0..20 {
+            let text = format!("{qos:?} {n}");
+            send(&one, &text, qos).await;
+            assert_eq!(next(&mut there).await, text);
+        }
+    }
+    // It goes without a word.
+    drop(b);
+    drop((two, there));
+    for n in 0..20 {
+        send(&one, &n.to_string(), QoS::ExactlyOnce).await;
+    }
+    let two = mq_testkit::kept(&url(&a), "two");
+    let mut messages = two.messages();
+    let two = timeout(SOON, two.build()).await.unwrap().unwrap();
+    for n in 0..20 {
+        assert_eq!(next(&mut messages).await, n.to_string());
+    }
+    drop(two);
+    a.shutdown().await;
+}
+
+#[tokio::test]
+async fn values_have_names_of_any_length() {
+    let Some(servers) = Servers::start() else {
+        return;
+    };
+    let engine = servers.engine("a").await;
+    let names = ["t", "ä/b c", &"long/".repeat(13_000)];
+    for (n, name) in names.iter().enumerate() {
+        let key = Key {
+            kind: Kind::Retained,
+            name: (*name).to_owned(),
+        };
+        let bytes = Bytes::from(n.to_string());
+        let put = engine.put(key.clone(), 0, bytes.clone(), Lasts::AWhile);
+        assert!(matches!(put.await.unwrap(), Put::Done(_)), "{n}");
+        let again = engine.put(key.clone(), 0, bytes.clone(), Lasts::Always);
+        assert_eq!(again.await.unwrap(), Put::Conflict, "{n}");
+        assert_eq!(engine.value(key).await.unwrap().unwrap().bytes, bytes);
+    }
+    let mut came = engine.all(Kind::Retained).await.unwrap();
+    came.sort_by_key(|(_, value)| value.version);
+    let came = came.into_iter().map(|(name, value)| (name, value.bytes));
+    let all = names.iter().enumerate();
+    let all = all.map(|(n, name)| ((*name).to_owned(), Bytes::from(n.to_string())));
+    assert!(came.eq(all));
+}
+
+/// Puts a value, whatever there was, and returns its version.
+async fn overwrite(engine: &NatsEngine, name: String) -> u64 {
+    let key = Key {
+        kind: Kind::Session,
+        name,
+    };
+    loop {
+        let Ok(known) = engine.value(key.clone()).await else {
+            continue;
+        };
+        let known = known.map_or(0, |value| value.version);
+        let put = engine.put(key.clone(), known, Bytes::new(), Lasts::Always);
+        if let Ok(Put::Done(version)) = put.await {
+            return version;
+        }
+    }
+}
+
+/// The newest version of each of them.
+type Known = Arc<Mutex<BTreeMap<String, u64>>>;
+
+/// How often each is overwritten by one of several writers at once.
+async fn overwrite_all(engine: &Arc<NatsEngine>, known: &Known, names: Range<u32>, times: usize) {
+    let mut writers = JoinSet::new();
+    for writer in 0..8 {
+        let names = names.clone().filter(move |name| name % 8 == writer);
+        let (engine, known) = (Arc::clone(engine), Arc::clone(known));
+        writers.spawn(async move {
+            for _ in 0..times {
+                for name in names.clone() {
+                    let version = overwrite(&engine, name.to_string()).await;
+                    known.lock().unwrap().insert(name.to_string(), version);
+                }
+            }
+        });
+    }
+    writers.join_all().await;
+}
+
+/// Reads all values, as often as it takes: servers come and go.
+async fn versions(engine: &NatsEngine) -> BTreeMap<String, u64> {
+    let read = async {
+        loop {
+            if let Ok(all) = engine.all(Kind::Session).await {
+                return all;
+            }
+        }
+    };
+    let all = timeout(SOON, read).await.unwrap().into_iter();
+    all.map(|(name, value)| (name, value.version)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_values_are_read_while_they_change_and_from_a_server_that_was_away() {
+    let Some(mut servers) = Servers::start() else {
+        return;
+    };
+    let engine = servers.engine("a").await;
+    let known = Known::default();
+    let check = async || {
+        let before = known.lock().unwrap().clone();
+        let came = versions(&engine).await;
+        for (name, version) in before {
+            let came = came.get(&name);
+            assert!(came >= Some(&version), "{name}: {came:?} for {version}");
+        }
+    };
+    overwrite_all(&engine, &known, 0..100, 1).await;
+    let mut changes = pin!(overwrite_all(&engine, &known, 0..100, 5));
+    loop {
+        tokio::select! {
+            () = &mut changes => break,
+            () = check() => {}
+        }
+    }
+    for n in 0..3 {
+        servers.kill(n);
+        overwrite_all(&engine, &known, 0..1_000, 1).await;
+        servers.begin(n);
+        for _ in 0..10 {
+            check().await;
+        }
+    }
+}

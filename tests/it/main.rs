@@ -1,0 +1,49 @@
+//! Several crates together, beside peers and hostile clients.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "seeds, figures and skips are printed")]
+
+mod bench_scripts;
+mod seeds;
+
+mod access;
+mod blocking;
+mod bridge;
+mod bridge_links;
+mod cluster;
+mod cluster_bench;
+mod cluster_nats;
+mod compare_brokers;
+mod end_to_end;
+mod energy;
+mod examples;
+mod faults;
+mod idle_streams;
+#[cfg(unix)]
+mod inspect;
+mod interop;
+mod jwt;
+mod layers;
+mod limits;
+mod modules;
+#[cfg(unix)]
+mod operation;
+#[cfg(unix)]
+mod operators;
+#[cfg(unix)]
+mod operators_page;
+mod packages;
+mod pages;
+mod qlog;
+mod quic_flows;
+mod quic_peers;
+mod quic_streams;
+mod rebinding;
+mod replay;
+mod retained;
+mod scale;
+mod slow_readers;
+mod store;
+mod tickets;
+mod websocket;
+mod zero_rtt;

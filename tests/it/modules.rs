@@ -1,0 +1,193 @@
+//! The modules of a library have an order: a module names modules below it, and none above.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// All modules of mq-client, from the top down. A folder counts as one module.
+const CLIENT: &[&str] = &[
+    "blocking",
+    "builder",
+    "request",
+    "client",
+    "driver",
+    "subscription",
+    "receipt",
+    "shared",
+    "queue",
+    "control",
+    "responses",
+    "inbox",
+    "incoming",
+    "subscribe",
+    "outgoing",
+    "event",
+    "written",
+    "ack",
+    "reconnect",
+    "quic_streams",
+    "scram",
+    "error",
+    "auth",
+    "lock",
+];
+
+/// All modules of mq-broker, from the top down.
+const BROKER: &[&str] = &[
+    "config",
+    "broker",
+    "keepers",
+    "bridging",
+    "conn",
+    "certificates",
+    "ticket_file",
+    "reload",
+    "settings",
+    "cluster",
+    "admin",
+    "hub",
+    "workers",
+    "notice",
+    "metrics",
+    "journal",
+    "session",
+    "bridge",
+    "auth",
+    "view",
+    "shown",
+    "router",
+    "quota",
+    "mailbox",
+    "ceiling",
+    "error",
+    "store",
+    "sync",
+    "lock",
+    "files",
+    "delivery",
+    "log_levels",
+    "here",
+    "clock",
+];
+
+/// Names such as `Error` of `crate::Error`, and the modules that they come from.
+type Exports = Vec<(String, String)>;
+
+fn level(module: &str, order: &[&str]) -> usize {
+    let level = order.iter().position(|other| *other == module);
+    level.unwrap_or_else(|| panic!("give `{module}` a place in the order"))
+}
+
+/// Source without comments, and without the tests that end a file.
+fn code(source: &str) -> String {
+    let lines = source.lines().map(|line| line.split("//").next().unwrap());
+    let lines: Vec<_> = lines.take_while(|line| *line != "mod tests {").collect();
+    lines.join("\n")
+}
+
+/// The names behind each `prefix`, such as `crate::`, in a source: one name, or all names of `{..}`.
+fn named(source: &str, prefix: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (at, found) in source.match_indices(prefix) {
+        let rest = &source[at + found.len()..];
+        let mut depth = 0_usize;
+        for (at, character) in rest.char_indices() {
+            let is_first = at == 0 || rest[..at].trim_end().ends_with(['{', ',']);
+            match character {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ if is_first && depth <= 1 && character.is_alphabetic() => {
+                    let is_part = |c: &char| c.is_alphanumeric() || *c == '_';
+                    names.insert(rest[at..].chars().take_while(is_part).collect());
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    names
+}
+
+/// The names that `lib.rs` exports from its own modules.
+fn exports(lib: &str, order: &[&str]) -> Exports {
+    let of = |module: &str| {
+        let names = named(lib, &format!("pub use {module}::")).into_iter();
+        names
+            .map(|name| (name, module.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    order.iter().flat_map(|module| of(module)).collect()
+}
+
+/// The modules above its own that a source names.
+fn upward(source: &str, module: &str, exports: &Exports, order: &[&str]) -> BTreeSet<String> {
+    let own = level(module, order);
+    let names = named(&code(source), "crate::").into_iter();
+    let modules = names.map(|name| {
+        let export = exports.iter().find(|(exported, _)| *exported == name);
+        export.map_or(name, |(_, module)| module.clone())
+    });
+    modules.filter(|name| level(name, order) < own).collect()
+}
+
+/// The Rust files below a folder, each with its module; `lib.rs` is above all modules.
+fn sources(folder: &Path, module: Option<&str>) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let each = paths.flat_map(|path| {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let module = module.unwrap_or(name).to_owned();
+        if path.is_dir() {
+            sources(&path, Some(&module))
+        } else if module == "lib" || path.extension().is_none_or(|ending| ending != "rs") {
+            Vec::new()
+        } else {
+            vec![(path, module)]
+        }
+    });
+    each.collect()
+}
+
+fn no_module_names_one_above_it(name: &str, order: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{name}/src"));
+    let exports = exports(&fs::read_to_string(source.join("lib.rs")).unwrap(), order);
+    let mut wrong = Vec::new();
+    for (path, module) in sources(&source, None) {
+        let names = upward(
+            &fs::read_to_string(&path).unwrap(),
+            &module,
+            &exports,
+            order,
+        );
+        let names = names.iter();
+        wrong.extend(names.map(|name| format!("{}: {name}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_module_of_the_client_names_one_above_it() {
+    no_module_names_one_above_it("mq-client", CLIENT);
+}
+
+#[test]
+fn no_module_of_the_broker_names_one_above_it() {
+    no_module_names_one_above_it("mq-broker", BROKER);
+}
+
+#[test]
+fn an_upward_name_is_found() {
+    let lib = "pub use client::Client;\npub use event::{Event, EventStream};\n";
+    let exports = exports(lib, CLIENT);
+    let source = "use crate::{\n    EventStream, driver::{Driver, client},\n    lock::lock,\n};\n\
+                  // crate::blocking\nfn f(_: crate::Client) {}\nmod tests {\n    use crate::builder;";
+    let upward = |module| Vec::from_iter(upward(source, module, &exports, CLIENT));
+    assert_eq!(upward("lock"), ["client", "driver", "event"]);
+    assert_eq!(upward("shared"), ["client", "driver"]);
+    assert_eq!(upward("driver"), ["client"]);
+    assert!(upward("builder").is_empty());
+}

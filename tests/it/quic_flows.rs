@@ -1,0 +1,327 @@
+//! Flows (MQTT-next): a client written with bytes alone, whose flows outlive streams, connections and the
+//! broker; and this project's client in that form.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{BufMut as _, BytesMut};
+use mq_broker::{DiskStore, Durability, Settings, Store as _};
+use mq_client::{Outgoing, QoS, QuicStreams};
+use mq_codec::{
+    Ack, ByteStr, Connect, Decoder, Packet, PacketId, Publish, ReasonCode, Subscribe,
+    SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
+};
+use mq_proto::{LaneId, Outbox};
+use mq_testkit::{Scheme, TestBroker};
+use mq_transport::{ConnectOptions, Connector, LaneClosed, Link, MQTT_NEXT, Progress};
+use tokio::time::timeout;
+
+/// The longest wait for what has to come.
+const SOON: Duration = Duration::from_secs(20);
+
+/// The flags for QoS state and subscriptions that are kept.
+const KEPT: u8 = 0x0A;
+const ABORT_IF_NO_STATE: u8 = 0x40;
+
+fn connector(broker: &TestBroker) -> Connector {
+    let options = ConnectOptions {
+        alpn: vec![MQTT_NEXT.to_vec()],
+        ..broker.connect_options()
+    };
+    Connector::new(options).unwrap()
+}
+
+/// A client that says what the test writes.
+struct Raw {
+    link: Link,
+    outbox: Outbox,
+    packets: HashMap<LaneId, VecDeque<Packet>>,
+    closed: HashMap<LaneId, LaneClosed>,
+}
+
+impl Raw {
+    async fn connect(broker: &TestBroker, clean: bool) -> (Self, bool) {
+        let (connector, address) = (connector(broker), broker.address(Scheme::Quic));
+        let link = connector.connect(&address).await.unwrap();
+        let mut raw = Self {
+            link,
+            outbox: Outbox::new(),
+            packets: HashMap::new(),
+            closed: HashMap::new(),
+        };
+        let mut connect = Connect::new(Version::V5, ByteStr::new("device").unwrap());
+        connect.clean_start = clean;
+        connect.properties.session_expiry_interval = Some(600);
+        raw.say_bytes(LaneId::CONTROL, &[0x11, 0, 0]);
+        raw.say(LaneId::CONTROL, &connect.into());
+        let Packet::ConnAck(ack) = raw.next(LaneId::CONTROL).await else {
+            panic!("no CONNACK");
+        };
+        assert_eq!(ack.reason, ReasonCode::Success);
+        (raw, ack.session_present)
+    }
+
+    fn say_bytes(&mut self, lane: LaneId, bytes: &[u8]) {
+        let put: Result<(), core::convert::Infallible> = self.outbox.put(lane, |out| {
+            out.put_slice(bytes);
+            Ok(())
+        });
+        let Ok(()) = put;
+    }
+
+    fn say(&mut self, lane: LaneId, packet: &Packet) {
+        let mut bytes = BytesMut::new();
+        packet.encode(Version::V5, &mut bytes).unwrap();
+        self.say_bytes(lane, &bytes);
+    }
+
+    /// A stream that is a flow, kept for a minute.
+    fn begin(&mut self, flow: u8, flags: u8) -> LaneId {
+        let lane = self.link.open_lane().expect("a stream");
+        self.say_bytes(lane, &[0x12, flow, 60, flags]);
+        lane
+    }
+
+    async fn progress(&mut self) {
+        let progress = self.link.progress(&mut self.outbox, true).await.unwrap();
+        match progress {
+            Progress::Received(lane) => {
+                let mut decoder = Decoder::new(Some(Version::V5), u32::MAX);
+                let buffer = self.link.received(lane);
+                while let Some(packet) = decoder.decode(buffer).unwrap() {
+                    self.packets.entry(lane).or_default().push_back(packet);
+                }
+            }
+            Progress::LaneClosed(lane, how) => {
+                self.closed.insert(lane, how);
+            }
+            Progress::Closed => panic!("closed"),
+            Progress::Flushed | Progress::Datagrams => {}
+        }
+    }
+
+    async fn next(&mut self, lane: LaneId) -> Packet {
+        let next = async {
+            loop {
+                if let Some(packet) = self.packets.get_mut(&lane).and_then(VecDeque::pop_front) {
+                    return packet;
+                }
+                let end = self.closed.get(&lane);
+                assert!(end.is_none(), "{lane} ended: {end:?}");
+                self.progress().await;
+            }
+        };
+        timeout(SOON, next).await.expect("a packet")
+    }
+
+    /// How the broker has ended a stream.
+    async fn end_of(&mut self, lane: LaneId) -> LaneClosed {
+        let end = async {
+            loop {
+                if let Some(end) = self.closed.get(&lane) {
+                    return *end;
+                }
+                self.progress().await;
+            }
+        };
+        timeout(SOON, end).await.expect("an end")
+    }
+
+    async fn message(&mut self, lane: LaneId) -> Publish {
+        match self.next(lane).await {
+            Packet::Publish(publish) => publish,
+            other => panic!("{other:?} instead of a message"),
+        }
+    }
+
+    async fn subscribe(&mut self, lane: LaneId, filter: &str) {
+        let subscription = Subscription {
+            filter: TopicFilter::new(filter).unwrap(),
+            options: QoS::ExactlyOnce.into(),
+        };
+        let subscribe = Subscribe {
+            packet_id: PacketId::FIRST,
+            subscriptions: vec![subscription],
+            properties: SubscribeProperties::default(),
+        };
+        self.say(lane, &Packet::Subscribe(subscribe));
+        assert!(matches!(self.next(lane).await, Packet::SubAck(_)));
+    }
+
+    /// Everything said before has been acted on.
+    async fn settle(&mut self) {
+        self.say(LaneId::CONTROL, &Packet::PingReq);
+        assert!(matches!(self.next(LaneId::CONTROL).await, Packet::PingResp));
+    }
+}
+
+fn publish(topic: &str, payload: &str, qos: QoS, id: u16, dup: bool) -> Packet {
+    let mut publish = Publish::new(TopicName::new(topic).unwrap(), payload.to_owned());
+    (publish.qos, publish.dup) = (qos, dup);
+    publish.packet_id = PacketId::new(id);
+    publish.into()
+}
+
+fn ack(id: PacketId) -> Ack {
+    Ack::new(id, ReasonCode::Success)
+}
+
+/// The store is copied at a moment at which the broker runs, as a crash would leave it.
+#[tokio::test(flavor = "multi_thread")]
+async fn flows_outlive_a_broker_that_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, cut) = (folder.path().join("store"), folder.path().join("cut"));
+    let store = Arc::new(DiskStore::open(&path, Durability::Always).unwrap());
+    let with = |store: &Arc<DiskStore>| {
+        let store = Arc::clone(store);
+        move |settings: &mut Settings| settings.store = Some(store.into())
+    };
+    let broker = TestBroker::start_with(with(&store)).await;
+    let watcher = broker.client(Scheme::Tcp, "watcher").build().await.unwrap();
+    let mut seen = watcher.subscribe("out", QoS::ExactlyOnce).await.unwrap();
+    let (mut raw, _) = Raw::connect(&broker, true).await;
+    let flow = raw.begin(4, KEPT);
+    raw.subscribe(flow, "in/#").await;
+    // One that came and is not released, and one that waits for PUBREC, and one for PUBCOMP.
+    raw.say(flow, &publish("out", "once", QoS::ExactlyOnce, 7, false));
+    assert!(matches!(raw.next(flow).await, Packet::PubRec(_)));
+    let once = timeout(SOON, seen.recv()).await.unwrap().unwrap();
+    assert_eq!(once.payload, "once");
+    for payload in ["released", "unanswered"] {
+        let message = Outgoing::to("in/1", payload).unwrap();
+        let mut sent = watcher.send(message.qos(QoS::ExactlyOnce)).await.unwrap();
+        sent.acknowledged().await.unwrap();
+    }
+    let released = raw.message(flow).await;
+    let released_id = released.packet_id.unwrap();
+    let unanswered = raw.message(flow).await;
+    raw.say(flow, &Packet::PubRec(ack(released_id)));
+    assert!(matches!(raw.next(flow).await, Packet::PubRel(_)));
+    store.back_up(&cut).unwrap();
+    drop(raw);
+    broker.shutdown().await;
+
+    let store = Arc::new(DiskStore::open(&cut, Durability::Always).unwrap());
+    let broker = TestBroker::start_with(with(&store)).await;
+    let watcher = broker.client(Scheme::Tcp, "watcher").build().await.unwrap();
+    let mut seen = watcher.subscribe("out", QoS::ExactlyOnce).await.unwrap();
+    // While the device is away.
+    let message = Outgoing::to("in/2", "later").unwrap();
+    let mut sent = watcher.send(message.qos(QoS::AtLeastOnce)).await.unwrap();
+    sent.acknowledged().await.unwrap();
+    let (mut raw, present) = Raw::connect(&broker, false).await;
+    assert!(present);
+    raw.settle().await;
+    let flow = raw.begin(4, KEPT | ABORT_IF_NO_STATE);
+    raw.say(flow, &publish("out", "once", QoS::ExactlyOnce, 7, true));
+    let (mut messages, mut pubrels) = (BTreeMap::new(), 0);
+    let mut is_known = false;
+    while !is_known || pubrels == 0 || messages.len() < 2 {
+        match raw.next(flow).await {
+            Packet::PubRec(answer) => is_known = answer.packet_id.get() == 7,
+            Packet::PubRel(release) => {
+                assert_eq!(release.packet_id, released_id);
+                pubrels += 1;
+            }
+            Packet::Publish(message) => {
+                let is_again = message.payload == unanswered.payload;
+                assert_eq!(message.dup, is_again);
+                if is_again {
+                    assert_eq!(message.packet_id, unanswered.packet_id);
+                }
+                messages.insert(message.payload, message.qos);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    raw.say(flow, &Packet::PubRel(ack(PacketId::new(7).unwrap())));
+    assert!(matches!(raw.next(flow).await, Packet::PubComp(_)));
+    let last = Outgoing::to("out", "last").unwrap().qos(QoS::ExactlyOnce);
+    watcher.send(last).await.unwrap();
+    let first = timeout(SOON, seen.recv()).await.unwrap().unwrap();
+    assert_eq!(first.payload, "last", "the message came a second time");
+    raw.settle().await;
+    assert!(
+        !raw.packets.contains_key(&LaneId::CONTROL) || raw.packets[&LaneId::CONTROL].is_empty()
+    );
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_for_which_too_much_waits_is_given_up_alone() {
+    let broker = TestBroker::start_with(|settings| settings.quotas.mailbox.messages = 50).await;
+    let (mut raw, _) = Raw::connect(&broker, true).await;
+    let [gone, other] = [4, 6].map(|flow| raw.begin(flow, KEPT));
+    raw.subscribe(gone, "gone").await;
+    raw.subscribe(other, "other").await;
+    raw.outbox.end(gone, mq_proto::LaneEnd::Abort(0));
+    raw.settle().await;
+    let publisher = broker
+        .client(Scheme::Tcp, "publisher")
+        .build()
+        .await
+        .unwrap();
+    for number in 0..200 {
+        let message = Outgoing::to("gone", number.to_string()).unwrap();
+        let mut sent = publisher.send(message.qos(QoS::AtLeastOnce)).await.unwrap();
+        // From some message on nobody is subscribed.
+        sent.acknowledged().await.unwrap();
+    }
+    let message = Outgoing::to("other", "for the other").unwrap();
+    publisher.send(message).await.unwrap();
+    assert_eq!(raw.message(other).await.payload, "for the other");
+    let again = raw.begin(4, KEPT | ABORT_IF_NO_STATE);
+    assert!(matches!(
+        raw.end_of(again).await,
+        LaneClosed::Reset(0xB3) | LaneClosed::Stopped(0xB3)
+    ));
+    raw.settle().await;
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn this_projects_client_speaks_it_with_each_strategy() {
+    let broker = TestBroker::start().await;
+    let strategies = [
+        QuicStreams::Control,
+        QuicStreams::PerTopic { most: 8 },
+        QuicStreams::PerPublish,
+        QuicStreams::Auto { most: 8 },
+    ];
+    for streams in strategies {
+        for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            let client = |id| {
+                let client = broker.client(Scheme::Quic, id);
+                client
+                    .connector(connector(&broker))
+                    .quic_streams(streams.clone())
+            };
+            let subscriber = client("s").build().await.unwrap();
+            let mut messages = subscriber.subscribe("t/#", qos).await.unwrap();
+            let publisher = client("p").build().await.unwrap();
+            for number in 0..100 {
+                let topic = format!("t/{}", number % 8);
+                let message = Outgoing::to(topic, number.to_string()).unwrap();
+                publisher.send(message.qos(qos)).await.unwrap();
+            }
+            let mut got: Vec<usize> = Vec::new();
+            while got.len() < 100 {
+                let message = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+                got.push(
+                    std::str::from_utf8(&message.payload)
+                        .unwrap()
+                        .parse()
+                        .unwrap(),
+                );
+            }
+            got.sort_unstable();
+            assert!(got.into_iter().eq(0..100), "{streams:?}, {qos:?}");
+            publisher.disconnect().await.unwrap();
+            subscriber.disconnect().await.unwrap();
+        }
+    }
+    broker.shutdown().await;
+}
