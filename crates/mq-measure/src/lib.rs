@@ -46,7 +46,7 @@
 //!   3694.
 //! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
 //!   `IoT` Environment*.
-//! - **LW26**: *Evaluating Stream Mapping Strategies for MQTT over QUIC*, submitted to Computer Networks, 2026.
+//! - **LW26**: *Evaluating Stream Mapping Strategies for MQTT over QUIC*, Computer Networks, 2026.
 
 pub mod buckets;
 pub mod clock;

@@ -173,7 +173,7 @@ async fn json_goes_there_and_back() {
     let sent = peer.publish().await;
     let properties = &sent.message.properties;
     assert_eq!(properties.content_type.as_deref(), Some("application/json"));
-    peer.send("a", &util::text(&sent), QoS::AtMostOnce, None)
+    peer.send("a", &crate::util::text(&sent), QoS::AtMostOnce, None)
         .await;
     let received = stream.recv().await.unwrap();
     let read: Vec<(String, f64)> = received.json().unwrap();

@@ -1,4 +1,4 @@
-"""Makes reference.json, what tests/statistics.rs compares with: SciPy, NumPy, Matplotlib and
+"""Makes reference.json, what tests/it/statistics.rs compares with: SciPy, NumPy, Matplotlib and
 scikit-posthocs on data of this script's own. Run it with these installed; it prints the file."""
 
 import itertools

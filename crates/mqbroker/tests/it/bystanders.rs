@@ -1,7 +1,7 @@
 //! What others see of a reader that is slow, and of clients that ask for all retained messages over and
 //! over: rates and delays, printed.
 //!
-//! `cargo test --release -p mqbroker --test bystanders -- --ignored --nocapture --test-threads=1` on a
+//! `cargo test --release -p mqbroker --test it bystanders:: -- --ignored --nocapture --test-threads=1` on a
 //! machine that does nothing else.
 
 use std::{

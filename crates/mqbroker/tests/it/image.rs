@@ -2,7 +2,7 @@
 //! capability, on a root that cannot be written.
 //!
 //! CI makes the image of the program that the tests use, which is no static one: it gets the machine's
-//! libraries. `MQ_IMAGE=target/packages/mqbroker_VERSION_amd64.oci.tar cargo test -p mqbroker --test image`
+//! libraries. `MQ_IMAGE=target/packages/mqbroker_VERSION_amd64.oci.tar cargo test -p mqbroker --test it image::`
 //! takes an image as it is handed out.
 
 use std::{

@@ -1,7 +1,7 @@
 //! What operators and everybody else wait for when many clients are connected: times of lists and the delay of
 //! a bystander's messages while pages are open, printed.
 //!
-//! `cargo test --release -p mqbroker --test many_clients -- --ignored --nocapture` on a machine that does
+//! `cargo test --release -p mqbroker --test it many_clients:: -- --ignored --nocapture` on a machine that does
 //! nothing else; `MQ_CLIENTS=15000` is the default, half over TCP and half over QUIC, and a third as many
 //! sessions are away.
 
