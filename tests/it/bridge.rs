@@ -786,7 +786,7 @@ fn brokers_and_links_that_are_cut_off_lose_nothing_of_a_bridge_and_repeat_no_qos
     let each = over_seeds(0..100, cut_off_again_and_again);
     let outages: usize = each.iter().sum();
     println!("{outages} times the link was cut off, or stood still");
-    assert!(outages > 100 || each.len() == 1, "hardly any harm");
+    assert!(outages > each.len() || each.len() == 1, "hardly any harm");
 }
 
 /// One of the two brokers.

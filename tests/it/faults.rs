@@ -28,8 +28,12 @@ fn bad_links_and_a_failing_store_lose_nothing_and_repeat_no_qos2() {
         failures += seen.2;
     }
     println!("{cuts} connections cut off, {stalls} stalls, {failures} failures of the store");
-    if each.len() > 1 {
-        assert!(cuts > 30 && stalls > 3 && failures > 10, "hardly any harm");
+    let seeds = each.len();
+    if seeds > 1 {
+        assert!(
+            cuts > seeds && stalls > seeds / 10 && failures > seeds / 3,
+            "hardly any harm"
+        );
     }
 }
 

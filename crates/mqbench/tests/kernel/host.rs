@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{BOOTED, GUEST, KILLS, MQBENCH, ONLY, PASSED, guest::MODULES};
+use crate::{BOOTED, GUEST, KILLS, MQBENCH, NIGHTLY, ONLY, PASSED, guest::MODULES};
 
 /// The time limit: twice the time on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(14);
@@ -28,6 +28,7 @@ pub(crate) fn main() {
     let own = uml.stage(&std::env::current_exe().unwrap());
     let mqbench = uml.stage(Path::new(env!("CARGO_BIN_EXE_mqbench")));
     stage_modules(&uml.modules(), uml.folder());
+    let nightly = std::env::var(NIGHTLY).unwrap_or_default();
     let kills = std::env::var(KILLS).unwrap_or_default();
     let timeout = TIMEOUT + OF_A_KILL * kills.parse().unwrap_or(0);
     let only = std::env::args().skip(1).find(|word| !word.starts_with('-'));
@@ -36,6 +37,7 @@ pub(crate) fn main() {
         .arg(format!("{GUEST}={}", uml.folder().display()))
         .arg(format!("{MQBENCH}={}", mqbench.display()))
         .arg(format!("{ONLY}={}", only.unwrap_or_default()))
+        .arg(format!("{NIGHTLY}={nightly}"))
         .arg(format!("{KILLS}={kills}"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -54,6 +54,9 @@ const MQBENCH: &str = "MQ_UML_MQBENCH";
 /// The tests to run.
 const ONLY: &str = "MQ_UML_ONLY";
 
+/// Runs the tests of [`NIGHTLY_TESTS`](guest::NIGHTLY_TESTS) as well.
+const NIGHTLY: &str = "MQ_NIGHTLY";
+
 /// How many times something is killed, if not once each: see `kills`.
 const KILLS: &str = "MQ_KILLS";
 

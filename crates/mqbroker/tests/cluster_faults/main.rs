@@ -6,7 +6,7 @@
 //! kernel for the time, so each of the three has a kernel of its own: User-Mode Linux, from Debian's package unpacked into
 //! `target/uml`, or as `MQ_UML` names it. Brokers are killed and stopped, and clients move as ever; links stay well.
 //!
-//! 40 s by default, 120 s with guests; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. With
+//! 20 s by default, 120 s with `MQ_NIGHTLY`, 120 s with guests; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. With
 //! `MQ_FAULTS_SERVERS=0` no NATS server is killed, stopped or cut off. The folder with the logs of all processes and the
 //! trace of the faults stays if a fault of the cluster is found, or with `MQ_FAULTS_KEEP=1`.
 //!
@@ -105,7 +105,8 @@ fn campaign() -> bool {
         None => plan::Part::Links,
     };
     let usual = match part {
-        plan::Part::Links => 40,
+        plan::Part::Links if std::env::var_os("MQ_NIGHTLY").is_none() => 20,
+        plan::Part::Links => 120,
         plan::Part::Clocks => 120,
     };
     let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(usual));

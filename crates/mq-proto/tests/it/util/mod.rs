@@ -9,11 +9,16 @@ use mq_proto::{
     ServerConfig, Session,
 };
 
-/// The seeds of a test: `most`, or what the environment says.
+/// Seeds of a test: `nightly` with `MQ_NIGHTLY`, a sixth of them without, or those that the environment names.
 #[expect(clippy::print_stdout, reason = "the seeds of a failure are printed")]
-pub(crate) fn seeds(most: u64) -> std::ops::Range<u64> {
+pub(crate) fn seeds(nightly: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let all = 0..number("MQ_SEEDS").unwrap_or(most);
+    let usual = if std::env::var_os("MQ_NIGHTLY").is_some() {
+        nightly
+    } else {
+        nightly / 6
+    };
+    let all = 0..number("MQ_SEEDS").unwrap_or(usual);
     let seeds = number("MQ_SEED").map_or(all, |seed| seed..seed + 1);
     println!("seeds {seeds:?}; MQ_SEED=n runs one, MQ_SEEDS=n so many");
     seeds
