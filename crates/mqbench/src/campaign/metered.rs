@@ -3,19 +3,8 @@
 use mq_energy::{Window, average_power_uw};
 use mq_measure::{Samples, Warning};
 
-use super::record::{Outcome, Reading};
+use super::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, Outcome, Reading};
 use crate::meter::Taken;
-
-/// The metrics of energy; a run without energy has none of them.
-const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
-
-/// What a model alone can tell apart.
-const OF_MODEL: [&str; 2] = ["power_above_idle_w", "energy_above_idle_per_message_uj"];
-
-/// Whether a metric is an energy or a power.
-pub(crate) fn is_energy(metric: &str) -> bool {
-    METRICS.contains(&metric) || OF_MODEL.contains(&metric)
-}
 
 /// When messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +27,7 @@ pub(crate) fn sending(samples: &Samples) -> Option<Window> {
 impl Taken {
     /// Sets a run's energy to that of the time in which it sent.
     pub(crate) fn give(&self, outcome: &mut Outcome, sending: Sending) {
-        for metric in METRICS.into_iter().chain(OF_MODEL) {
+        for metric in ENERGY_METRICS.into_iter().chain(MODEL_ENERGY_METRICS) {
             outcome.metrics.remove(metric);
         }
         let since = |ns: u64| ns.saturating_sub(self.origin_ns);
@@ -53,7 +42,7 @@ impl Taken {
                 power_uw.map(|uw| uw / 1e6),
                 each_uj,
             ];
-            for (metric, value) in METRICS.into_iter().zip(found) {
+            for (metric, value) in ENERGY_METRICS.into_iter().zip(found) {
                 outcome
                     .metrics
                     .extend(value.map(|value| (metric.to_owned(), value)));
@@ -106,7 +95,7 @@ mod tests {
             ..Outcome::default()
         };
         outcome.counts.received = 10;
-        for metric in METRICS {
+        for metric in ENERGY_METRICS {
             outcome.metrics.insert(metric.to_owned(), 99.0);
         }
         outcome
@@ -126,7 +115,7 @@ mod tests {
         let text = serde_json::to_string(&taken(false)).unwrap();
         let taken: Taken = serde_json::from_str(&text).unwrap();
         taken.give(&mut outcome, sending());
-        for (metric, right) in METRICS.into_iter().zip([1.0, 2.0, 100_000.0]) {
+        for (metric, right) in ENERGY_METRICS.into_iter().zip([1.0, 2.0, 100_000.0]) {
             let found = outcome.metrics[metric];
             assert!((found - right).abs() < 1e-9 * right, "{metric}: {found}");
         }

@@ -8,7 +8,8 @@
 //! | `queue` | the runs that a result set lacks |
 //! | `runner` | runs many of them in a `place` |
 //! | `here`, `run_cell` | a run on this machine, in a process of its own |
-//! | `row` | brokers in a row, and what a cell says about them |
+//! | `row` | cells with hosts in a row |
+//! | `brokers` | the brokers of a run |
 //! | `storm` | a run in which the broker is restarted |
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
@@ -19,6 +20,7 @@
 //! | `energy`, `metered` | the energy of a run, by a model or by a meter |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
+mod brokers;
 pub(crate) mod cell;
 pub(crate) mod changes;
 pub(crate) mod claims;
@@ -29,7 +31,7 @@ pub(crate) mod file;
 pub(crate) mod here;
 pub(crate) mod keep;
 mod machine;
-pub(crate) mod metered;
+mod metered;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_hosts;
 pub(crate) mod place;
@@ -45,7 +47,7 @@ pub(crate) mod store;
 mod storm;
 pub(crate) mod tally;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -181,7 +181,10 @@ mod tests {
     use std::collections::{BTreeSet, HashSet};
 
     use super::*;
-    use crate::campaign::file::Extent;
+    use crate::campaign::{file::Extent, tests::campaigns};
+
+    /// How many cells a quick run has at once.
+    const SIDE_BY_SIDE: u32 = 16;
 
     fn campaign() -> Campaign {
         let folder = tempfile::tempdir().unwrap();
@@ -282,5 +285,40 @@ mod tests {
         assert_eq!(lossy, expected(&cell("w20/wifi@loss=5%", None)));
         let up = expected(&cell("w20/wifi@up.loss=5%", None));
         assert!(clean < up && up < lossy, "{up:?}");
+    }
+
+    /// The wall time, and the time of one run after the other.
+    fn estimate(campaign: &Campaign) -> (Duration, Duration) {
+        let runs = turns(campaign).into_iter();
+        let runs: Vec<_> = runs
+            .map(|turn| expected(&campaign.cells[turn.cell].cell))
+            .collect();
+        let serial: Duration = runs.iter().sum();
+        let longest = runs.iter().max().copied().unwrap_or_default();
+        (longest.max(serial / SIDE_BY_SIDE), serial)
+    }
+
+    #[test]
+    fn a_quick_run_of_one_takes_two_minutes_and_of_all_seventeen() {
+        let full = campaigns(Extent::Full);
+        let (mut walls, mut serials) = ([Duration::ZERO; 2], [Duration::ZERO; 2]);
+        for (name, quick) in campaigns(Extent::Quick) {
+            for (extent, campaign) in [&quick, &full[&name]].into_iter().enumerate() {
+                let (wall, serial) = estimate(campaign);
+                let (cells, repetitions) = (campaign.cells.len(), campaign.repetitions);
+                println!(
+                    "{name} {:?}: {cells} x {repetitions}, {wall:.0?}, serial {serial:.0?}",
+                    [Extent::Quick, Extent::Full][extent]
+                );
+                walls[extent] += wall;
+                serials[extent] += serial;
+                assert!(
+                    extent == 1 || wall < Duration::from_mins(2),
+                    "{name}: {wall:?}"
+                );
+            }
+        }
+        println!("all: {walls:.0?}, serial {serials:.0?}");
+        assert!(walls[0] < Duration::from_mins(17), "{walls:?}");
     }
 }

@@ -105,6 +105,18 @@ pub(crate) fn is_metric(asked: &str) -> bool {
     METRICS.iter().any(|(known, ..)| *known == name)
 }
 
+/// The metrics of a run's energy, by a meter or by a model; a run without energy has none of them.
+pub(crate) const ENERGY_METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
+
+/// The metrics of energy that only a model can tell from the idle board's.
+pub(crate) const MODEL_ENERGY_METRICS: [&str; 2] =
+    ["power_above_idle_w", "energy_above_idle_per_message_uj"];
+
+/// Returns true if a metric is an energy or a power.
+pub(crate) fn is_energy(metric: &str) -> bool {
+    ENERGY_METRICS.contains(&metric) || MODEL_ENERGY_METRICS.contains(&metric)
+}
+
 /// Figures of a run: name, unit, what it is.
 pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "latency_mean" ["ms"] "publisher to subscriber, mean (S22 §5.1)";

@@ -1,4 +1,4 @@
-//! Brokers in a row, each bridged to the next one, and the same way without those in between.
+//! Cells with hosts in a row: brokers that are each bridged to the next one, or the same way without those in between.
 //!
 //! ```text
 //!   fog      publisher --link--> edge's broker --uplink--> cloud's broker --sub_link--> subscriber
@@ -9,29 +9,17 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use mq_client::Outgoing;
-use mq_codec::{QoS, TopicName};
 use mq_measure::Warning;
-use mq_transport::Address;
 
 use super::cell::{Cell, Pattern, Transport};
 use crate::{
-    broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, anywhere},
     clock::nanoseconds,
-    mqtt::{Mqtt, Route},
-    testbed::{Outage, Testbed, Topology},
-    units::{ms, word},
+    testbed::{Outage, Topology},
+    units::ms,
 };
 
 /// How long a network, its brokers and its clients usually need before the first message is due.
 const SETTLED: Duration = Duration::from_secs(2);
-
-/// How long the bridges may take to carry a first message.
-const BRIDGED_WITHIN: Duration = Duration::from_mins(1);
-
-/// The time between two messages that ask whether the bridges carry any.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Cell {
     /// Hosts in a row that have a broker, or would have one: the subscriber's broker is the last.
@@ -50,7 +38,7 @@ impl Cell {
     }
 
     /// When the last uplink carries nothing: about the middle of the messages.
-    pub(super) fn outage(&self) -> Option<Outage> {
+    pub(crate) fn outage(&self) -> Option<Outage> {
         let lasts = Duration::from_nanos(self.outage_ns?);
         let middle = SETTLED + self.schedule() / 2;
         let from = middle.saturating_sub(lasts / 2);
@@ -59,7 +47,7 @@ impl Cell {
 
     /// How much longer than otherwise the subscriber waits for stragglers. Where the tries before an outage's end were
     /// each twice as long apart, the next one may come as late again, and after two that are lost four times as late.
-    pub(super) fn patience_after_outage(&self) -> Duration {
+    pub(crate) fn patience_after_outage(&self) -> Duration {
         Duration::from_nanos(self.outage_ns.unwrap_or_default()) * 4
     }
 
@@ -71,7 +59,7 @@ impl Cell {
     }
 
     /// The warning, if the outage was not within the time in which messages were due, `first` to `last`.
-    pub(super) fn outage_missed(
+    pub(crate) fn outage_missed(
         &self,
         began: Instant,
         (first, last): (Instant, Instant),
@@ -85,7 +73,7 @@ impl Cell {
         })
     }
 
-    fn bridge_transport(&self) -> Transport {
+    pub(crate) fn bridge_transport(&self) -> Transport {
         self.bridge.unwrap_or(Transport::Quic)
     }
 
@@ -144,122 +132,6 @@ impl Cell {
         let (key, _) = tuned.into_iter().find(|(_, given)| *given)?;
         Some((key, "a bridge has the defaults of its transport".into()))
     }
-}
-
-/// The brokers of a run: mostly one.
-#[derive(Debug)]
-pub(super) struct Brokers {
-    /// The subscriber's first, and each before the one that is bridged to it.
-    processes: Vec<BrokerProcess>,
-    /// Where the publisher finds its broker, but for the host, which differs for each link.
-    pub(super) publisher: Address,
-    /// The same of the subscriber.
-    pub(super) subscriber: Address,
-}
-
-impl Brokers {
-    /// Starts a broker on each host of the testbed that has one.
-    pub(super) async fn start(
-        cell: &Cell,
-        testbed: &Testbed,
-        certificate: &TestCertificate,
-    ) -> anyhow::Result<Self> {
-        let hosts: Vec<_> = testbed.brokers().collect();
-        let bridge = cell.bridge_transport();
-        let mut processes: Vec<BrokerProcess> = Vec::with_capacity(hosts.len());
-        for (tier, (host, next)) in hosts.iter().enumerate() {
-            // Clients are at both ends, and a bridge at every host but the publisher's broker.
-            let is_first = tier + 1 == hosts.len();
-            let mut schemes = Vec::new();
-            if tier == 0 || is_first {
-                schemes.push(cell.scheme());
-            }
-            if !is_first && !schemes.contains(&bridge.scheme()) {
-                schemes.push(bridge.scheme());
-            }
-            let mut congestion = cell.congestion()?;
-            let bridge = match (next, processes.last()) {
-                (Some(next), Some(to)) => {
-                    // What it sends goes over the bridge.
-                    congestion = cell.congestion_of(bridge)?;
-                    let mut address = to.address(bridge.scheme())?;
-                    address.host = next.to_string();
-                    Some(BridgeTo {
-                        name: format!("edge-{tier}"),
-                        address,
-                        mqtt: word(cell.mqtt),
-                        keep_alive: cell.keep_alive(),
-                    })
-                }
-                _ => None,
-            };
-            let setup = BrokerSetup {
-                listen: anywhere(&schemes, true),
-                certificate,
-                congestion: Some(congestion),
-                host: Some(host),
-                keeps_tickets: false,
-                bridge,
-            };
-            processes.push(setup.start().await?);
-        }
-        let at = |process: Option<&BrokerProcess>| {
-            let process = process.context("no host has a broker")?;
-            process.address(cell.scheme())
-        };
-        let (publisher, subscriber) = (at(processes.last())?, at(processes.first())?);
-        Ok(Self {
-            processes,
-            publisher,
-            subscriber,
-        })
-    }
-
-    /// Their process identifiers.
-    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
-        self.processes.iter().filter_map(BrokerProcess::pid)
-    }
-
-    /// Ends them, those first that are bridged to others.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
-        let mut went = Ok(());
-        for process in self.processes.into_iter().rev() {
-            went = went.and(process.stop().await);
-        }
-        went
-    }
-}
-
-/// Waits until a message comes through from the publisher's broker to the subscriber's: all bridges are connected.
-///
-/// # Errors
-/// If none does within [`BRIDGED_WITHIN`].
-pub(super) async fn bridged(
-    mqtt: &Mqtt,
-    publisher: &Route,
-    subscriber: &Route,
-) -> anyhow::Result<()> {
-    const TOPIC: &str = "mqbench/bridged";
-    let receiver = mqtt.connect(subscriber, "mqbench-bridged-sub").await?;
-    let mut came = receiver.subscribe(TOPIC, QoS::AtMostOnce).await?;
-    let sender = mqtt.connect(publisher, "mqbench-bridged-pub").await?;
-    let topic = TopicName::new(TOPIC)?;
-    let asking = async {
-        loop {
-            // One that is lost is followed by another.
-            let _ = sender.try_send(Outgoing::new(topic.clone(), "?"));
-            if let Ok(came) = tokio::time::timeout(ASK_EVERY, came.recv()).await {
-                return came
-                    .context("the subscriber's connection has ended")
-                    .map(drop);
-            }
-        }
-    };
-    let asked = tokio::time::timeout(BRIDGED_WITHIN, asking).await;
-    asked.with_context(|| format!("the bridges carry nothing after {BRIDGED_WITHIN:?}"))??;
-    sender.disconnect().await?;
-    receiver.disconnect().await?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -14,12 +14,12 @@ use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
     Order,
+    brokers::{self, Brokers},
     cell::{Cell, Pattern, one},
     contention::Contention,
     energy::{Energy, Modelled},
     metered,
     record::Outcome,
-    row::{self, Brokers},
     stack::Stack,
     storm,
 };
@@ -369,7 +369,7 @@ impl Bench<'_> {
         let (publisher, subscriber) = self.routes()?;
         let moves = self.cell.handover.is_some();
         if self.cell.topology.is_row() {
-            row::bridged(&self.mqtt, &publisher, &subscriber).await?;
+            brokers::bridged(&self.mqtt, &publisher, &subscriber).await?;
         }
         let pair = if moves {
             handover::connect(&plan, &self.mqtt, &publisher, &subscriber).await?

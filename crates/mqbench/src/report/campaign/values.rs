@@ -13,8 +13,7 @@ use crate::{
         changes::base_and_changes,
         claims::Claim,
         file::{Campaign, Combination},
-        metered,
-        record::{METRICS, Record},
+        record::{METRICS, Record, is_energy},
     },
     meter,
     units::ms,
@@ -69,7 +68,7 @@ impl<'a> Finished<'a> {
 
     /// For a metric of energy, whether its runs were measured, in words.
     pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
-        if !metered::is_energy(&metric.name) {
+        if !is_energy(&metric.name) {
             return None;
         }
         let meters = self
@@ -85,7 +84,7 @@ impl<'a> Finished<'a> {
     pub(crate) fn is_modelled(&self, metric: &Metric) -> bool {
         let meters = self.runs.iter();
         let mut meters = meters.filter_map(|run| run.outcome.energy_meter.as_deref());
-        metered::is_energy(&metric.name) && meters.any(|name| meter::basis(name) == Basis::Modelled)
+        is_energy(&metric.name) && meters.any(|name| meter::basis(name) == Basis::Modelled)
     }
 
     /// Whether it is the claim's campaign, without changes.

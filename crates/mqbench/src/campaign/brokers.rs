@@ -1,0 +1,138 @@
+//! The brokers of a run: one, or with hosts in a row several, each bridged to the next one.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mq_client::Outgoing;
+use mq_codec::{QoS, TopicName};
+use mq_transport::Address;
+
+use super::cell::Cell;
+use crate::{
+    broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, anywhere},
+    mqtt::{Mqtt, Route},
+    testbed::Testbed,
+    units::word,
+};
+
+/// How long the bridges may take to carry a first message.
+const BRIDGED_WITHIN: Duration = Duration::from_mins(1);
+
+/// The time between two messages that ask whether the bridges carry any.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// The brokers of a run: mostly one.
+#[derive(Debug)]
+pub(super) struct Brokers {
+    /// The subscriber's first, and each before the one that is bridged to it.
+    processes: Vec<BrokerProcess>,
+    /// Where the publisher finds its broker, but for the host, which differs for each link.
+    pub(super) publisher: Address,
+    /// The same of the subscriber.
+    pub(super) subscriber: Address,
+}
+
+impl Brokers {
+    /// Starts a broker on each host of the testbed that has one.
+    pub(super) async fn start(
+        cell: &Cell,
+        testbed: &Testbed,
+        certificate: &TestCertificate,
+    ) -> anyhow::Result<Self> {
+        let hosts: Vec<_> = testbed.brokers().collect();
+        let bridge = cell.bridge_transport();
+        let mut processes: Vec<BrokerProcess> = Vec::with_capacity(hosts.len());
+        for (tier, (host, next)) in hosts.iter().enumerate() {
+            // Clients are at both ends, and a bridge at every host but the publisher's broker.
+            let is_first = tier + 1 == hosts.len();
+            let mut schemes = Vec::new();
+            if tier == 0 || is_first {
+                schemes.push(cell.scheme());
+            }
+            if !is_first && !schemes.contains(&bridge.scheme()) {
+                schemes.push(bridge.scheme());
+            }
+            let mut congestion = cell.congestion()?;
+            let bridge = match (next, processes.last()) {
+                (Some(next), Some(to)) => {
+                    // What it sends goes over the bridge.
+                    congestion = cell.congestion_of(bridge)?;
+                    let mut address = to.address(bridge.scheme())?;
+                    address.host = next.to_string();
+                    Some(BridgeTo {
+                        name: format!("edge-{tier}"),
+                        address,
+                        mqtt: word(cell.mqtt),
+                        keep_alive: cell.keep_alive(),
+                    })
+                }
+                _ => None,
+            };
+            let setup = BrokerSetup {
+                listen: anywhere(&schemes, true),
+                certificate,
+                congestion: Some(congestion),
+                host: Some(host),
+                keeps_tickets: false,
+                bridge,
+            };
+            processes.push(setup.start().await?);
+        }
+        let at = |process: Option<&BrokerProcess>| {
+            let process = process.context("no host has a broker")?;
+            process.address(cell.scheme())
+        };
+        let (publisher, subscriber) = (at(processes.last())?, at(processes.first())?);
+        Ok(Self {
+            processes,
+            publisher,
+            subscriber,
+        })
+    }
+
+    /// Their process identifiers.
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().filter_map(BrokerProcess::pid)
+    }
+
+    /// Ends them, those first that are bridged to others.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        let mut went = Ok(());
+        for process in self.processes.into_iter().rev() {
+            went = went.and(process.stop().await);
+        }
+        went
+    }
+}
+
+/// Waits until a message comes through from the publisher's broker to the subscriber's: all bridges are connected.
+///
+/// # Errors
+/// If none does within [`BRIDGED_WITHIN`].
+pub(super) async fn bridged(
+    mqtt: &Mqtt,
+    publisher: &Route,
+    subscriber: &Route,
+) -> anyhow::Result<()> {
+    const TOPIC: &str = "mqbench/bridged";
+    let receiver = mqtt.connect(subscriber, "mqbench-bridged-sub").await?;
+    let mut came = receiver.subscribe(TOPIC, QoS::AtMostOnce).await?;
+    let sender = mqtt.connect(publisher, "mqbench-bridged-pub").await?;
+    let topic = TopicName::new(TOPIC)?;
+    let asking = async {
+        loop {
+            // One that is lost is followed by another.
+            let _ = sender.try_send(Outgoing::new(topic.clone(), "?"));
+            if let Ok(came) = tokio::time::timeout(ASK_EVERY, came.recv()).await {
+                return came
+                    .context("the subscriber's connection has ended")
+                    .map(drop);
+            }
+        }
+    };
+    let asked = tokio::time::timeout(BRIDGED_WITHIN, asking).await;
+    asked.with_context(|| format!("the bridges carry nothing after {BRIDGED_WITHIN:?}"))??;
+    sender.disconnect().await?;
+    receiver.disconnect().await?;
+    Ok(())
+}
