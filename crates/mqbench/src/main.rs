@@ -3,7 +3,8 @@
 //! |---|---|
 //! | `cmd` | one module a command: its options, and how its result is printed |
 //! | `report` | tables, charts and pages |
-//! | `campaign` | many runs, from campaign files |
+//! | `lab` | the runs of campaigns: their order, and how each is run |
+//! | `campaign` | what is asked: campaign files, cells, claims, records |
 //! | `hosts` | the machines of a testbed |
 //! | `meter` | the energy of runs |
 //! | `workload` | the traffic patterns: functions that return values |
@@ -28,6 +29,7 @@ mod cmd;
 mod descriptors;
 mod hosts;
 mod input;
+mod lab;
 mod meter;
 mod mqtt;
 mod nearest;

@@ -6,10 +6,11 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// From the top down. A module that is not named here is at the bottom, and every other may name it.
-const ORDER: [&[&str]; 7] = [
+const ORDER: [&[&str]; 8] = [
     &["main"],
     &["cmd"],
     &["report"],
+    &["lab"],
     &["campaign"],
     &["hosts"],
     &["meter"],

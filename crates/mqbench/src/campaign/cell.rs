@@ -158,7 +158,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(super) fn scheme(self) -> Scheme {
+    pub(crate) fn scheme(self) -> Scheme {
         match self {
             Self::Tcp => Scheme::Tcp,
             Self::Tls => Scheme::Tls,
@@ -371,7 +371,7 @@ impl Cell {
         self.congestion_of(self.transport)
     }
 
-    pub(super) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
+    pub(crate) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
         let name = match transport {
             Transport::Tcp | Transport::Tls => &self.tcp_congestion,
             Transport::Quic => &self.quic_congestion,
@@ -511,7 +511,7 @@ fn time(value: &toml::Value) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
 }
 
-pub(super) fn one() -> NonZeroU32 {
+pub(crate) fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 

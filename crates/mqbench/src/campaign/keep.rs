@@ -43,7 +43,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// The files of the run `name`, in the folder of its result set.
-    pub(super) fn of(name: &str, kept: &[Keep], set: &Path) -> Self {
+    pub(crate) fn of(name: &str, kept: &[Keep], set: &Path) -> Self {
         let path = |kind, path: String| kept.contains(&kind).then(|| set.join(path));
         Self {
             samples: path(Keep::Samples, format!("samples/{name}.csv")),
@@ -51,12 +51,12 @@ impl Files {
         }
     }
 
-    pub(super) fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         *self != Self::default()
     }
 
     /// Writes the samples of the run, if they are kept and there are any.
-    pub(super) fn save(&self, samples: &Samples) -> anyhow::Result<()> {
+    pub(crate) fn save(&self, samples: &Samples) -> anyhow::Result<()> {
         let Some(file) = self.samples.as_ref().filter(|_| !samples.0.is_empty()) else {
             return Ok(());
         };

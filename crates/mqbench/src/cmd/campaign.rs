@@ -15,21 +15,23 @@ use mq_measure::manifest::Manifest;
 use mq_transport::ConnectOptions;
 
 #[cfg(target_os = "linux")]
-use crate::campaign::on_hosts::Testbed;
+use crate::lab::on_hosts::Testbed;
 use crate::{
     campaign::{
         file::{Campaign, Extent},
-        here::Energy,
         keep::Keep,
-        place::Place,
-        plan,
-        queue::{Job, Lacking},
-        runner::{self, Progress},
         store::ResultSet,
         tally::Tally,
     },
     clock::nanoseconds,
     hosts::Hosts,
+    lab::{
+        here::Energy,
+        place::Place,
+        plan,
+        queue::{Job, Lacking},
+        runner::{self, Progress},
+    },
     meter::{self, Instrument, Probe, Spec},
     mqtt::{Mqtt, probe_parameters},
     report,

@@ -5,8 +5,8 @@
 use std::io::BufRead as _;
 
 use crate::{
-    campaign::{Order, run_cell},
     input::Input,
+    lab::{Order, run_cell},
     report,
     testbed::Testbed,
 };

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::{DeserializeOwned, IntoDeserializer as _, value};
 
 use crate::{
-    campaign::placement::Way,
+    lab::placement::Way,
     mqtt::MqttVersion,
     testbed::Topology,
     workload::{reconnect::Resumption, topics::MOST},

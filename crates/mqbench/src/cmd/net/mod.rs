@@ -9,7 +9,7 @@ use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
 use super::args::{duration, way};
-use crate::{campaign::placement::Way, report};
+use crate::{lab::placement::Way, report};
 
 /// Options of `net`.
 #[derive(clap::Args, Clone, Debug)]

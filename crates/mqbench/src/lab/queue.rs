@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use super::plan::{self, Turn};
+use crate::campaign::{
     cell::Cell,
     file::{Campaign, Combination},
-    plan::{self, Turn},
     record::{Outcome, Record},
 };
 

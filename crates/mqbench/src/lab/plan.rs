@@ -5,12 +5,14 @@ use std::time::Duration;
 use mq_measure::stats::SplitMix64;
 use mq_netem::Link;
 
-use super::{
-    cell::{Cell, Pattern},
-    file::Campaign,
-    machine,
+use super::machine;
+use crate::{
+    campaign::{
+        cell::{Cell, Pattern},
+        file::Campaign,
+    },
+    testbed::Topology,
 };
-use crate::testbed::Topology;
 
 /// One run of one cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -30,15 +30,17 @@ use mq_transport::Address;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    cell::{Cell, Pattern},
     metered::{self, Sending},
     place::Work,
     placement::Placement,
-    record::Outcome,
     run_cell::{Findings, PATIENCE},
 };
 use crate::{
     broker_under_test::{Certificate, configuration},
+    campaign::{
+        cell::{Cell, Pattern},
+        record::Outcome,
+    },
     clock::{WallClock, chrony::error_bound_ns, nanoseconds},
     hosts::{
         Hosts, Machine, Presence, Remote, Ssh,

@@ -28,10 +28,11 @@ use super::{
     machine::{self, Machine},
     place::{Place, Work},
     queue::{Job, Lacking},
-    record::Outcome,
-    store::ResultSet,
 };
-use crate::meter::Journals;
+use crate::{
+    campaign::{record::Outcome, store::ResultSet},
+    meter::Journals,
+};
 
 /// The pause between the starts of two processes: the start is most of a light cell's work.
 const STAGGER: Duration = Duration::from_millis(80);
@@ -307,9 +308,9 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::campaign::{
-        cell::{Cell, Pattern},
-        plan,
+    use crate::{
+        campaign::cell::{Cell, Pattern},
+        lab::plan,
     };
 
     /// As many runs at once, of which so many are disturbed.

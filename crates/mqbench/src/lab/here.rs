@@ -5,15 +5,15 @@ use std::process::Stdio;
 use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use super::{
-    Order,
-    cell::Pattern,
-    keep::{Files, Keep},
-    metered::Sending,
-    place::Work,
-    record::Outcome,
+use super::{Order, metered::Sending, place::Work};
+use crate::{
+    campaign::{
+        cell::Pattern,
+        keep::{Files, Keep},
+        record::Outcome,
+    },
+    meter::Probe,
 };
-use crate::meter::Probe;
 
 /// The source of runs' energy.
 #[derive(Debug)]

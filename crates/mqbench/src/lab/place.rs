@@ -3,13 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::{
-    cell::Cell,
     here::{self, Energy},
-    keep::Keep,
     machine,
-    record::Outcome,
 };
-use crate::meter::Journals;
+use crate::{
+    campaign::{cell::Cell, keep::Keep, record::Outcome},
+    meter::Journals,
+};
 
 /// Where runs take place.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use mq_client::Outgoing;
 use mq_codec::{QoS, TopicName};
 use mq_transport::Address;
 
-use super::cell::Cell;
 use crate::{
     broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, anywhere},
+    campaign::cell::Cell,
     mqtt::{Mqtt, Route},
     testbed::Testbed,
     units::word,

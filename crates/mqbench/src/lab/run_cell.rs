@@ -15,16 +15,17 @@ use mq_transport::{Address, ConnectOptions, Trust};
 use super::{
     Order,
     brokers::{self, Brokers},
-    cell::{Cell, Pattern, one},
     contention::Contention,
     energy::{Energy, Modelled},
-    metered,
-    record::Outcome,
-    stack::Stack,
-    storm,
+    metered, storm,
 };
 use crate::{
     broker_under_test::TestCertificate,
+    campaign::{
+        cell::{Cell, Pattern, one},
+        record::Outcome,
+        stack::Stack,
+    },
     clock::nanoseconds,
     mqtt::{Mqtt, Route},
     testbed::{Access, Carried, Testbed},

@@ -21,14 +21,14 @@ use mq_measure::{
 use mq_transport::{Address, ConnectOptions, Trust};
 use tokio::time::timeout;
 
-use super::{
-    cell::{Cell, Tickets},
-    record::Outcome,
-    run_cell::{Findings, PATIENCE, count},
-    stack::Stack,
-};
+use super::run_cell::{Findings, PATIENCE, count};
 use crate::{
     broker_under_test::{BrokerSetup, TestCertificate},
+    campaign::{
+        cell::{Cell, Tickets},
+        record::Outcome,
+        stack::Stack,
+    },
     clock::nanoseconds,
     descriptors,
     mqtt::Mqtt,

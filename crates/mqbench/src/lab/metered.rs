@@ -3,8 +3,10 @@
 use mq_energy::{Window, average_power_uw};
 use mq_measure::{Samples, Warning};
 
-use super::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, Outcome, Reading};
-use crate::meter::Taken;
+use crate::{
+    campaign::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, Outcome, Reading},
+    meter::Taken,
+};
 
 /// When messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use mq_netem::{Direction, Link};
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, Pattern};
 use crate::{
+    campaign::cell::{Cell, Pattern},
     hosts::{Hosts, Machine, Role},
     testbed::Topology,
 };
