@@ -6,7 +6,7 @@ use std::io::BufRead as _;
 
 use crate::{
     input::Input,
-    lab::{Order, run_cell},
+    lab::{run_cell, work::Order},
     report,
     testbed::Testbed,
 };

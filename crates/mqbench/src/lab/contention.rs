@@ -3,7 +3,7 @@
 
 use std::{convert::Infallible, time::Instant};
 
-use super::run_cell::{Findings, count};
+use super::findings::{Findings, count};
 use crate::{
     testbed::{ChannelUse, Testbed},
     workload::peers::Messages,

@@ -5,7 +5,10 @@ use std::process::Stdio;
 use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use super::{Order, metered::Sending, place::Work};
+use super::{
+    metered::Sending,
+    work::{Order, Work},
+};
 use crate::{
     campaign::{
         cell::Pattern,

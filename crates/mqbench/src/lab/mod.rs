@@ -5,7 +5,9 @@
 //! | `plan` | the order of runs, and how long they take |
 //! | `queue` | the runs that a result set lacks |
 //! | `runner` | runs many of them in a `place` |
+//! | `work` | one run that is to be done, and the order for its process |
 //! | `here`, `run_cell` | a run on this machine, in a process of its own |
+//! | `findings` | the results of a run, until they are its outcome |
 //! | `brokers` | the brokers of such a run |
 //! | `storm` | a run in which the broker is restarted |
 //! | `contention` | how full a run's shared channel was |
@@ -16,6 +18,7 @@
 mod brokers;
 mod contention;
 mod energy;
+mod findings;
 pub(crate) mod here;
 mod machine;
 mod metered;
@@ -28,19 +31,4 @@ pub(crate) mod queue;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
 mod storm;
-
-use serde::{Deserialize, Serialize};
-
-use crate::campaign::{cell::Cell, keep::Files};
-
-/// The order for one run, which its process (`mqbench cell`) gets.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Order {
-    pub(crate) cell: Cell,
-    pub(crate) seed: u64,
-    /// The profile that computes the energy; `None` if a meter measures it from outside.
-    pub(crate) energy_profile: Option<String>,
-    /// What is kept beside the outcome.
-    pub(crate) files: Files,
-}
+pub(crate) mod work;

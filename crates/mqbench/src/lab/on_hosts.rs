@@ -30,10 +30,11 @@ use mq_transport::Address;
 use tokio::time::{sleep, timeout};
 
 use super::{
+    findings::Findings,
     metered::{self, Sending},
-    place::Work,
     placement::Placement,
-    run_cell::{Findings, PATIENCE},
+    run_cell::PATIENCE,
+    work::Work,
 };
 use crate::{
     broker_under_test::{Certificate, configuration},

@@ -1,15 +1,11 @@
 //! Where runs take place: in emulated networks on this machine, or on the hosts of a testbed.
 
-use std::{path::PathBuf, time::Duration};
-
 use super::{
     here::{self, Energy},
     machine,
+    work::Work,
 };
-use crate::{
-    campaign::{cell::Cell, keep::Keep, record::Outcome},
-    meter::Journals,
-};
+use crate::campaign::{cell::Cell, keep::Keep, record::Outcome};
 
 /// Where runs take place.
 #[derive(Debug)]
@@ -23,20 +19,6 @@ pub(crate) enum Place {
     /// On real machines.
     #[cfg(target_os = "linux")]
     Hosts(super::on_hosts::Testbed),
-}
-
-/// One run that is to be done.
-#[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) cell: Cell,
-    pub(super) seed: u64,
-    /// The folder of the result set, for files that are kept.
-    pub(super) folder: PathBuf,
-    /// The name of its files.
-    pub(super) name: String,
-    /// About how long it takes.
-    pub(super) expected: Duration,
-    pub(super) journals: Journals,
 }
 
 impl Place {

@@ -26,8 +26,9 @@ use tokio::task::JoinSet;
 
 use super::{
     machine::{self, Machine},
-    place::{Place, Work},
+    place::Place,
     queue::{Job, Lacking},
+    work::Work,
 };
 use crate::{
     campaign::{record::Outcome, store::ResultSet},

@@ -21,7 +21,10 @@ use mq_measure::{
 use mq_transport::{Address, ConnectOptions, Trust};
 use tokio::time::timeout;
 
-use super::run_cell::{Findings, PATIENCE, count};
+use super::{
+    findings::{Findings, count},
+    run_cell::PATIENCE,
+};
 use crate::{
     broker_under_test::{BrokerSetup, TestCertificate},
     campaign::{

@@ -1,0 +1,36 @@
+//! One run that is to be done, and the order that its process gets.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    campaign::{cell::Cell, keep::Files},
+    meter::Journals,
+};
+
+/// One run that is to be done.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) cell: Cell,
+    pub(super) seed: u64,
+    /// The folder of the result set, for files that are kept.
+    pub(super) folder: PathBuf,
+    /// The name of its files.
+    pub(super) name: String,
+    /// About how long it takes.
+    pub(super) expected: Duration,
+    pub(super) journals: Journals,
+}
+
+/// The order for one run, which its process (`mqbench cell`) gets.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    pub(crate) cell: Cell,
+    pub(crate) seed: u64,
+    /// The profile that computes the energy; `None` if a meter measures it from outside.
+    pub(crate) energy_profile: Option<String>,
+    /// What is kept beside the outcome.
+    pub(crate) files: Files,
+}
