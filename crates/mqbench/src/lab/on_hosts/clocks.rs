@@ -1,0 +1,86 @@
+//! The clocks of a run's hosts: compared with this machine's before, during and after the run.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mq_energy::Window;
+use mq_measure::clock::{Assumptions, ClockFile, Relation, Side};
+use tokio::time::{sleep, timeout};
+
+use super::Crew;
+use crate::{
+    hosts::Machine,
+    lab::{findings::Findings, metered::Sending},
+};
+
+/// How often clocks are compared before a run, and after it.
+pub(super) const COMPARISONS: usize = 40;
+
+/// The pause between comparisons.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a host may take to answer what time it is.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The name of this machine among the hosts; no host has this name.
+const OWN: &str = "";
+
+impl Crew<'_> {
+    /// Asks the publisher's host and the subscriber's host for the time, `times` times each.
+    pub(super) async fn compare_clocks(&mut self, times: usize) -> anyhow::Result<()> {
+        for _ in 0..times {
+            for host in [self.place.publisher, self.place.subscriber] {
+                let present = self.present.get_mut(&host.name);
+                let present = present.context("a host takes no part")?;
+                let exchange = timeout(ANSWER, present.clock(&self.clock)).await;
+                let late = || format!("host {} does not say the time", host.name);
+                let all = self.comparisons.entry(host.name.clone()).or_default();
+                all.push(exchange.with_context(late)??);
+            }
+            sleep(PAUSE).await;
+        }
+        self.look_at_lasting().await
+    }
+
+    /// The relation from one host's clock to another's, by way of this machine's clock; `None` if both are one
+    /// host.
+    pub(super) fn relation(
+        &self,
+        [from, to]: [&Machine; 2],
+        findings: &mut Findings,
+    ) -> anyhow::Result<Option<Relation>> {
+        if from == to {
+            return Ok(None);
+        }
+        let files = [self.compared(from)?, self.compared(to)?];
+        for file in &files {
+            findings.validity.extend(file.validity.warnings.clone());
+        }
+        Ok(Some(Relation::between(&files, &from.name, &to.name)?))
+    }
+
+    /// The comparison of a host's clock with this machine's.
+    fn compared(&self, host: &Machine) -> anyhow::Result<ClockFile> {
+        let exchanges = self.comparisons.get(&host.name);
+        let exchanges = exchanges.cloned().unwrap_or_default();
+        let side = |name: &str, error_bound_ns| Side {
+            host: name.to_owned(),
+            error_bound_ns,
+        };
+        let bound_ns = self.at(host)?.report.clock_bound_ns;
+        let (own, other) = (side(OWN, self.own_bound_ns), side(&host.name, bound_ns));
+        let asked = exchanges.len() as u64;
+        ClockFile::new(own, other, Assumptions::default(), asked, exchanges)
+            .with_context(|| format!("host {}: its clock", host.name))
+    }
+
+    /// Converts a window of a host's clock to this machine's clock.
+    pub(super) fn seen_here(&self, host: &Machine, window: Window) -> anyhow::Result<Sending> {
+        let relation = Relation::between(&[self.compared(host)?], &host.name, OWN)?;
+        let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
+        Ok(Sending {
+            window: Window::new(from.at_ns, to.at_ns),
+            uncertainty_ns: from.uncertainty_ns.max(to.uncertainty_ns),
+        })
+    }
+}

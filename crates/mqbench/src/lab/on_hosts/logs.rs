@@ -1,0 +1,106 @@
+//! The logs of a run's roles, and the metrics of its cell.
+
+use std::time::Duration;
+
+use mq_energy::Window;
+use mq_measure::{Counts, LastSendEstimator, Samples, clock::Relation, log, schedule::Lateness};
+
+use crate::{
+    campaign::cell::{Cell, Pattern},
+    lab::{findings::Findings, metered},
+    units::ms,
+};
+
+/// Names of logs, in the run's folder on a host.
+pub(super) const SENT: &str = "send.csv";
+pub(super) const RECEIVED: &str = "receive.csv";
+pub(super) const SAMPLES: &str = "samples.csv";
+
+/// The logs of a run. They are evaluated when the clocks have been compared again.
+pub(super) enum Logs {
+    /// A send log and a receive log.
+    Pair(Vec<u8>, Vec<u8>),
+    /// Samples of one clock.
+    Samples(Samples),
+}
+
+/// Computes a cell's metrics from its logs. The send log's times are converted to the subscriber's clock.
+pub(super) fn evaluate(
+    cell: &Cell,
+    logs: &Logs,
+    relation: Option<&Relation>,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    let (sent, received) = match logs {
+        Logs::Samples(samples) if cell.pattern == Pattern::Connect => {
+            return findings.connections(samples);
+        }
+        Logs::Samples(samples) => return job_result(cell, samples, findings),
+        Logs::Pair(sent, received) => (sent, received),
+    };
+    let sent = log::parse_send_log(&sent[..], SENT.as_ref())?.records;
+    let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;
+    let joined = log::join_topics(&sent, &received, relation, cell.topics);
+    if let Some(uncertainty_ns) = joined.uncertainty_ns {
+        findings.set("clock_uncertainty", ms(uncertainty_ns));
+    }
+    match cell.pattern {
+        Pattern::StopAndWait => {
+            // Without the time in which the publisher learns of each arrival.
+            let delta = joined.samples.latencies_sent_ns().iter().sum();
+            findings.stop_and_wait(Duration::from_nanos(delta), &joined.samples)?;
+        }
+        Pattern::Reconnect => findings.reconnect(&joined.samples)?,
+        _ => {
+            findings.distribution("latency", &joined.samples.latencies_intended_ns())?;
+            let mut lateness = Lateness::new();
+            for record in &sent {
+                lateness.note(record.intended_ns, record.sent_ns);
+            }
+            findings.sent(joined.counts, &lateness, cell.interval_ns);
+            findings.flow(cell, &joined.samples);
+            // Samples are on the subscriber's clock and give the length of the window; its beginning is on the
+            // publisher's clock.
+            let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
+            let began = sent.iter().map(|record| record.intended_ns).min();
+            findings.so_far.sending = began
+                .zip(lasted)
+                .map(|(began, lasted)| Window::new(began, began + lasted));
+        }
+    }
+    findings.validity.extend(joined.warnings);
+    Ok(())
+}
+
+/// The metrics of jobs, by one clock.
+fn job_result(cell: &Cell, samples: &Samples, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut lateness = Lateness::new();
+    let mut events = Vec::new();
+    for sample in &samples.0 {
+        lateness.note(sample.intended_ns, sample.sent_ns);
+        events.push((sample.sent_ns, true));
+        events.extend(sample.received_ns.map(|at| (at, false)));
+    }
+    events.sort_unstable();
+    let mut estimator = LastSendEstimator::new();
+    let mut last = Vec::new();
+    for (at, is_sent) in events {
+        if is_sent {
+            estimator.sent(at);
+        } else {
+            last.extend(estimator.received(at));
+        }
+    }
+    let round_trips = samples.latencies_sent_ns();
+    let (sent, received) = (samples.0.len() as u64, round_trips.len() as u64);
+    findings.distribution("rtt", &round_trips)?;
+    findings.distribution("rtt_last", &last)?;
+    let counts = Counts {
+        sent,
+        received,
+        lost: sent - received,
+        ..Counts::default()
+    };
+    findings.sent(counts, &lateness, cell.interval_ns);
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! The roles of a run on its hosts: the broker, the links, and the clients of each pattern.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use mq_measure::Samples;
+use mq_transport::Address;
+use tokio::time::{sleep, timeout};
+
+use super::{
+    Crew, Lasting,
+    clocks::PAUSE,
+    logs::{Logs, RECEIVED, SAMPLES, SENT},
+};
+use crate::{
+    broker_under_test::{Certificate, configuration},
+    campaign::cell::{Cell, Pattern},
+    clock::nanoseconds,
+    hosts::{Machine, Remote},
+    lab::run_cell::PATIENCE,
+    units::word,
+};
+
+/// The interval at which a role is checked, and the clocks are compared meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The longest time between comparisons of clocks during a run.
+const SELDOM: Duration = Duration::from_millis(500);
+
+/// How long the subscriber waits for the last messages.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// How much longer a run may take than its schedule.
+const LONGER: Duration = Duration::from_mins(3);
+
+/// Files of the broker and of its clients, in the run's folder on a host.
+const CHAIN: &str = "server.pem";
+const KEY: &str = "server.key";
+const CONFIGURATION: &str = "broker.toml";
+
+impl Crew<'_> {
+    /// Starts the broker; returns its address.
+    pub(super) async fn start_broker(&mut self) -> anyhow::Result<String> {
+        let host = self.place.broker;
+        let certificate = Certificate::make([host.address].into_iter())?;
+        let configuration = configuration(&self.work.cell.quic()?);
+        for (name, content) in [
+            (KEY, &certificate.key[..]),
+            // As in the emulated networks, so that results compare.
+            (CONFIGURATION, &configuration[..]),
+        ] {
+            let file = self.file(host, name)?;
+            self.ssh.put(host, &file, content.as_bytes()).await?;
+        }
+        for host in self.place.hosts() {
+            let file = self.file(host, CHAIN)?;
+            let chain = certificate.chain.as_bytes();
+            self.ssh.put(host, &file, chain).await?;
+        }
+        let cell = &self.work.cell;
+        // The broker listens only on the measured network.
+        let listen = Address::new(cell.scheme(), host.address.to_string(), 0);
+        let arguments = [
+            "broker".to_owned(),
+            "--announce".to_owned(),
+            // The testbed has no users, so the broker accepts its hosts without a login.
+            "--allow-anonymous".to_owned(),
+            format!("--listen={listen}"),
+            self.option(host, "--cert", CHAIN)?,
+            self.option(host, "--key", KEY)?,
+            self.option(host, "--config", CONFIGURATION)?,
+            format!("--congestion={}", cell.congestion()?),
+        ];
+        let mut remote = self.ssh.start(host, &arguments, false)?;
+        let addresses = remote.ready().await?;
+        self.lasting.push(Lasting {
+            host,
+            is_link: false,
+            remote,
+        });
+        addresses
+            .into_iter()
+            .next()
+            .context("the broker listens nowhere")
+    }
+
+    pub(super) async fn start_links(&mut self) -> anyhow::Result<()> {
+        for shaped in &self.place.shaped {
+            let arguments = [
+                "net",
+                "apply",
+                "--announce",
+                // The lease restores the interface in time, even if ssh goes through it.
+                "--even-ssh",
+                &format!("--direction={}", shaped.way.name()),
+                &shaped.host.interface,
+                &shaped.link,
+            ];
+            let by_sudo = !self.at(shaped.host)?.report.may_shape;
+            let arguments = arguments.map(str::to_owned);
+            let mut remote = self.ssh.start(shaped.host, &arguments, by_sudo)?;
+            let ready = remote.ready().await;
+            self.lasting.push(Lasting {
+                host: shaped.host,
+                is_link: true,
+                remote,
+            });
+            ready?;
+        }
+        Ok(())
+    }
+
+    /// The arguments of a client's role.
+    fn client(&self, host: &Machine, role: &str, address: &str) -> anyhow::Result<Vec<String>> {
+        let cell = &self.work.cell;
+        let mut arguments = vec![
+            role.to_owned(),
+            address.to_owned(),
+            format!("--qos={}", cell.qos),
+            format!("--mqtt={}", word(cell.mqtt)),
+            self.option(host, "--ca", CHAIN)?,
+            format!("--congestion={}", cell.congestion()?),
+            time("--connect-timeout", nanoseconds(PATIENCE)),
+        ];
+        let rtt = cell.initial_rtt_ns;
+        arguments.extend(rtt.map(|ns| time("--initial-rtt", ns)));
+        let version = cell.tls_version.as_ref();
+        arguments.extend(version.map(|version| format!("--tls-version={version}")));
+        let window = cell.initial_window;
+        arguments.extend(window.map(|packets| format!("--initial-window={packets}")));
+        let threshold = cell.packet_threshold;
+        arguments.extend(threshold.map(|packets| format!("--packet-threshold={packets}")));
+        let threshold = cell.time_threshold;
+        arguments.extend(threshold.map(|factor| format!("--time-threshold={factor}")));
+        arguments.push(format!("--repeat={}", cell.repeat));
+        arguments.push(format!("--streams={}", cell.streams));
+        arguments.push(format!("--deliveries={}", cell.deliveries));
+        arguments.extend(cell.datagrams.then(|| "--datagrams".to_owned()));
+        let delay = cell.max_ack_delay_ns;
+        arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));
+        Ok(arguments)
+    }
+
+    /// Runs the roles that send the messages of a cell.
+    pub(super) async fn send(&mut self, address: &str) -> anyhow::Result<Logs> {
+        let cell = &self.work.cell;
+        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let count = |messages: u64| format!("--count={messages}");
+        let size = format!("--size={}", cell.size);
+        let interval = time("--interval", cell.interval_ns);
+        let out = self.option(publisher, "--out", SAMPLES)?;
+        match cell.pattern {
+            Pattern::Periodic => {
+                let idle = IDLE.max(cell.interval() * 3);
+                let receiving = self.receive(address, cell.messages, idle, false).await?;
+                let mut sending = self.client(publisher, "pub", address)?;
+                sending.extend([count(cell.messages), size, interval, topics(cell)]);
+                sending.push(self.option(publisher, "--log", SENT)?);
+                let sending = self.ssh.start(publisher, &sending, false)?;
+                self.finish(sending, patience(cell)).await?;
+                self.finish(receiving, LONGER).await?;
+                self.pair().await
+            }
+            Pattern::StopAndWait | Pattern::Reconnect => {
+                // `reconnect` sends one message more, on its first connection.
+                let first = u64::from(cell.pattern == Pattern::Reconnect);
+                let messages = cell.messages + first;
+                let receiving = self.receive(address, messages, PATIENCE, true).await?;
+                let mut sending = self.client(publisher, "pub", address)?;
+                sending.extend([count(cell.messages), size]);
+                sending.push(match cell.pattern {
+                    Pattern::Reconnect => format!("--reconnect={}", word(cell.resumption)),
+                    _ => "--wait".to_owned(),
+                });
+                sending.push(self.option(publisher, "--log", SENT)?);
+                let sending = self.ssh.start(publisher, &sending, false)?;
+                self.relay(receiving, sending).await?;
+                self.pair().await
+            }
+            Pattern::JobResult => {
+                let mut worker = self.client(subscriber, "worker", address)?;
+                worker.push("--announce".to_owned());
+                let mut worker = self.ssh.start(subscriber, &worker, false)?;
+                worker.ready().await?;
+                let mut jobs = self.client(publisher, "rtt", address)?;
+                jobs.extend([count(cell.messages), size, interval, out]);
+                jobs.push(time("--grace", nanoseconds(IDLE)));
+                let jobs = self.ssh.start(publisher, &jobs, false)?;
+                self.finish(jobs, patience(cell)).await?;
+                self.samples().await
+            }
+            Pattern::Connect => {
+                let mut connect = self.client(publisher, "connect", address)?;
+                connect.extend([count(cell.messages), out]);
+                connect.push(format!("--resumption={}", word(cell.resumption)));
+                let connect = self.ssh.start(publisher, &connect, false)?;
+                self.finish(connect, patience(cell)).await?;
+                self.samples().await
+            }
+            // `Hosts::place` refuses it, before anything begins.
+            Pattern::Storm => bail!("a storm runs on one machine only"),
+        }
+    }
+
+    /// Starts the subscriber; returns when it has subscribed.
+    async fn receive(
+        &self,
+        address: &str,
+        messages: u64,
+        idle: Duration,
+        tell: bool,
+    ) -> anyhow::Result<Remote> {
+        let host = self.place.subscriber;
+        let mut arguments = self.client(host, "sub", address)?;
+        arguments.extend(["--announce".to_owned(), format!("--count={messages}")]);
+        arguments.push(time("--idle", nanoseconds(idle)));
+        arguments.push(topics(&self.work.cell));
+        arguments.push(self.option(host, "--log", RECEIVED)?);
+        arguments.extend(tell.then(|| "--tell".to_owned()));
+        let mut remote = self.ssh.start(host, &arguments, false)?;
+        remote.ready().await?;
+        Ok(remote)
+    }
+
+    /// Tells the publisher which messages have reached the subscriber, until both have ended.
+    async fn relay(&mut self, mut receiving: Remote, mut sending: Remote) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut compared = began;
+        while !sending.has_ended().await? {
+            let line = timeout(LOOK, receiving.line()).await;
+            if let Some(line) = line.unwrap_or(Ok(None))? {
+                // If the publisher has ended, the loop's condition finds out why.
+                let _ = sending.tell(line).await;
+            } else {
+                // No message has come for a while, or all have.
+                sleep(PAUSE).await;
+                compared = began;
+            }
+            if compared.elapsed() > SELDOM {
+                self.compare_clocks(1).await?;
+                compared = Instant::now();
+            }
+            if began.elapsed() > patience(&self.work.cell) {
+                bail!("the publisher has not finished in time");
+            }
+        }
+        self.finish(receiving, LONGER).await
+    }
+
+    async fn pair(&self) -> anyhow::Result<Logs> {
+        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let (sent, received) = (
+            self.file(publisher, SENT)?,
+            self.file(subscriber, RECEIVED)?,
+        );
+        Ok(Logs::Pair(
+            self.ssh.get(publisher, &sent).await?,
+            self.ssh.get(subscriber, &received).await?,
+        ))
+    }
+
+    async fn samples(&self) -> anyhow::Result<Logs> {
+        let publisher = self.place.publisher;
+        let file = self.file(publisher, SAMPLES)?;
+        let found = self.ssh.get(publisher, &file).await?;
+        Ok(Logs::Samples(Samples::read_csv(
+            &found[..],
+            SAMPLES.as_ref(),
+        )?))
+    }
+
+    /// Makes sure that the broker and the links still run: a run without them does not count.
+    pub(super) async fn look_at_lasting(&mut self) -> anyhow::Result<()> {
+        for lasting in &mut self.lasting {
+            if lasting.remote.has_ended().await? {
+                let (host, what) = (
+                    &lasting.host.name,
+                    if lasting.is_link { "link" } else { "broker" },
+                );
+                bail!("host {host}: its {what} ended before the run did");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a role has ended well, and compares clocks meanwhile.
+    async fn finish(&mut self, mut role: Remote, patience: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !role.has_ended().await? {
+            if began.elapsed() > patience {
+                bail!("a role has not finished within {patience:?}");
+            }
+            self.compare_clocks(1).await?;
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+}
+
+/// How long a publisher may take.
+fn patience(cell: &Cell) -> Duration {
+    let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
+    let each = match cell.pattern {
+        Pattern::Periodic | Pattern::JobResult => cell.interval(),
+        // Each message may take that long.
+        Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect | Pattern::Storm => PATIENCE,
+    };
+    each.saturating_mul(messages) + LONGER
+}
+
+/// The option for the number of topics.
+fn topics(cell: &Cell) -> String {
+    format!("--topics={}", cell.topics)
+}
+
+/// An option with a time.
+fn time(option: &str, ns: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
+    let ns = ns as f64;
+    format!("{option}={}us", ns / 1e3)
+}
