@@ -10,6 +10,7 @@ use mq_transport::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::pattern::Pattern;
 use crate::{
     clock::nanoseconds,
     mqtt::{MqttVersion, qos},
@@ -117,24 +118,6 @@ pub(crate) struct Cell {
     /// What becomes of the broker's tickets when it is restarted.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) tickets: Tickets,
-}
-
-/// The traffic pattern: which client sends when.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Pattern {
-    /// A message every interval, whatever became of its predecessor (S22).
-    Periodic,
-    /// A message as soon as its predecessor has arrived (W20, S21 pattern A).
-    StopAndWait,
-    /// A new connection for every message (W20, S21 pattern B).
-    Reconnect,
-    /// A job every interval, answered by a worker (DL).
-    JobResult,
-    /// Connections without messages (DL).
-    Connect,
-    /// A restart of the broker under devices that hold a connection each.
-    Storm,
 }
 
 /// What becomes of a broker's tickets when it is restarted.
@@ -439,6 +422,15 @@ impl Cell {
 
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns)
+    }
+
+    /// Returns how many connections the clients of a run hold at once.
+    pub(crate) fn connections(&self) -> u64 {
+        match self.pattern {
+            Pattern::Storm => self.messages,
+            // A publisher and a subscriber each.
+            _ => 2 * u64::from(self.stations),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `file` | a campaign, from its file |
 //! | `changes` | changes to a file, which its name has |
 //! | `cell`, `row` | one combination of levels, and those with hosts in a row |
+//! | `pattern` | traffic patterns, and the properties in which they differ |
 //! | `contradiction` | keys of a cell that contradict each other |
 //! | `record`, `store` | the record of a run, and the result set on disk |
 //! | `stack` | the parameters of the transports in a record |
@@ -18,6 +19,7 @@ pub(crate) mod claims;
 mod contradiction;
 pub(crate) mod file;
 pub(crate) mod keep;
+pub(crate) mod pattern;
 pub(crate) mod record;
 mod row;
 pub(crate) mod stack;

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use mq_measure::Warning;
 
-use super::cell::{Cell, Pattern, Transport};
+use super::{
+    cell::{Cell, Transport},
+    pattern::Pattern,
+};
 use crate::{
     clock::nanoseconds,
     testbed::{Outage, Topology},

@@ -1,15 +1,15 @@
 //! The brokers of a run: one, or with hosts in a row several, each bridged to the next one.
 
-use std::time::Duration;
+use std::{future::poll_fn, task::Poll, time::Duration};
 
 use anyhow::Context as _;
 use mq_client::Outgoing;
 use mq_codec::{QoS, TopicName};
-use mq_transport::Address;
+use mq_transport::{Address, Scheme};
 
 use crate::{
     broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, anywhere},
-    campaign::cell::Cell,
+    campaign::cell::{Cell, Tickets},
     mqtt::{Mqtt, Route},
     testbed::Testbed,
     units::word,
@@ -23,8 +23,10 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The brokers of a run: mostly one.
 #[derive(Debug)]
-pub(super) struct Brokers {
-    /// The subscriber's first, and each before the one that is bridged to it.
+pub(super) struct Brokers<'a> {
+    /// The setup of each: the subscriber's broker first, and each before the one that is bridged to it.
+    setups: Vec<BrokerSetup<'a>>,
+    /// Their processes, in the same order; none while they are stopped.
     processes: Vec<BrokerProcess>,
     /// Where the publisher finds its broker, but for the host, which differs for each link.
     pub(super) publisher: Address,
@@ -32,15 +34,16 @@ pub(super) struct Brokers {
     pub(super) subscriber: Address,
 }
 
-impl Brokers {
+impl<'a> Brokers<'a> {
     /// Starts a broker on each host of the testbed that has one.
     pub(super) async fn start(
         cell: &Cell,
-        testbed: &Testbed,
-        certificate: &TestCertificate,
+        testbed: &'a Testbed,
+        certificate: &'a TestCertificate,
     ) -> anyhow::Result<Self> {
         let hosts: Vec<_> = testbed.brokers().collect();
         let bridge = cell.bridge_transport();
+        let mut setups = Vec::with_capacity(hosts.len());
         let mut processes: Vec<BrokerProcess> = Vec::with_capacity(hosts.len());
         for (tier, (host, next)) in hosts.iter().enumerate() {
             // Clients are at both ends, and a bridge at every host but the publisher's broker.
@@ -69,14 +72,15 @@ impl Brokers {
                 _ => None,
             };
             let setup = BrokerSetup {
-                listen: anywhere(&schemes, true),
+                listen: listeners(cell, &schemes),
                 certificate,
                 congestion: Some(congestion),
                 host: Some(host),
-                keeps_tickets: false,
+                keeps_tickets: cell.pattern.restarts_broker() && cell.tickets == Tickets::Kept,
                 bridge,
             };
             processes.push(setup.start().await?);
+            setups.push(setup);
         }
         let at = |process: Option<&BrokerProcess>| {
             let process = process.context("no host has a broker")?;
@@ -84,6 +88,7 @@ impl Brokers {
         };
         let (publisher, subscriber) = (at(processes.last())?, at(processes.first())?);
         Ok(Self {
+            setups,
             processes,
             publisher,
             subscriber,
@@ -96,13 +101,47 @@ impl Brokers {
     }
 
     /// Ends them, those first that are bridged to others.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(super) async fn stop(&mut self) -> anyhow::Result<()> {
         let mut went = Ok(());
-        for process in self.processes.into_iter().rev() {
+        while let Some(process) = self.processes.pop() {
             went = went.and(process.stop().await);
         }
         went
     }
+
+    /// Starts stopped brokers again, each as before.
+    pub(super) async fn start_again(&mut self) -> anyhow::Result<()> {
+        for setup in &self.setups[self.processes.len()..] {
+            self.processes.push(setup.start().await?);
+        }
+        Ok(())
+    }
+
+    /// Waits for an end of one of them that was not asked for, and returns how it ended. Cancel-safe.
+    pub(super) async fn ended(&mut self) -> anyhow::Error {
+        let processes = self.processes.iter_mut();
+        let mut ends: Vec<_> = processes.map(|process| Box::pin(process.ended())).collect();
+        poll_fn(|cx| {
+            let mut ends = ends.iter_mut().map(|end| end.as_mut().poll(cx));
+            ends.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+}
+
+/// Returns the addresses that a broker of the cell listens at: ports that the system chooses, on all addresses of its
+/// host.
+///
+/// A broker that is restarted has the scheme's own port on loopback. That port is below the ports that the system gives
+/// to clients: else a device that dials while the broker is away could get the broker's port.
+fn listeners(cell: &Cell, schemes: &[Scheme]) -> Vec<Address> {
+    if !cell.pattern.restarts_broker() {
+        return anywhere(schemes, true);
+    }
+    let schemes = schemes.iter();
+    schemes
+        .map(|scheme| Address::new(*scheme, "127.0.0.1", scheme.default_port()))
+        .collect()
 }
 
 /// Waits until a message comes through from the publisher's broker to the subscriber's: all bridges are connected.

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     campaign::{
-        cell::Pattern,
         keep::{Files, Keep},
+        pattern::Pattern,
         record::Outcome,
     },
     meter::Probe,

@@ -32,3 +32,9 @@ pub(crate) mod run_cell;
 pub(crate) mod runner;
 mod storm;
 pub(crate) mod work;
+
+use std::time::Duration;
+
+/// How long a message or a connection may take. It is longer than any transport tries, so that a slow one counts
+/// as slow and not as failed.
+const PATIENCE: Duration = Duration::from_mins(2);

@@ -8,7 +8,7 @@ use mq_netem::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    campaign::cell::{Cell, Pattern},
+    campaign::cell::Cell,
     hosts::{Hosts, Machine, Role},
     testbed::Topology,
 };
@@ -52,7 +52,7 @@ impl Hosts {
         if cell.topology.is_row() {
             bail!("a row of hosts is emulated on one machine only");
         }
-        if cell.pattern == Pattern::Storm {
+        if cell.pattern.restarts_broker() {
             bail!("a storm restarts its broker, on one machine only");
         }
         let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
@@ -186,7 +186,7 @@ impl fmt::Display for Placement<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::tests::THREE;
+    use crate::{campaign::pattern::Pattern, hosts::tests::THREE};
 
     fn cell(topology: Topology, link: &str, sub_link: Option<&str>) -> Cell {
         Cell {

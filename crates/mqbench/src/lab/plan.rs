@@ -7,10 +7,7 @@ use mq_netem::Link;
 
 use super::machine;
 use crate::{
-    campaign::{
-        cell::{Cell, Pattern},
-        file::Campaign,
-    },
+    campaign::{cell::Cell, file::Campaign, pattern::Pattern},
     testbed::Topology,
 };
 
@@ -99,12 +96,12 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
 ///
 /// Each host of a row does about as much as the one broker of other cells.
 ///
-/// A storm uses all processors: it runs alone.
+/// A pattern that saturates the processors runs alone.
 pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const BEGINNING: f64 = 0.3;
     const MESSAGE: f64 = 0.0013;
     const CONNECTION: f64 = 0.005;
-    if cell.pattern == Pattern::Storm {
+    if cell.pattern.saturates_processors() {
         #[expect(clippy::cast_precision_loss, reason = "a few processors")]
         return machine::processors() as f64;
     }

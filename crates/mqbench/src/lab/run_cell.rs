@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use mq_codec::TopicName;
 use mq_energy::Window;
 use mq_measure::{Samples, manifest::LinkContext};
@@ -10,6 +10,7 @@ use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
+    PATIENCE,
     brokers::{self, Brokers},
     contention::Contention,
     energy::Modelled,
@@ -19,11 +20,8 @@ use super::{
 };
 use crate::{
     broker_under_test::TestCertificate,
-    campaign::{
-        cell::{Cell, Pattern},
-        record::Outcome,
-        stack::Stack,
-    },
+    campaign::{cell::Cell, pattern::Pattern, record::Outcome, stack::Stack},
+    descriptors,
     mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
     workload::{
@@ -38,15 +36,11 @@ use crate::{
     },
 };
 
-/// How long a message or a connection may take. It is longer than any transport tries, so that a slow one counts
-/// as slow and not as failed.
-pub(super) const PATIENCE: Duration = Duration::from_mins(2);
-
 /// Builds the network of a run. Call it before there are threads.
 pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
     let cell = &order.cell;
     let testbed = Testbed::build(cell.network()?, order.files.pcap.as_deref(), order.seed)?;
-    if cell.pattern == Pattern::Storm {
+    if cell.pattern.is_on_broker_host() {
         // The threads of this process will be on the broker's host: no socket has to be made elsewhere, which
         // would cost a thread each.
         Host::move_into(&testbed.broker().path()).context("cannot enter the broker's network")?;
@@ -62,15 +56,14 @@ pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
 pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let cell = &order.cell;
+    // Before a broker starts, which inherits the limit.
+    descriptors::make_room(cell.connections())?;
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
-    if cell.pattern == Pattern::Storm {
-        return Ok(storm::run(cell, testbed, &certificate, began).await);
-    }
     let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
     let stack = Stack::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
-    let brokers = Brokers::start(cell, testbed, &certificate).await?;
+    let mut brokers = Brokers::start(cell, testbed, &certificate).await?;
     let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
@@ -99,21 +92,19 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
             datagrams: cell.datagrams,
         },
     };
-    // Other runs begin and end beside this one; their work has no deadline, so this one gets priority.
-    for process in brokers.pids().chain([std::process::id()]) {
-        // Without the permission the process keeps its ordinary priority.
-        let _ = mq_netem::run_early(process);
+    if !cell.pattern.saturates_processors() {
+        // Other runs begin and end beside this one; their work has no deadline, so this one gets priority.
+        for process in brokers.pids().chain([std::process::id()]) {
+            // Without the permission the process keeps its ordinary priority.
+            let _ = mq_netem::run_early(process);
+        }
     }
     let mut findings = Findings::here();
     findings.so_far.stack = Some(stack);
-    let measured = bench.measure(&mut findings).await;
-    testbed.check_timing(&mut findings.validity);
+    let measured = bench.measure(&mut brokers, &mut findings).await;
     let went = measured.and(brokers.stop().await);
     let went = went.and(order.files.save(&findings.samples));
-    let link = LinkContext {
-        configured: Some(testbed.configured()),
-        measured: Some(testbed.measured()),
-    };
+    let link = bench.link(&mut findings);
     Ok(findings.outcome(went, link, began))
 }
 
@@ -129,7 +120,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    async fn measure(&self, findings: &mut Findings) -> anyhow::Result<()> {
+    async fn measure(
+        &self,
+        brokers: &mut Brokers<'_>,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
         let before = self.testbed.publisher_packets().0;
         let began = Instant::now();
         match self.cell.pattern {
@@ -138,7 +133,8 @@ impl Bench<'_> {
             Pattern::Reconnect => self.reconnect(findings).await?,
             Pattern::JobResult => self.job_result(findings).await?,
             Pattern::Connect => self.connect(findings).await?,
-            Pattern::Storm => bail!("a storm starts its own broker"),
+            // No link's packets are counted.
+            Pattern::Storm => return self.storm(brokers, findings).await,
         }
         let sent = self.testbed.publisher_packets().0 - before;
         let rate = count(sent) / began.elapsed().as_secs_f64();
@@ -294,6 +290,28 @@ impl Bench<'_> {
         findings.connections(&connect::samples(kind, &attempts))
     }
 
+    async fn storm(
+        &self,
+        brokers: &mut Brokers<'_>,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        let (end, _) = self.ends();
+        storm::run(self.cell, &self.mqtt, end, brokers, findings).await
+    }
+
+    /// Returns the links as configured and as measured, and warns if the emulator was late; nothing where clients reach
+    /// the broker without a link.
+    fn link(&self, findings: &mut Findings) -> LinkContext {
+        if self.cell.pattern.is_on_broker_host() {
+            return LinkContext::default();
+        }
+        self.testbed.check_timing(&mut findings.validity);
+        LinkContext {
+            configured: Some(self.testbed.configured()),
+            measured: Some(self.testbed.measured()),
+        }
+    }
+
     /// The model of the run's energy, from now on; `None` without a profile.
     fn modelled(&self) -> Option<Modelled<'_>> {
         let profile = self.energy_profile?;
@@ -330,11 +348,18 @@ impl Bench<'_> {
     }
 
     fn publishing(&self, access: Access) -> (Address, ConnectOptions) {
-        access.end(&self.brokers[0], &self.options)
+        self.dial(access, &self.brokers[0])
     }
 
     fn subscribing(&self, access: Access) -> (Address, ConnectOptions) {
-        access.end(&self.brokers[1], &self.options)
+        self.dial(access, &self.brokers[1])
+    }
+
+    fn dial(&self, access: Access, broker: &Address) -> (Address, ConnectOptions) {
+        if self.cell.pattern.is_on_broker_host() {
+            return (broker.clone(), self.options.clone());
+        }
+        access.end(broker, &self.options)
     }
 
     fn routes(&self) -> anyhow::Result<(Route, Route)> {

@@ -310,7 +310,7 @@ impl Pace {
 mod tests {
     use super::*;
     use crate::{
-        campaign::cell::{Cell, Pattern},
+        campaign::{cell::Cell, pattern::Pattern},
         lab::plan,
     };
 

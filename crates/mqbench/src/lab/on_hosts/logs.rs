@@ -6,7 +6,7 @@ use mq_energy::Window;
 use mq_measure::{Counts, LastSendEstimator, Samples, clock::Relation, log, schedule::Lateness};
 
 use crate::{
-    campaign::cell::{Cell, Pattern},
+    campaign::{cell::Cell, pattern::Pattern},
     lab::{findings::Findings, metered},
     units::ms,
 };

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 
 use super::Crew;
 use crate::{
-    campaign::cell::Pattern,
+    campaign::pattern::Pattern,
     hosts::{Machine, Remote},
     lab::work::Work,
     meter::{self, Taken},

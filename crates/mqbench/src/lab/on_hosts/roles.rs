@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     broker_under_test::{Certificate, configuration},
-    campaign::cell::{Cell, Pattern},
+    campaign::{cell::Cell, pattern::Pattern},
     clock::nanoseconds,
     hosts::{Machine, Remote},
-    lab::run_cell::PATIENCE,
+    lab::PATIENCE,
     units::word,
 };
 
@@ -300,10 +300,11 @@ impl Crew<'_> {
 /// How long a publisher may take.
 fn patience(cell: &Cell) -> Duration {
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
-    let each = match cell.pattern {
-        Pattern::Periodic | Pattern::JobResult => cell.interval(),
+    let each = if cell.pattern.is_scheduled() {
+        cell.interval()
+    } else {
         // Each message may take that long.
-        Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect | Pattern::Storm => PATIENCE,
+        PATIENCE
     };
     each.saturating_mul(messages) + LONGER
 }
