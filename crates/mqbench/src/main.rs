@@ -133,10 +133,14 @@ impl Command {
 
 fn main() -> ExitCode {
     run(Cli::parse()).unwrap_or_else(|error| {
-        // One line: what was tried, and why it failed.
-        eprintln!("mqbench: {error:#}");
+        complain(&error);
         ExitCode::FAILURE
     })
+}
+
+/// Prints one line: what was tried, and why it failed.
+fn complain(error: &anyhow::Error) {
+    eprintln!("mqbench: {error:#}");
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -163,10 +167,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(args) => cmd::report::run(&args),
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
         // Networks have to be made before there are threads.
-        Command::Cell => {
-            let (order, mut testbed) = cmd::cell::prepare()?;
-            block_on(cmd::cell::run(&order, &mut testbed))
-        }
+        Command::Cell => match cmd::cell::prepare() {
+            Ok((order, mut testbed)) => block_on(cmd::cell::run(&order, &mut testbed)),
+            Err(error) => {
+                complain(&error);
+                return Ok(cmd::cell::exit_code(&error));
+            }
+        },
         Command::Compare(args) => {
             let testbed = args.testbed()?;
             block_on(cmd::compare::run(args, testbed))

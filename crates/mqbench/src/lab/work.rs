@@ -34,3 +34,7 @@ pub(crate) struct Order {
     /// What is kept beside the outcome.
     pub(crate) files: Files,
 }
+
+/// The exit code of `mqbench cell` on a system that does not let it make namespaces: no other cell can run there either.
+/// Standard error has the reason. The number is `EX_UNAVAILABLE` of sysexits.h.
+pub(crate) const NO_NAMESPACES: u8 = 69;
