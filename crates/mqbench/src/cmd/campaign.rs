@@ -26,13 +26,13 @@ use crate::{
     clock::nanoseconds,
     hosts::Hosts,
     lab::{
-        here::Energy,
+        here::EnergySource,
         place::Place,
         plan,
         queue::{Job, Lacking},
         runner::{self, Progress},
     },
-    meter::{self, Instrument, Probe, Spec},
+    meter::{self, ConfiguredMeter, MeterSettings, MeterSpec},
     mqtt::{Mqtt, probe_parameters},
     report,
     this_program::this_software,
@@ -88,9 +88,9 @@ struct OnHosts {
         long,
         value_name = "METER",
         default_value = "model",
-        help = format!("What the energy of runs is from: {}", Spec::HELP)
+        help = format!("What the energy of runs is from: {}", MeterSpec::HELP)
     )]
-    meter: Spec,
+    meter: MeterSpec,
     /// The supply's voltage, for a multimeter
     #[arg(long, value_name = "VOLT")]
     volts: Option<f64>,
@@ -205,16 +205,16 @@ impl OnHosts {
             bail!("the energy of these results is from {had}: go on with --meter {had}");
         }
         let energy = match self.meter {
-            Spec::Model(profile) => {
+            MeterSpec::Model(profile) => {
                 // A mistake in the profile's name is reported before anything begins.
-                Energy::Modelled(Profile::load(&profile).map(|_| profile)?)
+                EnergySource::Model(Profile::load(&profile).map(|_| profile)?)
             }
-            spec => Energy::Measured(Probe {
+            spec => EnergySource::Meter(ConfiguredMeter {
                 spec,
-                instrument: Instrument {
+                settings: MeterSettings {
                     volts: self.volts,
                     amps: self.amps,
-                    ..Instrument::default()
+                    ..MeterSettings::default()
                 },
             }),
         };

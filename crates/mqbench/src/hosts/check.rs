@@ -4,7 +4,7 @@ use anyhow::bail;
 
 use super::{Hosts, Machine, Presence, Ssh, report::Report, ssh::mqbench};
 use crate::{
-    meter::{Probe, Spec},
+    meter::{ConfiguredMeter, MeterSpec},
     this_program::this_software,
 };
 
@@ -113,11 +113,11 @@ async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Probl
 
 /// The problem of a multimeter that does not identify itself.
 async fn unanswered(host: &Machine) -> Option<Problem> {
-    let probe = host.probe()?;
-    let error = probe.answers().await.err()?;
+    let configured_meter = host.configured_meter()?;
+    let error = configured_meter.answers().await.err()?;
     Some(Problem::bars(format!(
         "its meter {}: {error:#}",
-        probe.spec
+        configured_meter.spec
     )))
 }
 
@@ -139,8 +139,8 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
              `mqbench hosts upgrade` puts this one there"
         )));
     }
-    if let Some(Probe { spec, .. }) = host.probe()
-        && matches!(spec, Spec::Rapl | Spec::Sensor(..))
+    if let Some(ConfiguredMeter { spec, .. }) = host.configured_meter()
+        && matches!(spec, MeterSpec::Rapl | MeterSpec::Sensor(..))
         && !found.meters.contains(&spec.to_string())
     {
         let text = format!("it has no meter {spec} that mqbench may read there");

@@ -17,9 +17,9 @@ use std::{collections::BTreeSet, net::IpAddr, path::Path};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::meter::Spec;
+use crate::meter::MeterSpec;
 #[cfg(target_os = "linux")]
-use crate::meter::{Instrument, Probe};
+use crate::meter::{ConfiguredMeter, MeterSettings};
 
 /// The machines of a testbed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
     /// The interface that has this address.
     pub(crate) interface: String,
     /// The machine's meter, if it has one.
-    meter: Option<Spec>,
+    meter: Option<MeterSpec>,
     /// The supply's voltage, for a multimeter.
     volts: Option<f64>,
     /// The current that has to fit into a multimeter's range.
@@ -75,13 +75,13 @@ impl Machine {
     }
 
     /// The machine's meter, if it has one.
-    pub(crate) fn probe(&self) -> Option<Probe> {
-        Some(Probe {
+    pub(crate) fn configured_meter(&self) -> Option<ConfiguredMeter> {
+        Some(ConfiguredMeter {
             spec: self.meter.clone()?,
-            instrument: Instrument {
+            settings: MeterSettings {
                 volts: self.volts,
                 amps: self.amps,
-                ..Instrument::default()
+                ..MeterSettings::default()
             },
         })
     }

@@ -7,7 +7,7 @@ use mq_measure::{
     manifest::LinkContext, recorder::encode, schedule::Lateness, topics::Topics, validity,
 };
 
-use super::{energy::Energy, metered};
+use super::{energy_model::ModelledEnergy, metered_energy};
 use crate::{
     campaign::{
         cell::{Cell, one},
@@ -67,7 +67,7 @@ impl Findings {
     }
 
     /// Adds a modelled energy, if there is one.
-    pub(super) fn energy(&mut self, energy: Option<Energy>) {
+    pub(super) fn energy(&mut self, energy: Option<ModelledEnergy>) {
         let Some(energy) = energy else {
             return;
         };
@@ -91,7 +91,7 @@ impl Findings {
     /// Adds the rate at which messages on a schedule arrived, and the figures of several topics; none with one. The
     /// link's own delay is not known where it changes.
     pub(super) fn flow(&mut self, cell: &Cell, samples: &Samples) {
-        if let Some(window) = metered::sending(samples) {
+        if let Some(window) = metered_energy::sending_window(samples) {
             let arrived = samples.0.iter().filter(|one| one.received_ns.is_some());
             let seconds = Duration::from_nanos(window.duration_ns()).as_secs_f64();
             let arrived = count(arrived.count() as u64);

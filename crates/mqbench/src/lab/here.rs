@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::{
-    metered::Sending,
+    metered_energy::SendingWindow,
     work::{NO_NAMESPACES, Order, Work},
 };
 use crate::{
@@ -15,20 +15,24 @@ use crate::{
         pattern::Pattern,
         record::Outcome,
     },
-    meter::Probe,
+    meter::ConfiguredMeter,
 };
 
 /// The source of runs' energy.
 #[derive(Debug)]
-pub(crate) enum Energy {
+pub(crate) enum EnergySource {
     /// A model with this profile.
-    Modelled(String),
+    Model(String),
     /// A meter, of whatever it is connected to.
-    Measured(Probe),
+    Meter(ConfiguredMeter),
 }
 
 /// Runs one cell, and keeps these files of it.
-pub(super) async fn run(energy: &Energy, keep: &[Keep], work: &Work) -> anyhow::Result<Outcome> {
+pub(super) async fn run(
+    energy: &EnergySource,
+    keep: &[Keep],
+    work: &Work,
+) -> anyhow::Result<Outcome> {
     let files = Files::of(&work.name, keep, &work.folder);
     let order = |energy_profile| Order {
         cell: work.cell.clone(),
@@ -37,12 +41,14 @@ pub(super) async fn run(energy: &Energy, keep: &[Keep], work: &Work) -> anyhow::
         files: files.clone(),
     };
     let outcome = match energy {
-        Energy::Modelled(profile) => run_process(&order(Some(profile.clone())), &work.name).await,
-        // Only a schedule has a time to send all packets.
-        Energy::Measured(probe) if work.cell.pattern == Pattern::Periodic => {
-            measured(&order(None), probe, work).await
+        EnergySource::Model(profile) => {
+            run_process(&order(Some(profile.clone())), &work.name).await
         }
-        Energy::Measured(_) => run_process(&order(None), &work.name).await,
+        // Only a schedule has a time to send all packets.
+        EnergySource::Meter(meter) if work.cell.pattern == Pattern::Periodic => {
+            measured(&order(None), meter, work).await
+        }
+        EnergySource::Meter(_) => run_process(&order(None), &work.name).await,
     };
     Ok(Outcome {
         files: files.is_any().then(|| work.name.clone()),
@@ -54,8 +60,8 @@ pub(super) async fn run(energy: &Energy, keep: &[Keep], work: &Work) -> anyhow::
 ///
 /// # Errors
 /// If the meter is lost before the end: no other run would be measured either.
-async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<Outcome> {
-    let running = probe
+async fn measured(order: &Order, meter: &ConfiguredMeter, work: &Work) -> anyhow::Result<Outcome> {
+    let running = meter
         .start(work.expected, &work.journals, &work.name)
         .await?;
     let outcome = run_process(order, &work.name).await;
@@ -65,11 +71,11 @@ async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<O
     if let Some(window) = outcome.sending {
         // This machine's own clock reads the meter.
         let uncertainty_ns = 0;
-        let sending = Sending {
+        let sending = SendingWindow {
             window,
             uncertainty_ns,
         };
-        taken.give(&mut outcome, sending);
+        taken.set_energy(&mut outcome, sending);
     }
     Ok(outcome)
 }

@@ -12,16 +12,16 @@
 //! | `storm` | a run in which the broker is restarted |
 //! | `contention` | how full a run's shared channel was |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
-//! | `energy`, `metered` | the energy of a run, by a model or by a meter |
+//! | `energy_model`, `metered_energy` | the energy of a run, by a model or by a meter |
 //! | `machine` | how busy this machine is |
 
 mod brokers;
 mod contention;
-mod energy;
+mod energy_model;
 mod findings;
 pub(crate) mod here;
 mod machine;
-mod metered;
+mod metered_energy;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_hosts;
 pub(crate) mod place;

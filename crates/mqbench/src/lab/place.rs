@@ -1,7 +1,7 @@
 //! Where runs take place: in emulated networks on this machine, or on the hosts of a testbed.
 
 use super::{
-    here::{self, Energy},
+    here::{self, EnergySource},
     machine,
     work::Work,
 };
@@ -12,7 +12,7 @@ use crate::campaign::{cell::Cell, keep::Keep, record::Outcome};
 pub(crate) enum Place {
     /// On this machine, each in a network of its own.
     Here {
-        energy: Energy,
+        energy: EnergySource,
         /// What is kept of each run.
         keep: Vec<Keep>,
     },
@@ -38,12 +38,12 @@ impl Place {
     pub(super) fn at_once(&self) -> usize {
         match self {
             Self::Here {
-                energy: Energy::Modelled(_),
+                energy: EnergySource::Model(_),
                 ..
             } => machine::processes(),
             // A meter has one probe.
             Self::Here {
-                energy: Energy::Measured(_),
+                energy: EnergySource::Meter(_),
                 ..
             } => 1,
             #[cfg(target_os = "linux")]

@@ -13,9 +13,9 @@ use super::{
     PATIENCE,
     brokers::{self, Brokers},
     contention::Contention,
-    energy::Modelled,
+    energy_model::EnergyModel,
     findings::{Findings, count},
-    metered, storm,
+    metered_energy, storm,
     work::Order,
 };
 use crate::{
@@ -159,7 +159,7 @@ impl Bench<'_> {
         } else {
             e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         };
-        let modelled = self.modelled();
+        let energy_model = self.energy_model();
         let uplink = self.testbed.uplink();
         let clock = Clock::start();
         let origin_ns = clock.origin_ns();
@@ -194,8 +194,9 @@ impl Bench<'_> {
                 .note(moment.warning(self.cell.interval_ns));
         }
         let (wire, received) = (outcome.publisher_wire, outcome.counts.received);
-        findings.energy(modelled.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)));
-        let sent = metered::sending(&outcome.samples);
+        findings
+            .energy(energy_model.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)));
+        let sent = metered_energy::sending_window(&outcome.samples);
         findings.so_far.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
@@ -241,7 +242,7 @@ impl Bench<'_> {
             reconnect::Publisher::new(&plan, resumption, mqtt, publisher, id, arrivals)?;
         let mut contention = Contention::new(self.testbed, peers.messages());
         contention.begin();
-        let modelled = self.modelled();
+        let energy_model = self.energy_model();
         let clock = Clock::start();
         let work = publisher.run(clock, |seq| {
             if seq == plan.count {
@@ -254,7 +255,7 @@ impl Bench<'_> {
         let wire = wire.reduce(|a, b| add_wire(&a, &b));
         // No thread keeps a schedule.
         let messages = attempts.len() as u64;
-        findings.energy(modelled.and_then(|one| one.end(wire, Some(0), messages)));
+        findings.energy(energy_model.and_then(|one| one.end(wire, Some(0), messages)));
         let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
         findings.reconnect(&samples)?;
         findings.samples = samples;
@@ -313,9 +314,9 @@ impl Bench<'_> {
     }
 
     /// The model of the run's energy, from now on; `None` without a profile.
-    fn modelled(&self) -> Option<Modelled<'_>> {
+    fn energy_model(&self) -> Option<EnergyModel<'_>> {
         let profile = self.energy_profile?;
-        Modelled::start(self.testbed, profile)
+        EnergyModel::start(self.testbed, profile)
     }
 
     fn plan(&self) -> e2e::Plan {

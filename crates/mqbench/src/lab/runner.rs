@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     campaign::{record::Outcome, store::ResultSet},
-    meter::Journals,
+    meter::JournalFolder,
 };
 
 /// The pause between the starts of two processes: the start is most of a light cell's work.
@@ -159,7 +159,7 @@ pub(crate) async fn run(
         budget: Budget::new(machine::processors()),
         at_once: place.at_once(),
         place: Arc::new(place),
-        journals: Journals::of(set.directory()),
+        journals: JournalFolder::of(set.directory()),
         machine: Machine::new(),
         running: JoinSet::new(),
         disturbed: 0,
@@ -188,7 +188,7 @@ struct Runner {
     /// The most runs at once, whatever their load.
     at_once: usize,
     place: Arc<Place>,
-    journals: Journals,
+    journals: JournalFolder,
     machine: Machine,
     running: JoinSet<Ended>,
     disturbed: usize,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     campaign::{cell::Cell, keep::Files},
-    meter::Journals,
+    meter::JournalFolder,
 };
 
 /// One run that is to be done.
@@ -20,7 +20,7 @@ pub(super) struct Work {
     pub(super) name: String,
     /// About how long it takes.
     pub(super) expected: Duration,
-    pub(super) journals: Journals,
+    pub(super) journals: JournalFolder,
 }
 
 /// The order for one run, which its process (`mqbench cell`) gets.

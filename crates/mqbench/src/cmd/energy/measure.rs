@@ -18,7 +18,7 @@ use super::super::args::duration;
 use crate::{
     clock::nanoseconds,
     {
-        meter::{Instrument, Spec},
+        meter::{MeterSettings, MeterSpec},
         report::{self, energy::Measured},
     },
 };
@@ -35,7 +35,7 @@ pub(super) struct Args {
         default_value = "model",
         help = "The meter: model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT], csv:FILE"
     )]
-    meter: Spec,
+    meter: MeterSpec,
     /// For how long, unless there is a command
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     time: Option<Duration>,
@@ -63,7 +63,7 @@ struct InstrumentArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range
-    #[arg(long, value_name = "AMPERE", default_value_t = Instrument::AMPS)]
+    #[arg(long, value_name = "AMPERE", default_value_t = MeterSettings::AMPS)]
     amps: f64,
     /// The supply's voltage, for a multimeter or a file that has the current alone
     #[arg(long, value_name = "VOLT")]
@@ -74,8 +74,8 @@ struct InstrumentArgs {
 }
 
 impl InstrumentArgs {
-    fn get(&self) -> Instrument {
-        Instrument {
+    fn get(&self) -> MeterSettings {
+        MeterSettings {
             interval: self.interval,
             aperture: self.aperture,
             amps: Some(self.amps),
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (Some(time), _) => Work::Wait(time),
         (None, [program, arguments @ ..]) => Work::Command(program, arguments),
         (None, []) => {
-            let Spec::Csv(file) = &args.meter else {
+            let MeterSpec::Csv(file) = &args.meter else {
                 bail!("say for how long (--for 10s), or a command behind --");
             };
             ensure!(args.runs.is_none(), "--runs needs --for or a command");
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let origin = Instant::now();
     meter.start(origin)?;
-    instrument.tell(&args.meter, meter.as_ref());
+    instrument.print_advice(&args.meter, meter.as_ref());
     let before = counters(args)?;
     let began = origin.elapsed();
     let done = work.run();

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::Crew;
 use crate::{
     hosts::Machine,
-    lab::{findings::Findings, metered::Sending},
+    lab::{findings::Findings, metered_energy::SendingWindow},
 };
 
 /// How often clocks are compared before a run, and after it.
@@ -75,10 +75,14 @@ impl Crew<'_> {
     }
 
     /// Converts a window of a host's clock to this machine's clock.
-    pub(super) fn seen_here(&self, host: &Machine, window: Window) -> anyhow::Result<Sending> {
+    pub(super) fn seen_here(
+        &self,
+        host: &Machine,
+        window: Window,
+    ) -> anyhow::Result<SendingWindow> {
         let relation = Relation::between(&[self.compared(host)?], &host.name, OWN)?;
         let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
-        Ok(Sending {
+        Ok(SendingWindow {
             window: Window::new(from.at_ns, to.at_ns),
             uncertainty_ns: from.uncertainty_ns.max(to.uncertainty_ns),
         })

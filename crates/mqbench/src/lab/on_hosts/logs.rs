@@ -7,7 +7,7 @@ use mq_measure::{Counts, LastSendEstimator, Samples, clock::Relation, log, sched
 
 use crate::{
     campaign::{cell::Cell, pattern::Pattern},
-    lab::{findings::Findings, metered},
+    lab::{findings::Findings, metered_energy},
     units::ms,
 };
 
@@ -61,7 +61,8 @@ pub(super) fn evaluate(
             findings.flow(cell, &joined.samples);
             // Samples are on the subscriber's clock and give the length of the window; its beginning is on the
             // publisher's clock.
-            let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
+            let lasted =
+                metered_energy::sending_window(&joined.samples).map(|window| window.duration_ns());
             let began = sent.iter().map(|record| record.intended_ns).min();
             findings.so_far.sending = began
                 .zip(lasted)

@@ -7,14 +7,14 @@ use crate::{
     campaign::pattern::Pattern,
     hosts::{Machine, Remote},
     lab::work::Work,
-    meter::{self, Taken},
+    meter::{self, MeterRecording},
 };
 
 /// The meter of a run.
 pub(super) enum Metering {
     None,
     /// Read by this program.
-    Here(meter::Running),
+    Here(meter::RunningMeter),
     /// Read on the host.
     There(Box<Remote>),
 }
@@ -29,21 +29,23 @@ impl Crew<'_> {
     /// Starts the publisher's meter, if it has one. Only a schedule has a time to send all packets.
     pub(super) async fn start_meter(&self) -> anyhow::Result<Metering> {
         let host = self.place.publisher;
-        let probe = host.probe();
-        let Some(probe) = probe.filter(|_| self.work.cell.pattern == Pattern::Periodic) else {
+        let configured_meter = host.configured_meter();
+        let Some(configured_meter) =
+            configured_meter.filter(|_| self.work.cell.pattern == Pattern::Periodic)
+        else {
             return Ok(Metering::None);
         };
-        if probe.spec.is_apart() {
+        if configured_meter.spec.is_apart() {
             let Work {
                 expected,
                 journals,
                 name,
                 ..
             } = self.work;
-            let running = probe.start(*expected, journals, name).await?;
+            let running = configured_meter.start(*expected, journals, name).await?;
             return Ok(Metering::Here(running));
         }
-        let meter = format!("--meter={}", probe.spec);
+        let meter = format!("--meter={}", configured_meter.spec);
         let arguments = ["energy", "record", "--announce", &meter].map(str::to_owned);
         let mut remote = self.ssh.start(host, &arguments, false)?;
         remote.ready().await?;
@@ -55,7 +57,7 @@ impl Crew<'_> {
 pub(super) async fn stop_meter(
     metering: Metering,
     host: &Machine,
-) -> anyhow::Result<Option<(Taken, ReadBy)>> {
+) -> anyhow::Result<Option<(MeterRecording, ReadBy)>> {
     match metering {
         Metering::None => Ok(None),
         Metering::Here(running) => Ok(Some((running.stopped().await?, ReadBy::Controller))),

@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use anyhow::Context as _;
 use mq_measure::{clock::Exchange, manifest::LinkContext, validity};
 
-use super::{findings::Findings, metered::Sending, placement::Placement, work::Work};
+use super::{findings::Findings, metered_energy::SendingWindow, placement::Placement, work::Work};
 use crate::{
     campaign::{cell::Cell, record::Outcome},
     clock::{WallClock, chrony::error_bound_ns},
@@ -28,7 +28,7 @@ use crate::{
         Hosts, Machine, Presence, Remote, Ssh,
         check::{reachable, ready},
     },
-    meter::Taken,
+    meter::MeterRecording,
 };
 use clocks::COMPARISONS;
 use logs::evaluate;
@@ -74,7 +74,7 @@ impl Testbed {
             there.context("a run was cut off, `mqbench campaign resume` goes on")?;
         }
         if let Some((taken, sending)) = energy {
-            taken.give(&mut outcome, sending);
+            taken.set_energy(&mut outcome, sending);
         }
         Ok(outcome)
     }
@@ -84,7 +84,7 @@ impl Testbed {
         work: &Work,
         place: &Placement<'_>,
         findings: &mut Findings,
-    ) -> anyhow::Result<Option<(Taken, Sending)>> {
+    ) -> anyhow::Result<Option<(MeterRecording, SendingWindow)>> {
         let mut crew = Crew::gather(&self.ssh, work, place).await?;
         for (host, present) in &crew.present {
             let found = present.report.context.emulated.as_deref();
@@ -184,7 +184,7 @@ impl<'a> Crew<'a> {
     async fn measure(
         &mut self,
         findings: &mut Findings,
-    ) -> anyhow::Result<Option<(Taken, Sending)>> {
+    ) -> anyhow::Result<Option<(MeterRecording, SendingWindow)>> {
         let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
         let address = self.start_broker().await?;
         self.start_links().await?;
@@ -203,7 +203,7 @@ impl<'a> Crew<'a> {
             return Ok(None);
         };
         let sending = match by {
-            ReadBy::Host => Sending {
+            ReadBy::Host => SendingWindow {
                 window,
                 uncertainty_ns: 0,
             },

@@ -5,12 +5,12 @@ use mq_measure::{Samples, Warning};
 
 use crate::{
     campaign::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, Outcome, Reading},
-    meter::Taken,
+    meter::MeterRecording,
 };
 
 /// When messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SendingWindow {
     /// Since 1970.
     pub(crate) window: Window,
     /// How far both ends may be off.
@@ -19,21 +19,21 @@ pub(crate) struct Sending {
 
 /// The time from the first message's turn until the last message arrived, or was sent. This is S22's time to
 /// send all packets (§5.2), with retransmissions. `None` if nothing was sent.
-pub(crate) fn sending(samples: &Samples) -> Option<Window> {
+pub(crate) fn sending_window(samples: &Samples) -> Option<Window> {
     let first = samples.0.iter().map(|sample| sample.intended_ns).min()?;
     let last = samples.0.iter();
     let last = last.map(|sample| sample.received_ns.unwrap_or(0).max(sample.sent_ns));
     Some(Window::new(first, last.max()?))
 }
 
-impl Taken {
+impl MeterRecording {
     /// Sets a run's energy to that of the time in which it sent.
-    pub(crate) fn give(&self, outcome: &mut Outcome, sending: Sending) {
+    pub(crate) fn set_energy(&self, outcome: &mut Outcome, sending_window: SendingWindow) {
         for metric in ENERGY_METRICS.into_iter().chain(MODEL_ENERGY_METRICS) {
             outcome.metrics.remove(metric);
         }
         let since = |ns: u64| ns.saturating_sub(self.origin_ns);
-        let window = sending.window;
+        let window = sending_window.window;
         let window = Window::new(since(window.from_ns), since(window.to_ns));
         let energy = self.recording.energy(window);
         if energy.gaps.is_empty() {
@@ -58,8 +58,8 @@ impl Taken {
         outcome.energy_meter = Some(self.meter.clone());
         outcome.energy_reading = Some(Reading {
             scope: self.scope.clone(),
-            window: sending.window,
-            uncertainty_ns: self.recording.uncertainty_ns + sending.uncertainty_ns,
+            window: sending_window.window,
+            uncertainty_ns: self.recording.uncertainty_ns + sending_window.uncertainty_ns,
             journal: self.journal.clone(),
             notes: self.recording.notes.clone(),
         });
@@ -73,12 +73,12 @@ mod tests {
     use super::*;
 
     /// 2 W from the origin on, for a second, with a hole in it or not.
-    fn taken(has_hole: bool) -> Taken {
+    fn taken(has_hole: bool) -> MeterRecording {
         let mut trace = Trace::new(20_000_000);
         for at in (0..=100).filter(|at| !has_hole || !(40..60).contains(at)) {
             trace.push(at * 10_000_000, 2e6);
         }
-        Taken {
+        MeterRecording {
             meter: "dmm:10.0.0.9".to_owned(),
             scope: "the current".to_owned(),
             journal: Some("some-1.csv".to_owned()),
@@ -103,8 +103,8 @@ mod tests {
         outcome
     }
 
-    fn sending() -> Sending {
-        Sending {
+    fn sending_window() -> SendingWindow {
+        SendingWindow {
             window: Window::new(1_000_250_000_000, 1_000_750_000_000),
             uncertainty_ns: 7,
         }
@@ -115,8 +115,8 @@ mod tests {
         let mut outcome = modelled();
         // Through the JSON in which another host hands it over.
         let text = serde_json::to_string(&taken(false)).unwrap();
-        let taken: Taken = serde_json::from_str(&text).unwrap();
-        taken.give(&mut outcome, sending());
+        let taken: MeterRecording = serde_json::from_str(&text).unwrap();
+        taken.set_energy(&mut outcome, sending_window());
         for (metric, right) in ENERGY_METRICS.into_iter().zip([1.0, 2.0, 100_000.0]) {
             let found = outcome.metrics[metric];
             assert!((found - right).abs() < 1e-9 * right, "{metric}: {found}");
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_run_with_gaps_has_no_energy_and_not_the_models_either() {
         let mut outcome = modelled();
-        taken(true).give(&mut outcome, sending());
+        taken(true).set_energy(&mut outcome, sending_window());
         assert!(outcome.metrics.is_empty(), "{outcome:?}");
         assert!(matches!(
             outcome.warnings[..],

@@ -16,17 +16,17 @@ use mq_measure::{process::ProcessMeter, result::WireUse};
 use crate::{clock::nanoseconds, testbed::Testbed};
 
 /// The model at work, from the start of the schedule.
-pub(super) struct Modelled<'a> {
+pub(super) struct EnergyModel<'a> {
     testbed: &'a Testbed,
     profile: Profile,
     process: ProcessMeter,
     began: Instant,
-    before: Emulated,
+    before: EmulatorCounts,
 }
 
 /// The emulator's counts at the start.
 #[derive(Clone, Copy, Debug)]
-struct Emulated {
+struct EmulatorCounts {
     cpu_ns: u64,
     sent: u64,
     received: u64,
@@ -34,7 +34,7 @@ struct Emulated {
 
 /// The result of the model.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Energy {
+pub(super) struct ModelledEnergy {
     pub(super) joules: f64,
     pub(super) power_w: f64,
     /// What the work adds to the board's idle power, which is nine tenths of it and more.
@@ -47,7 +47,7 @@ pub(super) struct Energy {
     pub(super) meter: String,
 }
 
-impl Emulated {
+impl EmulatorCounts {
     /// `None` on a shared channel, which does not count by the receiver.
     fn of(testbed: &Testbed) -> Option<Self> {
         let (sent, received) = testbed.publisher_packets();
@@ -59,7 +59,7 @@ impl Emulated {
     }
 }
 
-impl<'a> Modelled<'a> {
+impl<'a> EnergyModel<'a> {
     /// Starts the model; `None` if packets or CPU time are not known.
     pub(super) fn start(testbed: &'a Testbed, profile: &str) -> Option<Self> {
         Some(Self {
@@ -67,7 +67,7 @@ impl<'a> Modelled<'a> {
             profile: Profile::load(profile).ok()?,
             process: ProcessMeter::start_own().ok()?,
             began: Instant::now(),
-            before: Emulated::of(testbed)?,
+            before: EmulatorCounts::of(testbed)?,
         })
     }
 
@@ -78,11 +78,11 @@ impl<'a> Modelled<'a> {
         wire: Option<WireUse>,
         pacing_cpu_ns: Option<u64>,
         delivered: u64,
-    ) -> Option<Energy> {
+    ) -> Option<ModelledEnergy> {
         let elapsed_ns = nanoseconds(self.began.elapsed());
-        let after = Emulated::of(self.testbed)?;
+        let after = EmulatorCounts::of(self.testbed)?;
         let wire = wire?;
-        let used = Used {
+        let used = CpuTimes {
             process: self.process.read().ok()?.cpu.total_ns,
             emulator: after.cpu_ns.saturating_sub(self.before.cpu_ns),
             pacing: pacing_cpu_ns?,
@@ -106,13 +106,13 @@ impl<'a> Modelled<'a> {
 
 /// CPU time of this process, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Used {
+struct CpuTimes {
     process: u64,
     emulator: u64,
     pacing: u64,
 }
 
-impl Used {
+impl CpuTimes {
     /// The publisher's share, on its board.
     fn publisher_ns(self, factor: f64) -> u64 {
         let others = self.emulator.saturating_add(self.pacing);
@@ -122,12 +122,12 @@ impl Used {
     }
 }
 
-fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<Energy> {
+fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<ModelledEnergy> {
     let energy_uj = profile.energy_uj(activity);
     let above_idle_uj = profile.energy_above_idle_uj(activity);
     #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
     let each = |uj: f64| (delivered > 0).then(|| uj / delivered as f64);
-    Some(Energy {
+    Some(ModelledEnergy {
         joules: energy_uj / 1e6,
         power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,
         above_idle_w: average_power_uw(above_idle_uj, activity.elapsed_ns)? / 1e6,
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn a_publishers_cpu_time_is_half_of_the_clients() {
-        let used = Used {
+        let used = CpuTimes {
             process: 1_000,
             emulator: 300,
             pacing: 100,
         };
         assert_eq!(used.publisher_ns(1.0), 300);
         assert_eq!(used.publisher_ns(6.0), 1_800);
-        let idle = Used {
+        let idle = CpuTimes {
             process: 10,
             ..used
         };

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use mq_energy::{Basis, Meter, Note, Recording};
 use serde::{Deserialize, Serialize};
 
-use super::{Instrument, Spec};
+use super::{MeterSettings, MeterSpec};
 use crate::clock::WallClock;
 
 /// How long a multimeter may take to identify itself.
@@ -25,17 +25,17 @@ const SPARE: Duration = Duration::from_mins(10);
 
 /// A meter with its settings.
 #[derive(Clone, Debug)]
-pub(crate) struct Probe {
-    pub(crate) spec: Spec,
-    pub(crate) instrument: Instrument,
+pub(crate) struct ConfiguredMeter {
+    pub(crate) spec: MeterSpec,
+    pub(crate) settings: MeterSettings,
 }
 
 /// The folder of journals, in the directory of the results.
 #[derive(Clone, Debug)]
-pub(crate) struct Journals(PathBuf);
+pub(crate) struct JournalFolder(PathBuf);
 
 /// A running meter.
-pub(crate) struct Running {
+pub(crate) struct RunningMeter {
     meter: Box<dyn Meter>,
     /// The zero of the recording's times, since 1970.
     origin_ns: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Running {
 /// The recording of a meter while a run lasted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Taken {
+pub(crate) struct MeterRecording {
     /// The meter's name, as the command line takes it.
     pub(crate) meter: String,
     pub(crate) scope: String,
@@ -54,7 +54,7 @@ pub(crate) struct Taken {
     pub(crate) recording: Recording,
 }
 
-impl Journals {
+impl JournalFolder {
     /// The journals of a result set.
     pub(crate) fn of(directory: &Path) -> Self {
         Self(directory.join("meters"))
@@ -69,11 +69,11 @@ impl Journals {
     }
 }
 
-impl Probe {
+impl ConfiguredMeter {
     /// Makes sure that a multimeter answers; other meters are not asked.
     #[cfg(target_os = "linux")]
     pub(crate) async fn answers(&self) -> anyhow::Result<()> {
-        if let Spec::Dmm(address) = self.spec.clone() {
+        if let MeterSpec::Dmm(address) = self.spec.clone() {
             let identify = move || mq_energy::dmm::Dmm::identify(&address, ANSWER);
             let found = tokio::task::spawn_blocking(identify).await;
             found.context("the meter's thread failed")??;
@@ -85,21 +85,21 @@ impl Probe {
     pub(crate) async fn start(
         &self,
         expected: Duration,
-        journals: &Journals,
+        journals: &JournalFolder,
         run: &str,
-    ) -> anyhow::Result<Running> {
+    ) -> anyhow::Result<RunningMeter> {
         let journal = journals.next(run)?;
         let longest = expected + SPARE;
-        let instrument = self.instrument.of_run(&self.spec, expected, journal);
+        let settings = self.settings.for_run(&self.spec, expected, journal);
         let spec = self.spec.clone();
-        let start = move || Running::start(instrument.meter(&spec, longest)?);
+        let start = move || RunningMeter::start(settings.meter(&spec, longest)?);
         let started = tokio::task::spawn_blocking(start).await;
         let started = started.context("the meter's thread failed")?;
         started.with_context(|| format!("the meter {}", self.spec))
     }
 }
 
-impl Running {
+impl RunningMeter {
     /// Starts a meter.
     pub(crate) fn start(mut meter: Box<dyn Meter>) -> anyhow::Result<Self> {
         let clock = WallClock::from_env()?;
@@ -112,7 +112,7 @@ impl Running {
     ///
     /// # Errors
     /// If the meter was lost before.
-    pub(crate) fn stop(mut self) -> anyhow::Result<Taken> {
+    pub(crate) fn stop(mut self) -> anyhow::Result<MeterRecording> {
         let recording = self.meter.stop()?;
         for note in &recording.notes {
             if let Note::EndedEarly { reason } = note {
@@ -120,7 +120,7 @@ impl Running {
             }
         }
         let journal = self.meter.journal().and_then(Path::file_name);
-        Ok(Taken {
+        Ok(MeterRecording {
             meter: self.meter.name().to_owned(),
             scope: self.meter.scope().to_owned(),
             journal: journal.map(|name| name.to_string_lossy().into_owned()),
@@ -130,7 +130,7 @@ impl Running {
     }
 
     /// As [`stop`](Self::stop), without blocking other tasks.
-    pub(crate) async fn stopped(self) -> anyhow::Result<Taken> {
+    pub(crate) async fn stopped(self) -> anyhow::Result<MeterRecording> {
         let name = self.meter.name().to_owned();
         let stopped = tokio::task::spawn_blocking(move || self.stop()).await;
         let stopped = stopped.context("the meter's thread failed")?;
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_journal_is_never_written_over() {
         let folder = tempfile::tempdir().unwrap();
-        let journals = Journals::of(folder.path());
+        let journals = JournalFolder::of(folder.path());
         let first = journals.next("some").unwrap();
         assert_eq!(first, folder.path().join("meters/some-1.csv"));
         std::fs::write(&first, "precious").unwrap();
