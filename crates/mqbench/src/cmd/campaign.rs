@@ -15,7 +15,7 @@ use mq_measure::manifest::Manifest;
 use mq_transport::ConnectOptions;
 
 #[cfg(target_os = "linux")]
-use crate::lab::on_hosts::Testbed;
+use crate::lab::remote::RemoteHosts;
 use crate::{
     campaign::{
         file::{Campaign, Extent},
@@ -26,10 +26,10 @@ use crate::{
     clock::nanoseconds,
     hosts::Hosts,
     lab::{
-        here::EnergySource,
-        place::Place,
+        backend::Backend,
+        local::EnergySource,
         plan,
-        queue::{Job, Lacking},
+        queue::{MissingRuns, QueuedRun},
         runner::{self, Progress},
     },
     meter::{self, ConfiguredMeter, MeterSettings, MeterSpec},
@@ -194,8 +194,8 @@ impl OnHosts {
     async fn run(self, set: &mut ResultSet, tell: impl FnMut(Progress)) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(hosts) = &self.hosts {
-            let testbed = Testbed::new(Hosts::load(hosts)?, self.ssh.ssh());
-            return runner::run(set, Place::Hosts(testbed), tell).await;
+            let hosts = RemoteHosts::new(Hosts::load(hosts)?, self.ssh.ssh());
+            return runner::run(set, Backend::Remote(hosts), tell).await;
         }
         let mut had = set.records.iter();
         let had = had.find_map(|record| record.outcome.energy_meter.as_ref());
@@ -219,7 +219,7 @@ impl OnHosts {
             }),
         };
         let keep = self.keep;
-        runner::run(set, Place::Here { energy, keep }, tell).await
+        runner::run(set, Backend::Local { energy, keep }, tell).await
     }
 }
 
@@ -254,14 +254,14 @@ fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
             text.push_str(&on_hosts(campaign, hosts));
         }
     }
-    let jobs = Lacking::of(&campaigns, &[]).jobs;
-    let serial = jobs.iter().map(Job::expected);
+    let runs = MissingRuns::of(&campaigns, &[]).runs;
+    let serial = runs.iter().map(QueuedRun::expected);
     text.push_str(&format!(
         "{} runs, {} of them for several figures; {} one after the other, here at best {} side by side\n",
-        jobs.len(),
-        jobs.iter().filter(|job| job.is_shared()).count(),
+        runs.len(),
+        runs.iter().filter(|run| run.is_shared()).count(),
         minutes(serial.sum()),
-        minutes(runner::at_best(&jobs)),
+        minutes(runner::best_case(&runs)),
     ));
     report::print(&text)
 }
@@ -285,7 +285,7 @@ fn plan_of(campaign: &Campaign) -> String {
 fn on_hosts(campaign: &Campaign, hosts: &Hosts) -> String {
     let mut ways: BTreeMap<String, usize> = BTreeMap::new();
     for one in &campaign.cells {
-        let way = match hosts.place(&one.cell) {
+        let way = match hosts.placement(&one.cell) {
             Ok(placement) => placement.to_string(),
             Err(error) => format!("not on these hosts: {error:#}"),
         };

@@ -9,7 +9,7 @@ use crate::{
     input::Input,
     lab::{
         run_cell,
-        work::{NO_NAMESPACES, Order},
+        run_request::{CellOrder, NO_NAMESPACES},
     },
     report,
     testbed::Testbed,
@@ -17,13 +17,13 @@ use crate::{
 use anyhow::Context as _;
 
 /// Reads the order, and builds its network. Call it before there are threads.
-pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
+pub(crate) fn prepare() -> anyhow::Result<(CellOrder, Testbed)> {
     let mut text = String::new();
     let mut input = std::io::stdin().lock();
     input
         .read_line(&mut text)
         .context("cannot read standard input")?;
-    let order: Order = serde_json::from_str(&text).context("standard input is no cell")?;
+    let order: CellOrder = serde_json::from_str(&text).context("standard input is no cell")?;
     let testbed = run_cell::testbed(&order)?;
     Ok((order, testbed))
 }
@@ -37,7 +37,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Runs the cell, and prints its outcome as JSON.
-pub(crate) async fn run(order: &Order, testbed: &mut Testbed) -> anyhow::Result<()> {
+pub(crate) async fn run(order: &CellOrder, testbed: &mut Testbed) -> anyhow::Result<()> {
     // If the input ends, the campaign is gone, and no program reads the result.
     Input::open(None)?.hold(|_| {})?;
     let outcome = run_cell::run(order, testbed).await?;

@@ -8,7 +8,7 @@ use super::args::duration;
 use crate::{
     hosts::{
         Hosts, Ssh,
-        check::{ask, in_the_way, line},
+        check::{ask, line, problems_of},
         deploy::upgrade,
         report::serve,
         ssh::LEASE,
@@ -98,7 +98,7 @@ async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
         let problems = match ask(ssh, host).await {
             Ok(found) => {
                 report::print(&format!("{}: {}", host.name, line(&found)))?;
-                in_the_way(ssh, &found, host).await
+                problems_of(ssh, &found, host).await
             }
             Err(error) => {
                 in_its_way += 1;
@@ -106,7 +106,7 @@ async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
                 continue;
             }
         };
-        in_its_way += problems.iter().filter(|problem| problem.bars).count();
+        in_its_way += problems.iter().filter(|problem| problem.blocks).count();
         for problem in problems {
             report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
         }

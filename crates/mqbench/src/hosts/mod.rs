@@ -23,6 +23,6 @@ pub(crate) use file::tests;
 pub(crate) use file::{Hosts, Machine, Role};
 #[cfg(target_os = "linux")]
 pub(crate) use {
-    report::Presence,
-    ssh::{Remote, Ssh},
+    report::HostSession,
+    ssh::{RemoteRole, Ssh},
 };

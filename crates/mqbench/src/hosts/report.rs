@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     Machine,
-    ssh::{Remote, Ssh},
+    ssh::{RemoteRole, Ssh},
 };
 use crate::{
     clock::{WallClock, chrony::error_bound_ns, host},
@@ -32,7 +32,7 @@ const CLOCK: &str = "clock";
 /// A host's report on itself. Unknown fields are ignored: a host with a newer program may have more of them, and
 /// its version is to be reported as the problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct HostReport {
     /// The version of the host's program.
     pub(crate) version: String,
     /// The git revision of the program.
@@ -104,8 +104,8 @@ fn json(said: &impl Serialize) -> anyhow::Result<String> {
     Ok(text + "\n")
 }
 
-async fn report(folder: &Path) -> Report {
-    Report {
+async fn report(folder: &Path) -> HostReport {
+    HostReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: this_software("mqbench").revision,
         host: host(),
@@ -155,12 +155,12 @@ fn may_shape() -> bool {
 
 /// The controller's side: a host that takes part in a run.
 #[derive(Debug)]
-pub(crate) struct Presence {
-    remote: Remote,
-    pub(crate) report: Report,
+pub(crate) struct HostSession {
+    remote: RemoteRole,
+    pub(crate) report: HostReport,
 }
 
-impl Presence {
+impl HostSession {
     /// Starts the role on a host, and reads its report.
     pub(crate) async fn of(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
         let mut remote = ssh.start(host, &["host".to_owned()], false)?;

@@ -97,7 +97,7 @@ impl Ssh {
         host: &Machine,
         arguments: &[String],
         by_sudo: bool,
-    ) -> anyhow::Result<Remote> {
+    ) -> anyhow::Result<RemoteRole> {
         let lease = format!("--lease={}ms", self.lease.as_millis());
         let words = std::iter::once(&lease[..]).chain(arguments.iter().map(String::as_str));
         let script = format!("exec {}", mqbench(host, by_sudo, words));
@@ -106,7 +106,7 @@ impl Ssh {
         let (tell, told) = channel(8);
         feeding.spawn(feed(shell.input, told));
         said.spawn(last(shell.errors));
-        Ok(Remote {
+        Ok(RemoteRole {
             name: match arguments {
                 [role, ..] if role != "host" => format!("host {}: its {role}", host.name),
                 _ => format!("host {}", host.name),
@@ -184,7 +184,7 @@ struct Shell {
 
 /// A running role on a host. A drop ends it.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteRole {
     /// The host and the role, for messages.
     name: String,
     child: Child,
@@ -196,7 +196,7 @@ pub(crate) struct Remote {
     said: JoinSet<String>,
 }
 
-impl Remote {
+impl RemoteRole {
     /// Waits until the role announces that it is ready; returns the addresses that it listens at.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
         let found = timeout(START, announced(&mut self.output)).await;

@@ -4,34 +4,34 @@
 //! |---|---|
 //! | `plan` | the order of runs, and how long they take |
 //! | `queue` | the runs that a result set lacks |
-//! | `runner` | runs many of them in a `place` |
-//! | `work` | one run that is to be done, and the order for its process |
-//! | `here`, `run_cell` | a run on this machine, in a process of its own |
+//! | `runner` | runs many of them in a `backend` |
+//! | `run_request` | one run that is to be done, and the order for its process |
+//! | `local`, `run_cell` | a run on this machine, in a process of its own |
 //! | `findings` | the results of a run, until they are its outcome |
 //! | `brokers` | the brokers of such a run |
 //! | `storm` | a run in which the broker is restarted |
 //! | `contention` | how full a run's shared channel was |
-//! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
+//! | `remote`, `placement` | a run on real machines, and which machine does what |
 //! | `energy_model`, `metered_energy` | the energy of a run, by a model or by a meter |
-//! | `machine` | how busy this machine is |
+//! | `cpu_monitor` | how busy this machine is |
 
+pub(crate) mod backend;
 mod brokers;
 mod contention;
+mod cpu_monitor;
 mod energy_model;
 mod findings;
-pub(crate) mod here;
-mod machine;
+pub(crate) mod local;
 mod metered_energy;
-#[cfg(target_os = "linux")]
-pub(crate) mod on_hosts;
-pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod queue;
+#[cfg(target_os = "linux")]
+pub(crate) mod remote;
 pub(crate) mod run_cell;
+pub(crate) mod run_request;
 pub(crate) mod runner;
 mod storm;
-pub(crate) mod work;
 
 use std::time::Duration;
 

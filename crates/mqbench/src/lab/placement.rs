@@ -20,17 +20,17 @@ pub(crate) struct Placement<'a> {
     pub(crate) publisher: &'a Machine,
     pub(crate) subscriber: &'a Machine,
     /// The interfaces to be shaped. A kernel shapes packets that leave a host.
-    pub(crate) shaped: Vec<Shaped<'a>>,
+    pub(crate) shaped: Vec<ShapedInterface<'a>>,
 }
 
 /// A direction of a link, on the interface that its packets leave by.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Shaped<'a> {
+pub(crate) struct ShapedInterface<'a> {
     pub(crate) host: &'a Machine,
     /// The link's name, with its changes.
     pub(crate) link: String,
     /// Which of its directions.
-    pub(crate) way: Way,
+    pub(crate) way: TrafficDirection,
     direction: Direction,
 }
 
@@ -39,7 +39,7 @@ impl Hosts {
     ///
     /// # Errors
     /// The reason if these hosts cannot run the cell.
-    pub(crate) fn place(&self, cell: &Cell) -> anyhow::Result<Placement<'_>> {
+    pub(crate) fn placement(&self, cell: &Cell) -> anyhow::Result<Placement<'_>> {
         if cell.medium.is_some() {
             bail!("a shared channel is emulated on one machine only");
         }
@@ -64,8 +64,8 @@ impl Hosts {
         let mut shaped = Vec::new();
         for (client, link) in [publisher, subscriber].into_iter().zip(cell.links()) {
             if let Some(link) = link {
-                shape(&mut shaped, client, &link, Way::Up)?;
-                shape(&mut shaped, broker, &link, Way::Down)?;
+                shape(&mut shaped, client, &link, TrafficDirection::Up)?;
+                shape(&mut shaped, broker, &link, TrafficDirection::Down)?;
             }
         }
         Ok(Placement {
@@ -80,14 +80,14 @@ impl Hosts {
 /// A direction of a link, as [`Link`] has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Way {
+pub(crate) enum TrafficDirection {
     /// From the clients to the broker
     Up,
     /// From the broker to the clients
     Down,
 }
 
-impl Way {
+impl TrafficDirection {
     /// As the command line and the link's file have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -107,10 +107,10 @@ impl Way {
 
 /// Adds the shape of packets that leave a host, which has one interface.
 fn shape<'a>(
-    shaped: &mut Vec<Shaped<'a>>,
+    shaped: &mut Vec<ShapedInterface<'a>>,
     host: &'a Machine,
     link: &str,
-    way: Way,
+    way: TrafficDirection,
 ) -> anyhow::Result<()> {
     let direction = way.of(Link::load(link)?);
     let other = shaped.iter().find(|shaped| shaped.host == host);
@@ -122,7 +122,7 @@ fn shape<'a>(
             host.interface
         ),
         None if direction == Direction::default() => {}
-        None => shaped.push(Shaped {
+        None => shaped.push(ShapedInterface {
             host,
             link: link.to_owned(),
             way,
@@ -175,7 +175,7 @@ impl fmt::Display for Placement<'_> {
         if shaped.is_empty() {
             return write!(f, "nothing shaped");
         }
-        for (number, Shaped { host, .. }) in shaped.iter().enumerate() {
+        for (number, ShapedInterface { host, .. }) in shaped.iter().enumerate() {
             let before = if number == 0 { "shaped: " } else { ", " };
             write!(f, "{before}{} of {}", host.interface, host.name)?;
         }
@@ -201,7 +201,7 @@ mod tests {
     fn a_direction_is_shaped_where_its_packets_leave_a_host() {
         let hosts = Hosts::parse(THREE).unwrap();
         let shaped = |cell: &Cell| -> Vec<String> {
-            let placement = hosts.place(cell).unwrap();
+            let placement = hosts.placement(cell).unwrap();
             assert_eq!(placement.broker.name, "hub");
             let shaped = placement.shaped.iter();
             shaped.map(|one| one.host.name.clone()).collect()
@@ -217,7 +217,7 @@ mod tests {
         );
         let one_host = cell(Topology::Shared, "w20/wifi", None);
         assert_eq!(shaped(&one_host), ["pi-1", "hub"]);
-        assert_eq!(hosts.place(&one_host).unwrap().subscriber.name, "pi-1");
+        assert_eq!(hosts.placement(&one_host).unwrap().subscriber.name, "pi-1");
         assert_eq!(shaped(&Cell::default()), [""; 0]);
     }
 
@@ -243,7 +243,7 @@ mod tests {
             (wired, "two interfaces"),
             (storm, "restarts its broker"),
         ] {
-            let error = hosts.place(&cell).unwrap_err().to_string();
+            let error = hosts.placement(&cell).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mq_measure::stats::SplitMix64;
 use mq_netem::Link;
 
-use super::machine;
+use super::cpu_monitor;
 use crate::{
     campaign::{cell::Cell, file::Campaign, pattern::Pattern},
     testbed::Topology,
@@ -13,7 +13,7 @@ use crate::{
 
 /// One run of one cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct PlannedRun {
     /// The index of the campaign's cell.
     pub(crate) cell: usize,
     pub(crate) repetition: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Turn {
 
 /// All runs of a campaign. Each repetition is a block of all cells in a random order of its own, so that drift
 /// of the machine affects all levels alike.
-pub(crate) fn turns(campaign: &Campaign) -> Vec<Turn> {
+pub(crate) fn planned_runs(campaign: &Campaign) -> Vec<PlannedRun> {
     let mut random = SplitMix64::new(campaign.seed);
     let mut all = Vec::new();
     for repetition in 0..campaign.repetitions {
@@ -30,15 +30,19 @@ pub(crate) fn turns(campaign: &Campaign) -> Vec<Turn> {
         for last in (1..block.len()).rev() {
             block.swap(last, random.index(last + 1));
         }
-        all.extend(block.into_iter().map(|cell| Turn { cell, repetition }));
+        all.extend(
+            block
+                .into_iter()
+                .map(|cell| PlannedRun { cell, repetition }),
+        );
     }
     all
 }
 
 /// The seed of a run. Each run has a seed of its own, which is the same in every campaign with this campaign
 /// seed.
-pub(crate) fn seed(campaign: &Campaign, turn: Turn) -> u64 {
-    let cell = &campaign.cells[turn.cell].cell;
+pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
+    let cell = &campaign.cells[run.cell].cell;
     let words = serde_json::to_vec(cell).expect("a cell is text and numbers");
     let mut random = SplitMix64::new(campaign.seed);
     let of_cell = words.chunks(8).fold(random.next_u64(), |seed, chunk| {
@@ -47,7 +51,7 @@ pub(crate) fn seed(campaign: &Campaign, turn: Turn) -> u64 {
         SplitMix64::new(seed ^ u64::from_le_bytes(word)).next_u64()
     });
     let mut random = SplitMix64::new(of_cell);
-    (0..=turn.repetition).fold(0, |_, _| random.next_u64())
+    (0..=run.repetition).fold(0, |_, _| random.next_u64())
 }
 
 /// About how long a run of each of its cells takes.
@@ -64,13 +68,13 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     // Measured with 10,000 devices on two busy processors, 2 (TLS) to 5 ms (QUIC) each: connect, lose the broker,
     // come back, leave.
     const DEVICE: Duration = Duration::from_millis(4);
-    let turns = cell.messages.div_ceil(cell.burst.get().into());
-    let messages = u32::try_from(turns).unwrap_or(u32::MAX);
-    let Times {
+    let planned_runs = cell.messages.div_ceil(cell.burst.get().into());
+    let messages = u32::try_from(planned_runs).unwrap_or(u32::MAX);
+    let LinkTimes {
         publisher,
         subscriber,
         losses,
-    } = times(cell);
+    } = link_times(cell);
     let (beside, one) = match cell.pattern {
         Pattern::Periodic | Pattern::JobResult => (START, cell.interval()),
         // Every message goes one way.
@@ -103,7 +107,7 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const CONNECTION: f64 = 0.005;
     if cell.pattern.saturates_processors() {
         #[expect(clippy::cast_precision_loss, reason = "a few processors")]
-        return machine::processors() as f64;
+        return cpu_monitor::processors() as f64;
     }
     let message = match cell.pattern {
         Pattern::Reconnect | Pattern::Connect => CONNECTION,
@@ -117,7 +121,7 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
 }
 
 /// What a cell's links add to its work.
-struct Times {
+struct LinkTimes {
     /// The round trip from the publisher to the broker.
     publisher: Duration,
     /// The round trip from the broker to the subscriber.
@@ -126,7 +130,7 @@ struct Times {
     losses: Duration,
 }
 
-fn times(cell: &Cell) -> Times {
+fn link_times(cell: &Cell) -> LinkTimes {
     let link = |name: Option<String>| {
         name.and_then(|name| Link::load(&name).ok())
             .unwrap_or_default()
@@ -159,7 +163,7 @@ fn times(cell: &Cell) -> Times {
     let round_trip = |link: &Link| link.up.delay + link.down.delay;
     let (publisher, subscriber) = (round_trip(&publisher), round_trip(&subscriber));
     let publisher = publisher + uplinks.iter().map(round_trip).sum::<Duration>();
-    Times {
+    LinkTimes {
         publisher,
         subscriber,
         losses: (first_timeout(cell) + publisher + subscriber).mul_f64(lost),
@@ -205,27 +209,27 @@ mod tests {
     #[test]
     fn each_block_has_every_cell_once_in_an_order_of_its_own() {
         let campaign = campaign();
-        let all = turns(&campaign);
+        let all = planned_runs(&campaign);
         assert_eq!(all.len(), 12 * 20);
         let blocks: Vec<_> = all.chunks(12).collect();
         for (number, block) in (0..).zip(&blocks) {
-            let cells: BTreeSet<_> = block.iter().map(|turn| turn.cell).collect();
+            let cells: BTreeSet<_> = block.iter().map(|run| run.cell).collect();
             assert_eq!(cells, (0..12).collect());
-            assert!(block.iter().all(|turn| turn.repetition == number));
+            assert!(block.iter().all(|run| run.repetition == number));
         }
         let orders: HashSet<Vec<_>> = blocks
             .iter()
-            .map(|block| block.iter().map(|turn| turn.cell).collect())
+            .map(|block| block.iter().map(|run| run.cell).collect())
             .collect();
         assert_eq!(orders.len(), 20);
-        assert_eq!(turns(&campaign), all);
+        assert_eq!(planned_runs(&campaign), all);
     }
 
     #[test]
     fn seeds_are_of_their_own_and_stay() {
         let campaign = campaign();
-        let all = turns(&campaign);
-        let seeds: HashSet<_> = all.iter().map(|turn| seed(&campaign, *turn)).collect();
+        let all = planned_runs(&campaign);
+        let seeds: HashSet<_> = all.iter().map(|run| seed(&campaign, *run)).collect();
         assert_eq!(seeds.len(), all.len());
         assert_eq!(seed(&campaign, all[5]), seed(&campaign, all[5]));
     }
@@ -288,9 +292,9 @@ mod tests {
 
     /// The wall time, and the time of one run after the other.
     fn estimate(campaign: &Campaign) -> (Duration, Duration) {
-        let runs = turns(campaign).into_iter();
+        let runs = planned_runs(campaign).into_iter();
         let runs: Vec<_> = runs
-            .map(|turn| expected(&campaign.cells[turn.cell].cell))
+            .map(|run| expected(&campaign.cells[run.cell].cell))
             .collect();
         let serial: Duration = runs.iter().sum();
         let longest = runs.iter().max().copied().unwrap_or_default();

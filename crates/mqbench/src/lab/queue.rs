@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::plan::{self, Turn};
+use super::plan::{self, PlannedRun};
 use crate::campaign::{
     cell::Cell,
     file::{Campaign, Combination},
@@ -22,9 +22,9 @@ const ATTEMPTS: u32 = 3;
 
 /// A run that is to be done.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Job {
+pub(crate) struct QueuedRun {
     /// The campaigns that want it; at least one.
-    wanted_by: Vec<Place>,
+    wanted_by: Vec<RunOfCampaign>,
     /// The attempt, from 1.
     attempt: u32,
     /// The seed of the first attempt.
@@ -33,18 +33,18 @@ pub(crate) struct Job {
     load: f64,
 }
 
-/// The place of a run in a campaign.
+/// A run of one campaign of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct RunOfCampaign {
     /// The index of the set's campaign.
     campaign: usize,
-    turn: Turn,
+    planned: PlannedRun,
 }
 
-impl Job {
+impl QueuedRun {
     pub(crate) fn cell<'a>(&self, campaigns: &'a [Campaign]) -> &'a Cell {
-        let Place { campaign, turn } = self.wanted_by[0];
-        &campaigns[campaign].cells[turn.cell].cell
+        let RunOfCampaign { campaign, planned } = self.wanted_by[0];
+        &campaigns[campaign].cells[planned.cell].cell
     }
 
     /// About how long it takes.
@@ -83,19 +83,20 @@ impl Job {
 
     /// The record of its outcome, for each campaign that wants it.
     pub(super) fn records(&self, campaigns: &[Campaign], outcome: &Outcome) -> Vec<Record> {
-        let record = |place: &Place| place.record(campaigns, self.attempt, self.seed(), outcome);
+        let record =
+            |run: &RunOfCampaign| run.record(campaigns, self.attempt, self.seed(), outcome);
         self.wanted_by.iter().map(record).collect()
     }
 }
 
-impl Place {
+impl RunOfCampaign {
     fn record(&self, campaigns: &[Campaign], attempt: u32, seed: u64, outcome: &Outcome) -> Record {
         let campaign = &campaigns[self.campaign];
-        let combination = &campaign.cells[self.turn.cell];
+        let combination = &campaign.cells[self.planned.cell];
         Record {
             campaign: campaign.name.clone(),
             levels: combination.levels.clone(),
-            repetition: self.turn.repetition,
+            repetition: self.planned.repetition,
             attempt,
             seed,
             cell: combination.cell.clone(),
@@ -106,17 +107,17 @@ impl Place {
 
 /// The runs and records that a set lacks.
 #[derive(Debug)]
-pub(crate) struct Lacking {
+pub(crate) struct MissingRuns {
     /// Runs to be done. Campaigns with the longest cells come first, so that short cells fill the gaps at the
     /// end.
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) runs: VecDeque<QueuedRun>,
     /// Records that one campaign has, and another lacks.
-    pub(crate) copies: Vec<Record>,
+    pub(crate) copied_records: Vec<Record>,
     /// The number of runs of these campaigns.
-    pub(crate) all: usize,
+    pub(crate) total: usize,
 }
 
-impl Lacking {
+impl MissingRuns {
     /// What these campaigns lack, given these records.
     pub(crate) fn of(campaigns: &[Campaign], records: &[Record]) -> Self {
         let mut finished = HashMap::new();
@@ -129,62 +130,63 @@ impl Lacking {
                 finished.insert(key, record);
             }
         }
-        let mut runs: Vec<(Job, Option<&Record>)> = Vec::new();
+        let mut runs: Vec<(QueuedRun, Option<&Record>)> = Vec::new();
         // Records that other campaigns lack.
         let mut without = Vec::new();
         let mut known = HashMap::new();
         let expected: Vec<Vec<_>> = campaigns.iter().map(plan::durations).collect();
-        for place in places(campaigns, &expected) {
-            let campaign = &campaigns[place.campaign];
-            let seed = plan::seed(campaign, place.turn);
-            let Combination { levels, cell } = &campaign.cells[place.turn.cell];
-            let expected = expected[place.campaign][place.turn.cell];
-            let key = (&campaign.name, levels, place.turn.repetition);
+        for wanted in all_runs(campaigns, &expected) {
+            let RunOfCampaign { campaign, planned } = wanted;
+            let expected = expected[campaign][planned.cell];
+            let campaign = &campaigns[campaign];
+            let seed = plan::seed(campaign, planned);
+            let Combination { levels, cell } = &campaign.cells[planned.cell];
+            let key = (&campaign.name, levels, planned.repetition);
             let number = *known.entry(seed).or_insert_with(|| {
-                let job = Job {
+                let run = QueuedRun {
                     wanted_by: Vec::new(),
                     attempt: 1,
                     seed,
                     expected,
                     load: plan::load(cell, expected),
                 };
-                runs.push((job, None));
+                runs.push((run, None));
                 runs.len() - 1
             });
-            let (job, found) = &mut runs[number];
+            let (run, found) = &mut runs[number];
             if let Some(record) = finished.get(&key) {
                 *found = Some(record);
                 continue;
             }
-            without.push((number, place));
-            job.wanted_by.push(place);
+            without.push((number, wanted));
+            run.wanted_by.push(wanted);
             let tried = attempts.get(&key).copied().unwrap_or_default();
-            job.attempt = job.attempt.max(tried + 1);
+            run.attempt = run.attempt.max(tried + 1);
         }
-        let copy = |(number, place): (usize, Place)| {
+        let copy = |(number, wanted): (usize, RunOfCampaign)| {
             let found: &Record = runs[number].1?;
-            Some(place.record(campaigns, found.attempt, found.seed, &found.outcome))
+            Some(wanted.record(campaigns, found.attempt, found.seed, &found.outcome))
         };
-        let copies = without.into_iter().filter_map(copy).collect();
-        let all = runs.len();
-        let jobs = runs.into_iter().filter(|(_, found)| found.is_none());
+        let copied_records = without.into_iter().filter_map(copy).collect();
+        let total = runs.len();
+        let runs = runs.into_iter().filter(|(_, found)| found.is_none());
         Self {
-            jobs: jobs.map(|(job, _)| job).collect(),
-            copies,
-            all,
+            runs: runs.map(|(run, _)| run).collect(),
+            copied_records,
+            total,
         }
     }
 }
 
 /// All runs of all campaigns, in the order in which they are begun.
-fn places(campaigns: &[Campaign], expected: &[Vec<Duration>]) -> Vec<Place> {
+fn all_runs(campaigns: &[Campaign], expected: &[Vec<Duration>]) -> Vec<RunOfCampaign> {
     let mut order: Vec<_> = (0..campaigns.len()).collect();
     order.sort_by_key(|number| Reverse(expected[*number].iter().max()));
-    let places = order.into_iter().flat_map(|campaign| {
-        let turns = plan::turns(&campaigns[campaign]).into_iter();
-        turns.map(move |turn| Place { campaign, turn })
+    let runs = order.into_iter().flat_map(|campaign| {
+        let planned_runs = plan::planned_runs(&campaigns[campaign]).into_iter();
+        planned_runs.map(move |planned| RunOfCampaign { campaign, planned })
     });
-    places.collect()
+    runs.collect()
 }
 
 #[cfg(test)]
@@ -220,13 +222,13 @@ mod tests {
     #[test]
     fn a_run_that_two_campaigns_want_is_done_once_and_recorded_for_both() {
         let campaigns = campaigns();
-        let lacking = Lacking::of(&campaigns, &[]);
-        assert_eq!((lacking.all, lacking.jobs.len()), (12, 12));
-        assert_eq!(lacking.jobs.iter().filter(|job| job.is_shared()).count(), 6);
-        let records: Vec<_> = lacking
-            .jobs
+        let missing = MissingRuns::of(&campaigns, &[]);
+        assert_eq!((missing.total, missing.runs.len()), (12, 12));
+        assert_eq!(missing.runs.iter().filter(|run| run.is_shared()).count(), 6);
+        let records: Vec<_> = missing
+            .runs
             .iter()
-            .flat_map(|job| job.records(&campaigns, &Outcome::default()))
+            .flat_map(|run| run.records(&campaigns, &Outcome::default()))
             .collect();
         assert_eq!(records.len(), 12 + 6);
         for record in records.iter().filter(|record| record.campaign == "jitter") {
@@ -238,44 +240,44 @@ mod tests {
             };
             assert_eq!(records.iter().filter(twin).count(), 1);
         }
-        let done = Lacking::of(&campaigns, &records);
-        assert!(done.jobs.is_empty() && done.copies.is_empty());
-        assert_eq!(done.all, 12);
+        let done = MissingRuns::of(&campaigns, &records);
+        assert!(done.runs.is_empty() && done.copied_records.is_empty());
+        assert_eq!(done.total, 12);
     }
 
     #[test]
     fn a_record_that_one_of_two_campaigns_has_is_handed_on() {
         let campaigns = campaigns();
-        let lacking = Lacking::of(&campaigns, &[]);
-        let shared = lacking.jobs.iter().find(|job| job.is_shared()).unwrap();
+        let missing = MissingRuns::of(&campaigns, &[]);
+        let shared = missing.runs.iter().find(|run| run.is_shared()).unwrap();
         let both = shared.records(&campaigns, &Outcome::default());
         for one in 0..2 {
-            let rest = Lacking::of(&campaigns, &both[one..=one]);
-            assert_eq!(rest.copies, both[1 - one..2 - one]);
-            assert_eq!(rest.jobs.len(), 11);
+            let rest = MissingRuns::of(&campaigns, &both[one..=one]);
+            assert_eq!(rest.copied_records, both[1 - one..2 - one]);
+            assert_eq!(rest.runs.len(), 11);
         }
     }
 
     #[test]
     fn a_disturbed_run_is_tried_again_with_another_seed_and_not_without_end() {
         let campaigns = campaigns();
-        let lacking = Lacking::of(&campaigns, &[]);
-        let mut job = lacking.jobs[0].clone();
-        let mut seeds = vec![job.seed()];
+        let missing = MissingRuns::of(&campaigns, &[]);
+        let mut run = missing.runs[0].clone();
+        let mut seeds = vec![run.seed()];
         let failed = Outcome {
             error: Some("failed".to_owned()),
             ..Outcome::default()
         };
         loop {
-            let records = job.records(&campaigns, &failed);
-            let next = Lacking::of(&campaigns, &records).jobs;
-            let Some(again) = job.clone().again() else {
-                assert_eq!(next.len(), lacking.jobs.len() - 1);
+            let records = run.records(&campaigns, &failed);
+            let next = MissingRuns::of(&campaigns, &records).runs;
+            let Some(again) = run.clone().again() else {
+                assert_eq!(next.len(), missing.runs.len() - 1);
                 break;
             };
             assert!(next.contains(&again), "{again:?}");
             seeds.push(again.seed());
-            job = again;
+            run = again;
         }
         assert_eq!(seeds.len(), 3);
         assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2] && seeds[2] != seeds[0]);

@@ -15,8 +15,9 @@ use super::{
     contention::Contention,
     energy_model::EnergyModel,
     findings::{Findings, count},
-    metered_energy, storm,
-    work::Order,
+    metered_energy,
+    run_request::CellOrder,
+    storm,
 };
 use crate::{
     broker_under_test::TestCertificate,
@@ -37,7 +38,7 @@ use crate::{
 };
 
 /// Builds the network of a run. Call it before there are threads.
-pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
+pub(crate) fn testbed(order: &CellOrder) -> anyhow::Result<Testbed> {
     let cell = &order.cell;
     let testbed = Testbed::build(cell.network()?, order.files.pcap.as_deref(), order.seed)?;
     if cell.pattern.is_on_broker_host() {
@@ -53,7 +54,7 @@ pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
 ///
 /// # Errors
 /// If nothing can be measured at all. An error that ends the pattern early is in the outcome.
-pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let cell = &order.cell;
     // Before a broker starts, which inherits the limit.

@@ -1,7 +1,7 @@
-//! Runs the cells that a result set lacks, as many side by side as their place bears.
+//! Runs the cells that a result set lacks, as many side by side as their backend bears.
 //!
 //! ```text
-//!   queue --(room in the budget)--> Place::run --> record on the disk
+//!   queue --(room in the budget)--> Backend::run --> record on the disk
 //!     ^                                                |
 //!     +---- disturbed, and tried less than three times-+
 //! ```
@@ -25,10 +25,10 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 
 use super::{
-    machine::{self, Machine},
-    place::Place,
-    queue::{Job, Lacking},
-    work::Work,
+    backend::Backend,
+    cpu_monitor::{self, CpuMonitor},
+    queue::{MissingRuns, QueuedRun},
+    run_request::RunRequest,
 };
 use crate::{
     campaign::{record::Outcome, store::ResultSet},
@@ -92,18 +92,18 @@ impl Budget {
         self.used == 0.0 || self.used + load <= self.most
     }
 
-    fn take(&mut self, load: f64) {
+    fn reserve(&mut self, load: f64) {
         self.used += load;
     }
 
-    /// Notes the end of a run with this load, of `running` runs. `is_robbed` says whether the host of a virtual
+    /// Notes the end of a run with this load, of `running` runs. `had_time_stolen` says whether the host of a virtual
     /// machine caused the trouble of a window.
-    fn give_back(
+    fn release(
         &mut self,
         load: f64,
         disturbed: bool,
         running: usize,
-        is_robbed: impl FnOnce() -> bool,
+        had_time_stolen: impl FnOnce() -> bool,
     ) {
         // Sums of fractions leave rounding errors.
         self.used = if (self.used - load).abs() < 1e-6 {
@@ -117,7 +117,7 @@ impl Budget {
             return;
         }
         let well = self.disturbed * Self::WELL < self.ended;
-        let factor = match (is_robbed(), well) {
+        let factor = match (had_time_stolen(), well) {
             (_, true) => 1.1,
             (true, false) => 1.0,
             (false, false) => 0.8,
@@ -128,45 +128,49 @@ impl Budget {
 }
 
 /// How long these runs take side by side if the machine disturbs none of them.
-pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
-    let work: f64 = jobs
+pub(crate) fn best_case(runs: &VecDeque<QueuedRun>) -> Duration {
+    let request: f64 = runs
         .iter()
-        .map(|job| job.load() * job.expected().as_secs_f64())
+        .map(|run| run.load() * run.expected().as_secs_f64())
         .sum();
-    let longest = jobs.iter().map(Job::expected).max().unwrap_or_default();
-    let (_, most) = Budget::new(machine::processors()).range;
-    longest.max(Duration::from_secs_f64(work / most))
+    let longest = runs
+        .iter()
+        .map(QueuedRun::expected)
+        .max()
+        .unwrap_or_default();
+    let (_, most) = Budget::new(cpu_monitor::processors()).range;
+    longest.max(Duration::from_secs_f64(request / most))
 }
 
-/// Runs the cells that the set lacks, and reports progress to `tell`.
+/// Runs the cells that the set lacks, and reports progress to `on_progress`.
 ///
 /// # Errors
-/// If the place cannot run them, or a result cannot be written. A failure within a run is part of its outcome.
+/// If the backend cannot run them, or a result cannot be written. A failure within a run is part of its outcome.
 pub(crate) async fn run(
     set: &mut ResultSet,
-    place: Place,
-    mut tell: impl FnMut(Progress),
+    backend: Backend,
+    mut on_progress: impl FnMut(Progress),
 ) -> anyhow::Result<()> {
-    let lacking = Lacking::of(&set.campaigns, &set.records);
-    for record in lacking.copies {
+    let missing = MissingRuns::of(&set.campaigns, &set.records);
+    for record in missing.copied_records {
         set.add(record)?;
     }
-    let cells = lacking.jobs.iter().map(|job| job.cell(&set.campaigns));
-    place.prepare(cells).await?;
+    let cells = missing.runs.iter().map(|run| run.cell(&set.campaigns));
+    backend.prepare(cells).await?;
     let mut runner = Runner {
-        all: lacking.all,
-        queue: lacking.jobs,
-        budget: Budget::new(machine::processors()),
-        at_once: place.at_once(),
-        place: Arc::new(place),
+        total: missing.total,
+        queue: missing.runs,
+        budget: Budget::new(cpu_monitor::processors()),
+        max_parallel: backend.max_parallel(),
+        backend: Arc::new(backend),
         journals: JournalFolder::of(set.directory()),
-        machine: Machine::new(),
+        cpu_monitor: CpuMonitor::new(),
         running: JoinSet::new(),
         disturbed: 0,
-        pace: Pace::new(),
+        estimate: TimeEstimate::new(),
     };
     while !runner.queue.is_empty() || !runner.running.is_empty() {
-        tell(runner.progress());
+        on_progress(runner.progress());
         tokio::select! {
             Some(ended) = runner.running.join_next() => {
                 let ended = ended.context("a task of the runner failed")?;
@@ -178,77 +182,77 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// A run that has ended: its job, its share of the budget, and its outcome.
-type Ended = (Job, f64, anyhow::Result<Outcome>);
+/// A run that has ended: the run, its share of the budget, and its outcome.
+type EndedRun = (QueuedRun, f64, anyhow::Result<Outcome>);
 
 struct Runner {
-    all: usize,
-    queue: VecDeque<Job>,
+    total: usize,
+    queue: VecDeque<QueuedRun>,
     budget: Budget,
     /// The most runs at once, whatever their load.
-    at_once: usize,
-    place: Arc<Place>,
+    max_parallel: usize,
+    backend: Arc<Backend>,
     journals: JournalFolder,
-    machine: Machine,
-    running: JoinSet<Ended>,
+    cpu_monitor: CpuMonitor,
+    running: JoinSet<EndedRun>,
     disturbed: usize,
-    pace: Pace,
+    estimate: TimeEstimate,
 }
 
 impl Runner {
     fn progress(&self) -> Progress {
-        let waiting: Duration = self.queue.iter().map(Job::expected).sum();
-        let rest = waiting + self.pace.under_way();
+        let waiting: Duration = self.queue.iter().map(QueuedRun::expected).sum();
+        let rest = waiting + self.estimate.under_way();
         Progress {
-            done: self.all - self.queue.len() - self.running.len(),
-            all: self.all,
+            done: self.total - self.queue.len() - self.running.len(),
+            all: self.total,
             running: self.running.len(),
             disturbed: self.disturbed,
-            left: self.pace.left(rest, self.running.len()),
+            left: self.estimate.left(rest, self.running.len()),
         }
     }
 
-    /// Starts the first job for which there is room.
+    /// Starts the first run for which there is room.
     fn begin(&mut self, set: &ResultSet) {
         let idle = self.running.is_empty();
-        if !idle && (self.running.len() >= self.at_once || self.machine.is_busy()) {
+        if !idle && (self.running.len() >= self.max_parallel || self.cpu_monitor.is_busy()) {
             return;
         }
-        let has_room = |job: &Job| self.budget.has_room(job.load());
-        let place = self.queue.iter().position(has_room);
-        let Some(job) = place.and_then(|place| self.queue.remove(place)) else {
+        let has_room = |run: &QueuedRun| self.budget.has_room(run.load());
+        let index = self.queue.iter().position(has_room);
+        let Some(run) = index.and_then(|index| self.queue.remove(index)) else {
             return;
         };
-        let work = Work {
-            cell: job.cell(&set.campaigns).clone(),
-            seed: job.seed(),
+        let request = RunRequest {
+            cell: run.cell(&set.campaigns).clone(),
+            seed: run.seed(),
             folder: set.directory().to_owned(),
-            name: job.name(&set.campaigns),
-            expected: job.expected(),
+            name: run.name(&set.campaigns),
+            expected: run.expected(),
             journals: self.journals.clone(),
         };
-        let (load, place) = (job.load(), Arc::clone(&self.place));
-        self.budget.take(load);
-        self.pace.begin(work.expected);
+        let (load, backend) = (run.load(), Arc::clone(&self.backend));
+        self.budget.reserve(load);
+        self.estimate.begin(request.expected);
         self.running.spawn(async move {
-            let outcome = place.run(&work).await;
-            (job, load, outcome)
+            let outcome = backend.run(&request).await;
+            (run, load, outcome)
         });
     }
 
-    fn finish(&mut self, set: &mut ResultSet, ended: Ended) -> anyhow::Result<()> {
-        let (job, load, outcome) = ended;
+    fn finish(&mut self, set: &mut ResultSet, ended: EndedRun) -> anyhow::Result<()> {
+        let (run, load, outcome) = ended;
         let outcome = outcome?;
         let disturbed = outcome.is_disturbed();
         let running = self.running.len() + 1;
-        let machine = &mut self.machine;
+        let cpu_monitor = &mut self.cpu_monitor;
         self.budget
-            .give_back(load, disturbed, running, || machine.is_robbed());
-        self.pace.done(job.expected());
-        for record in job.records(&set.campaigns, &outcome) {
+            .release(load, disturbed, running, || cpu_monitor.had_time_stolen());
+        self.estimate.done(run.expected());
+        for record in run.records(&set.campaigns, &outcome) {
             set.add(record)?;
         }
-        if disturbed && let Some(again) = job.again() {
+        if disturbed && let Some(again) = run.again() {
             self.disturbed += 1;
             self.queue.push_back(again);
         }
@@ -257,7 +261,7 @@ impl Runner {
 }
 
 /// How fast expected time passes: the sum over cells that run side by side.
-struct Pace {
+struct TimeEstimate {
     began: Instant,
     /// Of the runs that have ended.
     expected: Duration,
@@ -265,7 +269,7 @@ struct Pace {
     under_way: Vec<(Instant, Duration)>,
 }
 
-impl Pace {
+impl TimeEstimate {
     fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -317,8 +321,8 @@ mod tests {
     /// As many runs at once, of which so many are disturbed.
     fn window(budget: &mut Budget, runs: usize, disturbed: usize) {
         for number in 0..runs {
-            budget.take(0.01);
-            budget.give_back(0.01, number < disturbed, runs, || false);
+            budget.reserve(0.01);
+            budget.release(0.01, number < disturbed, runs, || false);
         }
     }
 
@@ -326,26 +330,30 @@ mod tests {
     fn the_time_left_counts_down_while_long_runs_go_on() {
         let second = Duration::from_secs(1);
         let began = Instant::now().checked_sub(40 * second).unwrap();
-        let mut pace = Pace {
+        let mut estimate = TimeEstimate {
             began,
             expected: Duration::ZERO,
             under_way: vec![(began, 100 * second); 2],
         };
         // Two at a time: 60 s of both, and half of a minute that waits.
         let near = |left: Duration, wanted: u32| left.abs_diff(wanted * second) < 5 * second;
-        let rest = 60 * second + pace.under_way();
-        assert!(near(pace.left(rest, 2), 90), "{:?}", pace.left(rest, 2));
-        pace.done(100 * second);
-        assert_eq!(pace.under_way.len(), 1);
+        let rest = 60 * second + estimate.under_way();
+        assert!(
+            near(estimate.left(rest, 2), 90),
+            "{:?}",
+            estimate.left(rest, 2)
+        );
+        estimate.done(100 * second);
+        assert_eq!(estimate.under_way.len(), 1);
     }
 
     #[test]
     fn the_budget_shrinks_when_runs_are_disturbed_and_grows_when_not() {
         let mut budget = Budget::new(2);
         assert!(budget.has_room(1e9), "one may always run");
-        budget.take(budget.most - 0.1);
+        budget.reserve(budget.most - 0.1);
         assert!(budget.has_room(0.1) && !budget.has_room(0.11));
-        budget.give_back(budget.used, true, 1, || false);
+        budget.release(budget.used, true, 1, || false);
         for (disturbed, end) in [(8, 0.02), (0, 1.6)] {
             for _ in 0..100 {
                 window(&mut budget, 8, disturbed);
@@ -361,12 +369,12 @@ mod tests {
             ..Cell::default()
         };
         let load = plan::load(&storm, plan::expected(&storm));
-        let mut budget = Budget::new(machine::processors());
+        let mut budget = Budget::new(cpu_monitor::processors());
         assert!(budget.has_room(load));
-        budget.take(load);
+        budget.reserve(load);
         assert!(!budget.has_room(load) && !budget.has_room(1e-3));
-        budget.give_back(load, false, 1, || false);
-        budget.take(1e-3);
+        budget.release(load, false, 1, || false);
+        budget.reserve(1e-3);
         assert!(!budget.has_room(load));
     }
 
@@ -383,8 +391,8 @@ mod tests {
     fn trouble_from_outside_does_not_lower_the_budget() {
         let mut budget = Budget::new(2);
         for _ in 0..Budget::WINDOW {
-            budget.take(0.01);
-            budget.give_back(0.01, true, 1, || true);
+            budget.reserve(0.01);
+            budget.release(0.01, true, 1, || true);
         }
         assert!((budget.most - 1.2).abs() < 1e-9, "{}", budget.most);
     }

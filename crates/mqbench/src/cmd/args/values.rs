@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::{DeserializeOwned, IntoDeserializer as _, value};
 
 use crate::{
-    lab::placement::Way,
+    lab::placement::TrafficDirection,
     mqtt::MqttVersion,
     testbed::Topology,
     workload::{reconnect::Resumption, topics::MOST},
@@ -53,7 +53,7 @@ pub(super) fn topology() -> impl TypedValueParser<Value = Topology> {
     ])
 }
 
-pub(crate) fn way() -> impl TypedValueParser<Value = Way> {
+pub(crate) fn way() -> impl TypedValueParser<Value = TrafficDirection> {
     one_of([
         ("up", "From the clients to the broker"),
         ("down", "From the broker to the clients"),

@@ -9,7 +9,7 @@ use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
 use super::args::{duration, way};
-use crate::{lab::placement::Way, report};
+use crate::{lab::placement::TrafficDirection, report};
 
 /// Options of `net`.
 #[derive(clap::Args, Clone, Debug)]
@@ -53,7 +53,7 @@ struct Target {
     link: String,
     /// Which of the link's directions: up on the clients' machine, down on the broker's
     #[arg(long, default_value = "up", value_parser = way())]
-    direction: Way,
+    direction: TrafficDirection,
 }
 
 #[expect(

@@ -20,28 +20,31 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use anyhow::Context as _;
 use mq_measure::{clock::Exchange, manifest::LinkContext, validity};
 
-use super::{findings::Findings, metered_energy::SendingWindow, placement::Placement, work::Work};
+use super::{
+    findings::Findings, metered_energy::SendingWindow, placement::Placement,
+    run_request::RunRequest,
+};
 use crate::{
     campaign::{cell::Cell, record::Outcome},
     clock::{WallClock, chrony::error_bound_ns},
     hosts::{
-        Hosts, Machine, Presence, Remote, Ssh,
+        HostSession, Hosts, Machine, RemoteRole, Ssh,
         check::{reachable, ready},
     },
     meter::MeterRecording,
 };
 use clocks::COMPARISONS;
 use logs::evaluate;
-use meter::{ReadBy, stop_meter};
+use meter::{ReadingClock, stop_meter};
 
 /// Hosts, and how they are reached.
 #[derive(Debug)]
-pub(crate) struct Testbed {
+pub(crate) struct RemoteHosts {
     hosts: Hosts,
     ssh: Ssh,
 }
 
-impl Testbed {
+impl RemoteHosts {
     pub(crate) fn new(hosts: Hosts, ssh: Ssh) -> Self {
         Self { hosts, ssh }
     }
@@ -49,21 +52,21 @@ impl Testbed {
     /// Makes sure, before anything begins, that the hosts can run these cells.
     pub(super) async fn prepare(&self, cells: impl Iterator<Item = &Cell>) -> anyhow::Result<()> {
         for cell in cells {
-            self.hosts.place(cell)?;
+            self.hosts.placement(cell)?;
         }
         ready(&self.ssh, &self.hosts).await
     }
 
-    pub(super) async fn run(&self, work: &Work) -> anyhow::Result<Outcome> {
-        let place = self.hosts.place(&work.cell)?;
+    pub(super) async fn run(&self, request: &RunRequest) -> anyhow::Result<Outcome> {
+        let placement = self.hosts.placement(&request.cell)?;
         let began = Instant::now();
         let mut findings = Findings::default();
-        let went = self.measure(work, &place, &mut findings).await;
+        let measured = self.measure(request, &placement, &mut findings).await;
         let link = LinkContext {
-            configured: Some(place.configured()),
+            configured: Some(placement.configured()),
             measured: None,
         };
-        let (went, energy) = match went {
+        let (went, energy) = match measured {
             Ok(energy) => (Ok(()), energy),
             Err(error) => (Err(error), None),
         };
@@ -81,31 +84,31 @@ impl Testbed {
 
     async fn measure(
         &self,
-        work: &Work,
-        place: &Placement<'_>,
+        request: &RunRequest,
+        placement: &Placement<'_>,
         findings: &mut Findings,
     ) -> anyhow::Result<Option<(MeterRecording, SendingWindow)>> {
-        let mut crew = Crew::gather(&self.ssh, work, place).await?;
-        for (host, present) in &crew.present {
-            let found = present.report.context.emulated.as_deref();
+        let mut remote_run = RemoteRun::connect(&self.ssh, request, placement).await?;
+        for (host, session) in &remote_run.sessions {
+            let found = session.report.context.emulated.as_deref();
             findings
                 .validity
                 .note(validity::emulated(Some(host), found));
         }
-        let measured = crew.measure(findings).await;
-        let dismissed = crew.dismiss().await;
+        let measured = remote_run.measure(findings).await;
+        let ended = remote_run.end().await;
         let measured = measured?;
-        dismissed.map(|()| measured)
+        ended.map(|()| measured)
     }
 }
 
 /// The hosts of a run and their roles.
-struct Crew<'a> {
+struct RemoteRun<'a> {
     ssh: &'a Ssh,
-    work: &'a Work,
-    place: &'a Placement<'a>,
+    request: &'a RunRequest,
+    placement: &'a Placement<'a>,
     /// The hosts that take part, by their names.
-    present: BTreeMap<String, Presence>,
+    sessions: BTreeMap<String, HostSession>,
     /// This machine's clock.
     clock: WallClock,
     /// Comparisons of each host's clock with this machine's.
@@ -113,67 +116,67 @@ struct Crew<'a> {
     /// How far this machine's clock is from UTC at most, by chrony.
     own_bound_ns: Option<u64>,
     /// The roles that have to last as long as the run.
-    lasting: Vec<Lasting<'a>>,
+    background: Vec<BackgroundRole<'a>>,
 }
 
 /// The role of a broker or a link.
-struct Lasting<'a> {
+struct BackgroundRole<'a> {
     host: &'a Machine,
     is_link: bool,
-    remote: Remote,
+    remote: RemoteRole,
 }
 
-impl<'a> Crew<'a> {
-    async fn gather(
+impl<'a> RemoteRun<'a> {
+    async fn connect(
         ssh: &'a Ssh,
-        work: &'a Work,
-        place: &'a Placement<'a>,
+        request: &'a RunRequest,
+        placement: &'a Placement<'a>,
     ) -> anyhow::Result<Self> {
-        let mut present = BTreeMap::new();
-        for host in place.hosts() {
-            present.insert(host.name.clone(), Presence::of(ssh, host).await?);
+        let mut sessions = BTreeMap::new();
+        for host in placement.hosts() {
+            sessions.insert(host.name.clone(), HostSession::of(ssh, host).await?);
         }
         Ok(Self {
             ssh,
-            work,
-            place,
-            present,
+            request,
+            placement,
+            sessions,
             clock: WallClock::from_env()?,
             comparisons: BTreeMap::new(),
             own_bound_ns: error_bound_ns().await,
-            lasting: Vec::new(),
+            background: Vec::new(),
         })
     }
 
     /// Ends all roles; returns once they have cleaned up.
-    async fn dismiss(self) -> anyhow::Result<()> {
+    async fn end(self) -> anyhow::Result<()> {
         let mut ended = Ok(());
-        for lasting in self.lasting {
-            let stopped = lasting.remote.stop().await.map(drop);
+        for background in self.background {
+            let stopped = background.remote.stop().await.map(drop);
             ended = ended.and(match stopped {
                 // A link that was killed has left its interface shaped.
-                Err(_) if lasting.is_link => {
-                    let present = self.present.get(&lasting.host.name);
-                    let by_sudo = present.is_some_and(|present| !present.report.may_shape);
-                    self.ssh.clear(lasting.host, by_sudo).await
+                Err(_) if background.is_link => {
+                    let session = self.sessions.get(&background.host.name);
+                    let by_sudo = session.is_some_and(|session| !session.report.may_shape);
+                    self.ssh.clear(background.host, by_sudo).await
                 }
                 stopped => stopped,
             });
         }
-        for present in self.present.into_values() {
-            ended = ended.and(present.leave().await);
+        for session in self.sessions.into_values() {
+            ended = ended.and(session.leave().await);
         }
         ended
     }
 
-    fn at(&self, host: &Machine) -> anyhow::Result<&Presence> {
-        let present = self.present.get(&host.name);
-        present.with_context(|| format!("host {} takes no part", host.name))
+    fn session(&self, host: &Machine) -> anyhow::Result<&HostSession> {
+        let session = self.sessions.get(&host.name);
+        session.with_context(|| format!("host {} takes no part", host.name))
     }
 
     /// The path of a file of the run on a host.
     fn file(&self, host: &Machine, name: &str) -> anyhow::Result<PathBuf> {
-        Ok(self.at(host)?.report.folder.join(name))
+        Ok(self.session(host)?.report.folder.join(name))
     }
 
     /// A role's option with the path of a file.
@@ -185,29 +188,29 @@ impl<'a> Crew<'a> {
         &mut self,
         findings: &mut Findings,
     ) -> anyhow::Result<Option<(MeterRecording, SendingWindow)>> {
-        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let (publisher, subscriber) = (self.placement.publisher, self.placement.subscriber);
         let address = self.start_broker().await?;
         self.start_links().await?;
         self.compare_clocks(COMPARISONS).await?;
         let metering = self.start_meter().await?;
-        let sent = self.send(&address).await;
+        let sent = self.run_pattern(&address).await;
         // Stop the meter even after a failed run, so that the instrument is reset.
         let taken = stop_meter(metering, publisher).await;
         let logs = sent?;
         let taken = taken?;
         self.compare_clocks(COMPARISONS).await?;
-        self.look_at_lasting().await?;
+        self.check_background().await?;
         let relation = self.relation([publisher, subscriber], findings)?;
-        evaluate(&self.work.cell, &logs, relation.as_ref(), findings)?;
+        evaluate(&self.request.cell, &logs, relation.as_ref(), findings)?;
         let (Some((taken, by)), Some(window)) = (taken, findings.so_far.sending) else {
             return Ok(None);
         };
         let sending = match by {
-            ReadBy::Host => SendingWindow {
+            ReadingClock::Host => SendingWindow {
                 window,
                 uncertainty_ns: 0,
             },
-            ReadBy::Controller => self.seen_here(publisher, window)?,
+            ReadingClock::Controller => self.to_own_clock(publisher, window)?,
         };
         Ok(Some((taken, sending)))
     }

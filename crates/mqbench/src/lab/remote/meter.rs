@@ -2,69 +2,69 @@
 
 use anyhow::Context as _;
 
-use super::Crew;
+use super::RemoteRun;
 use crate::{
     campaign::pattern::Pattern,
-    hosts::{Machine, Remote},
-    lab::work::Work,
+    hosts::{Machine, RemoteRole},
+    lab::run_request::RunRequest,
     meter::{self, MeterRecording},
 };
 
 /// The meter of a run.
-pub(super) enum Metering {
+pub(super) enum RunMeter {
     None,
     /// Read by this program.
     Here(meter::RunningMeter),
     /// Read on the host.
-    There(Box<Remote>),
+    There(Box<RemoteRole>),
 }
 
 /// Whose clock a meter's readings have.
-pub(super) enum ReadBy {
+pub(super) enum ReadingClock {
     Host,
     Controller,
 }
 
-impl Crew<'_> {
+impl RemoteRun<'_> {
     /// Starts the publisher's meter, if it has one. Only a schedule has a time to send all packets.
-    pub(super) async fn start_meter(&self) -> anyhow::Result<Metering> {
-        let host = self.place.publisher;
+    pub(super) async fn start_meter(&self) -> anyhow::Result<RunMeter> {
+        let host = self.placement.publisher;
         let configured_meter = host.configured_meter();
         let Some(configured_meter) =
-            configured_meter.filter(|_| self.work.cell.pattern == Pattern::Periodic)
+            configured_meter.filter(|_| self.request.cell.pattern == Pattern::Periodic)
         else {
-            return Ok(Metering::None);
+            return Ok(RunMeter::None);
         };
         if configured_meter.spec.is_apart() {
-            let Work {
+            let RunRequest {
                 expected,
                 journals,
                 name,
                 ..
-            } = self.work;
+            } = self.request;
             let running = configured_meter.start(*expected, journals, name).await?;
-            return Ok(Metering::Here(running));
+            return Ok(RunMeter::Here(running));
         }
         let meter = format!("--meter={}", configured_meter.spec);
         let arguments = ["energy", "record", "--announce", &meter].map(str::to_owned);
         let mut remote = self.ssh.start(host, &arguments, false)?;
         remote.ready().await?;
-        Ok(Metering::There(Box::new(remote)))
+        Ok(RunMeter::There(Box::new(remote)))
     }
 }
 
 /// Stops the meter; returns its recording, and who read it.
 pub(super) async fn stop_meter(
-    metering: Metering,
+    metering: RunMeter,
     host: &Machine,
-) -> anyhow::Result<Option<(MeterRecording, ReadBy)>> {
+) -> anyhow::Result<Option<(MeterRecording, ReadingClock)>> {
     match metering {
-        Metering::None => Ok(None),
-        Metering::Here(running) => Ok(Some((running.stopped().await?, ReadBy::Controller))),
-        Metering::There(remote) => {
+        RunMeter::None => Ok(None),
+        RunMeter::Here(running) => Ok(Some((running.stopped().await?, ReadingClock::Controller))),
+        RunMeter::There(remote) => {
             let taken = serde_json::from_str(&remote.stop().await?);
             let taken = taken.with_context(|| format!("host {}: its meter", host.name))?;
-            Ok(Some((taken, ReadBy::Host)))
+            Ok(Some((taken, ReadingClock::Host)))
         }
     }
 }

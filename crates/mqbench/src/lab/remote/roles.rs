@@ -8,42 +8,42 @@ use mq_transport::Address;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    Crew, Lasting,
-    clocks::PAUSE,
-    logs::{Logs, RECEIVED, SAMPLES, SENT},
+    BackgroundRole, RemoteRun,
+    clocks::COMPARISON_PAUSE,
+    logs::{RECEIVED, RunLogs, SAMPLES, SENT},
 };
 use crate::{
     broker_under_test::{Certificate, configuration},
     campaign::{cell::Cell, pattern::Pattern},
     clock::nanoseconds,
-    hosts::{Machine, Remote},
+    hosts::{Machine, RemoteRole},
     lab::PATIENCE,
     units::word,
 };
 
 /// The interval at which a role is checked, and the clocks are compared meanwhile.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The longest time between comparisons of clocks during a run.
-const SELDOM: Duration = Duration::from_millis(500);
+const LONGEST_COMPARISON_GAP: Duration = Duration::from_millis(500);
 
 /// How long the subscriber waits for the last messages.
-const IDLE: Duration = Duration::from_secs(10);
+const SUBSCRIBER_IDLE: Duration = Duration::from_secs(10);
 
 /// How much longer a run may take than its schedule.
-const LONGER: Duration = Duration::from_mins(3);
+const EXTRA_TIME: Duration = Duration::from_mins(3);
 
 /// Files of the broker and of its clients, in the run's folder on a host.
 const CHAIN: &str = "server.pem";
 const KEY: &str = "server.key";
 const CONFIGURATION: &str = "broker.toml";
 
-impl Crew<'_> {
+impl RemoteRun<'_> {
     /// Starts the broker; returns its address.
     pub(super) async fn start_broker(&mut self) -> anyhow::Result<String> {
-        let host = self.place.broker;
+        let host = self.placement.broker;
         let certificate = Certificate::make([host.address].into_iter())?;
-        let configuration = configuration(&self.work.cell.quic()?);
+        let configuration = configuration(&self.request.cell.quic()?);
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
@@ -52,12 +52,12 @@ impl Crew<'_> {
             let file = self.file(host, name)?;
             self.ssh.put(host, &file, content.as_bytes()).await?;
         }
-        for host in self.place.hosts() {
+        for host in self.placement.hosts() {
             let file = self.file(host, CHAIN)?;
             let chain = certificate.chain.as_bytes();
             self.ssh.put(host, &file, chain).await?;
         }
-        let cell = &self.work.cell;
+        let cell = &self.request.cell;
         // The broker listens only on the measured network.
         let listen = Address::new(cell.scheme(), host.address.to_string(), 0);
         let arguments = [
@@ -73,7 +73,7 @@ impl Crew<'_> {
         ];
         let mut remote = self.ssh.start(host, &arguments, false)?;
         let addresses = remote.ready().await?;
-        self.lasting.push(Lasting {
+        self.background.push(BackgroundRole {
             host,
             is_link: false,
             remote,
@@ -85,7 +85,7 @@ impl Crew<'_> {
     }
 
     pub(super) async fn start_links(&mut self) -> anyhow::Result<()> {
-        for shaped in &self.place.shaped {
+        for shaped in &self.placement.shaped {
             let arguments = [
                 "net",
                 "apply",
@@ -96,11 +96,11 @@ impl Crew<'_> {
                 &shaped.host.interface,
                 &shaped.link,
             ];
-            let by_sudo = !self.at(shaped.host)?.report.may_shape;
+            let by_sudo = !self.session(shaped.host)?.report.may_shape;
             let arguments = arguments.map(str::to_owned);
             let mut remote = self.ssh.start(shaped.host, &arguments, by_sudo)?;
             let ready = remote.ready().await;
-            self.lasting.push(Lasting {
+            self.background.push(BackgroundRole {
                 host: shaped.host,
                 is_link: true,
                 remote,
@@ -111,8 +111,13 @@ impl Crew<'_> {
     }
 
     /// The arguments of a client's role.
-    fn client(&self, host: &Machine, role: &str, address: &str) -> anyhow::Result<Vec<String>> {
-        let cell = &self.work.cell;
+    fn client_arguments(
+        &self,
+        host: &Machine,
+        role: &str,
+        address: &str,
+    ) -> anyhow::Result<Vec<String>> {
+        let cell = &self.request.cell;
         let mut arguments = vec![
             role.to_owned(),
             address.to_owned(),
@@ -120,10 +125,10 @@ impl Crew<'_> {
             format!("--mqtt={}", word(cell.mqtt)),
             self.option(host, "--ca", CHAIN)?,
             format!("--congestion={}", cell.congestion()?),
-            time("--connect-timeout", nanoseconds(PATIENCE)),
+            time_option("--connect-timeout", nanoseconds(PATIENCE)),
         ];
         let rtt = cell.initial_rtt_ns;
-        arguments.extend(rtt.map(|ns| time("--initial-rtt", ns)));
+        arguments.extend(rtt.map(|ns| time_option("--initial-rtt", ns)));
         let version = cell.tls_version.as_ref();
         arguments.extend(version.map(|version| format!("--tls-version={version}")));
         let window = cell.initial_window;
@@ -137,36 +142,40 @@ impl Crew<'_> {
         arguments.push(format!("--deliveries={}", cell.deliveries));
         arguments.extend(cell.datagrams.then(|| "--datagrams".to_owned()));
         let delay = cell.max_ack_delay_ns;
-        arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));
+        arguments.extend(delay.map(|ns| time_option("--max-ack-delay", ns)));
         Ok(arguments)
     }
 
     /// Runs the roles that send the messages of a cell.
-    pub(super) async fn send(&mut self, address: &str) -> anyhow::Result<Logs> {
-        let cell = &self.work.cell;
-        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+    pub(super) async fn run_pattern(&mut self, address: &str) -> anyhow::Result<RunLogs> {
+        let cell = &self.request.cell;
+        let (publisher, subscriber) = (self.placement.publisher, self.placement.subscriber);
         let count = |messages: u64| format!("--count={messages}");
         let size = format!("--size={}", cell.size);
-        let interval = time("--interval", cell.interval_ns);
+        let interval = time_option("--interval", cell.interval_ns);
         let out = self.option(publisher, "--out", SAMPLES)?;
         match cell.pattern {
             Pattern::Periodic => {
-                let idle = IDLE.max(cell.interval() * 3);
-                let receiving = self.receive(address, cell.messages, idle, false).await?;
-                let mut sending = self.client(publisher, "pub", address)?;
-                sending.extend([count(cell.messages), size, interval, topics(cell)]);
+                let idle = SUBSCRIBER_IDLE.max(cell.interval() * 3);
+                let receiving = self
+                    .start_subscriber(address, cell.messages, idle, false)
+                    .await?;
+                let mut sending = self.client_arguments(publisher, "pub", address)?;
+                sending.extend([count(cell.messages), size, interval, topics_option(cell)]);
                 sending.push(self.option(publisher, "--log", SENT)?);
                 let sending = self.ssh.start(publisher, &sending, false)?;
-                self.finish(sending, patience(cell)).await?;
-                self.finish(receiving, LONGER).await?;
-                self.pair().await
+                self.wait_for_end(sending, publisher_timeout(cell)).await?;
+                self.wait_for_end(receiving, EXTRA_TIME).await?;
+                self.read_logs().await
             }
             Pattern::StopAndWait | Pattern::Reconnect => {
                 // `reconnect` sends one message more, on its first connection.
                 let first = u64::from(cell.pattern == Pattern::Reconnect);
                 let messages = cell.messages + first;
-                let receiving = self.receive(address, messages, PATIENCE, true).await?;
-                let mut sending = self.client(publisher, "pub", address)?;
+                let receiving = self
+                    .start_subscriber(address, messages, PATIENCE, true)
+                    .await?;
+                let mut sending = self.client_arguments(publisher, "pub", address)?;
                 sending.extend([count(cell.messages), size]);
                 sending.push(match cell.pattern {
                     Pattern::Reconnect => format!("--reconnect={}", word(cell.resumption)),
@@ -174,47 +183,47 @@ impl Crew<'_> {
                 });
                 sending.push(self.option(publisher, "--log", SENT)?);
                 let sending = self.ssh.start(publisher, &sending, false)?;
-                self.relay(receiving, sending).await?;
-                self.pair().await
+                self.relay_arrivals(receiving, sending).await?;
+                self.read_logs().await
             }
             Pattern::JobResult => {
-                let mut worker = self.client(subscriber, "worker", address)?;
+                let mut worker = self.client_arguments(subscriber, "worker", address)?;
                 worker.push("--announce".to_owned());
                 let mut worker = self.ssh.start(subscriber, &worker, false)?;
                 worker.ready().await?;
-                let mut jobs = self.client(publisher, "rtt", address)?;
+                let mut jobs = self.client_arguments(publisher, "rtt", address)?;
                 jobs.extend([count(cell.messages), size, interval, out]);
-                jobs.push(time("--grace", nanoseconds(IDLE)));
+                jobs.push(time_option("--grace", nanoseconds(SUBSCRIBER_IDLE)));
                 let jobs = self.ssh.start(publisher, &jobs, false)?;
-                self.finish(jobs, patience(cell)).await?;
-                self.samples().await
+                self.wait_for_end(jobs, publisher_timeout(cell)).await?;
+                self.read_samples().await
             }
             Pattern::Connect => {
-                let mut connect = self.client(publisher, "connect", address)?;
+                let mut connect = self.client_arguments(publisher, "connect", address)?;
                 connect.extend([count(cell.messages), out]);
                 connect.push(format!("--resumption={}", word(cell.resumption)));
                 let connect = self.ssh.start(publisher, &connect, false)?;
-                self.finish(connect, patience(cell)).await?;
-                self.samples().await
+                self.wait_for_end(connect, publisher_timeout(cell)).await?;
+                self.read_samples().await
             }
-            // `Hosts::place` refuses it, before anything begins.
+            // `Hosts::placement` refuses it, before anything begins.
             Pattern::Storm => bail!("a storm runs on one machine only"),
         }
     }
 
     /// Starts the subscriber; returns when it has subscribed.
-    async fn receive(
+    async fn start_subscriber(
         &self,
         address: &str,
         messages: u64,
         idle: Duration,
         tell: bool,
-    ) -> anyhow::Result<Remote> {
-        let host = self.place.subscriber;
-        let mut arguments = self.client(host, "sub", address)?;
+    ) -> anyhow::Result<RemoteRole> {
+        let host = self.placement.subscriber;
+        let mut arguments = self.client_arguments(host, "sub", address)?;
         arguments.extend(["--announce".to_owned(), format!("--count={messages}")]);
-        arguments.push(time("--idle", nanoseconds(idle)));
-        arguments.push(topics(&self.work.cell));
+        arguments.push(time_option("--idle", nanoseconds(idle)));
+        arguments.push(topics_option(&self.request.cell));
         arguments.push(self.option(host, "--log", RECEIVED)?);
         arguments.extend(tell.then(|| "--tell".to_owned()));
         let mut remote = self.ssh.start(host, &arguments, false)?;
@@ -223,59 +232,63 @@ impl Crew<'_> {
     }
 
     /// Tells the publisher which messages have reached the subscriber, until both have ended.
-    async fn relay(&mut self, mut receiving: Remote, mut sending: Remote) -> anyhow::Result<()> {
+    async fn relay_arrivals(
+        &mut self,
+        mut receiving: RemoteRole,
+        mut sending: RemoteRole,
+    ) -> anyhow::Result<()> {
         let began = Instant::now();
         let mut compared = began;
         while !sending.has_ended().await? {
-            let line = timeout(LOOK, receiving.line()).await;
+            let line = timeout(POLL_INTERVAL, receiving.line()).await;
             if let Some(line) = line.unwrap_or(Ok(None))? {
                 // If the publisher has ended, the loop's condition finds out why.
                 let _ = sending.tell(line).await;
             } else {
                 // No message has come for a while, or all have.
-                sleep(PAUSE).await;
+                sleep(COMPARISON_PAUSE).await;
                 compared = began;
             }
-            if compared.elapsed() > SELDOM {
+            if compared.elapsed() > LONGEST_COMPARISON_GAP {
                 self.compare_clocks(1).await?;
                 compared = Instant::now();
             }
-            if began.elapsed() > patience(&self.work.cell) {
+            if began.elapsed() > publisher_timeout(&self.request.cell) {
                 bail!("the publisher has not finished in time");
             }
         }
-        self.finish(receiving, LONGER).await
+        self.wait_for_end(receiving, EXTRA_TIME).await
     }
 
-    async fn pair(&self) -> anyhow::Result<Logs> {
-        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+    async fn read_logs(&self) -> anyhow::Result<RunLogs> {
+        let (publisher, subscriber) = (self.placement.publisher, self.placement.subscriber);
         let (sent, received) = (
             self.file(publisher, SENT)?,
             self.file(subscriber, RECEIVED)?,
         );
-        Ok(Logs::Pair(
+        Ok(RunLogs::Pair(
             self.ssh.get(publisher, &sent).await?,
             self.ssh.get(subscriber, &received).await?,
         ))
     }
 
-    async fn samples(&self) -> anyhow::Result<Logs> {
-        let publisher = self.place.publisher;
+    async fn read_samples(&self) -> anyhow::Result<RunLogs> {
+        let publisher = self.placement.publisher;
         let file = self.file(publisher, SAMPLES)?;
         let found = self.ssh.get(publisher, &file).await?;
-        Ok(Logs::Samples(Samples::read_csv(
+        Ok(RunLogs::Samples(Samples::read_csv(
             &found[..],
             SAMPLES.as_ref(),
         )?))
     }
 
     /// Makes sure that the broker and the links still run: a run without them does not count.
-    pub(super) async fn look_at_lasting(&mut self) -> anyhow::Result<()> {
-        for lasting in &mut self.lasting {
-            if lasting.remote.has_ended().await? {
+    pub(super) async fn check_background(&mut self) -> anyhow::Result<()> {
+        for background in &mut self.background {
+            if background.remote.has_ended().await? {
                 let (host, what) = (
-                    &lasting.host.name,
-                    if lasting.is_link { "link" } else { "broker" },
+                    &background.host.name,
+                    if background.is_link { "link" } else { "broker" },
                 );
                 bail!("host {host}: its {what} ended before the run did");
             }
@@ -284,21 +297,21 @@ impl Crew<'_> {
     }
 
     /// Waits until a role has ended well, and compares clocks meanwhile.
-    async fn finish(&mut self, mut role: Remote, patience: Duration) -> anyhow::Result<()> {
+    async fn wait_for_end(&mut self, mut role: RemoteRole, limit: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         while !role.has_ended().await? {
-            if began.elapsed() > patience {
-                bail!("a role has not finished within {patience:?}");
+            if began.elapsed() > limit {
+                bail!("a role has not finished within {limit:?}");
             }
             self.compare_clocks(1).await?;
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 }
 
 /// How long a publisher may take.
-fn patience(cell: &Cell) -> Duration {
+fn publisher_timeout(cell: &Cell) -> Duration {
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
     let each = if cell.pattern.is_scheduled() {
         cell.interval()
@@ -306,16 +319,16 @@ fn patience(cell: &Cell) -> Duration {
         // Each message may take that long.
         PATIENCE
     };
-    each.saturating_mul(messages) + LONGER
+    each.saturating_mul(messages) + EXTRA_TIME
 }
 
 /// The option for the number of topics.
-fn topics(cell: &Cell) -> String {
+fn topics_option(cell: &Cell) -> String {
     format!("--topics={}", cell.topics)
 }
 
 /// An option with a time.
-fn time(option: &str, ns: u64) -> String {
+fn time_option(option: &str, ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
     let ns = ns as f64;
     format!("{option}={}us", ns / 1e3)

@@ -11,7 +11,7 @@ use crate::{
 
 /// One run that is to be done.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
+pub(super) struct RunRequest {
     pub(super) cell: Cell,
     pub(super) seed: u64,
     /// The folder of the result set, for files that are kept.
@@ -26,7 +26,7 @@ pub(super) struct Work {
 /// The order for one run, which its process (`mqbench cell`) gets.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Order {
+pub(crate) struct CellOrder {
     pub(crate) cell: Cell,
     pub(crate) seed: u64,
     /// The profile that computes the energy; `None` if a meter measures it from outside.

@@ -4,22 +4,22 @@ use std::time::{Duration, Instant};
 
 /// Watches the processors by `/proc/stat`. Without that file they never count as busy.
 #[derive(Debug)]
-pub(super) struct Machine {
-    last: Option<Seen>,
+pub(super) struct CpuMonitor {
+    last: Option<Reading>,
     busy: bool,
-    /// The counts at the last call of [`is_robbed`](Self::is_robbed).
-    marked: Option<Times>,
+    /// The counts at the last call of [`had_time_stolen`](Self::had_time_stolen).
+    marked: Option<CpuTicks>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Reading {
     at: Instant,
-    times: Times,
+    times: CpuTicks,
 }
 
 /// Ticks of all processors together since the machine was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Times {
+struct CpuTicks {
     all: u64,
     /// Idle ticks, with those of processes that were started with nice(1), which give way.
     free: u64,
@@ -27,7 +27,7 @@ struct Times {
     stolen: u64,
 }
 
-impl Machine {
+impl CpuMonitor {
     /// The time over which the use is measured. In a shorter time the start of one program would dominate.
     const SPAN: Duration = Duration::from_millis(500);
 
@@ -44,7 +44,7 @@ impl Machine {
 
     /// Whether the host of this virtual machine has noticeably withheld processors since the last call. Then
     /// runs are late even if few run here.
-    pub(super) fn is_robbed(&mut self) -> bool {
+    pub(super) fn had_time_stolen(&mut self) -> bool {
         const NOTICEABLE: f64 = 0.003;
         let now = read();
         let before = core::mem::replace(&mut self.marked, now);
@@ -57,7 +57,7 @@ impl Machine {
         let Some(times) = read() else {
             return false;
         };
-        let now = Seen {
+        let now = Reading {
             at: Instant::now(),
             times,
         };
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-impl Times {
+impl CpuTicks {
     fn busy_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
         let free = self.free.saturating_sub(before.free);
@@ -113,7 +113,7 @@ pub(super) fn processors() -> usize {
 }
 
 /// How many cells at once leave half of the free memory. A cell is two processes of some 30 MB.
-pub(super) fn processes() -> usize {
+pub(super) fn most_parallel_cells() -> usize {
     const CELL: u64 = 64 << 20;
     const RANGE: (u64, u64) = (1, 256);
     let free = std::fs::read_to_string("/proc/meminfo");
@@ -130,8 +130,8 @@ fn available(meminfo: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-fn read() -> Option<Times> {
-    Times::parse(&std::fs::read_to_string("/proc/stat").ok()?)
+fn read() -> Option<CpuTicks> {
+    CpuTicks::parse(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
 #[cfg(test)]
@@ -140,17 +140,17 @@ mod tests {
 
     #[test]
     fn time_that_is_not_idle_is_busy() {
-        let before = Times::parse("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1\n").unwrap();
+        let before = CpuTicks::parse("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1\n").unwrap();
         assert_eq!((before.all, before.free), (1000, 850));
-        let after = Times::parse("cpu  160 0 70 815 55 0 0 0 9 0\n").unwrap();
+        let after = CpuTicks::parse("cpu  160 0 70 815 55 0 0 0 9 0\n").unwrap();
         assert!((after.busy_since(before) - 0.8).abs() < 1e-9);
         assert!(after.busy_since(after).abs() < 1e-9);
         assert!(after.stolen_since(before).abs() < 1e-9);
-        let robbed = Times::parse("cpu  160 0 70 815 53 0 0 2 9 0\n").unwrap();
+        let robbed = CpuTicks::parse("cpu  160 0 70 815 53 0 0 2 9 0\n").unwrap();
         assert!((robbed.stolen_since(before) - 0.02).abs() < 1e-9);
-        let beside = Times::parse("cpu  160 50 70 815 55 0 0 0 9 0\n").unwrap();
+        let beside = CpuTicks::parse("cpu  160 50 70 815 55 0 0 0 9 0\n").unwrap();
         assert!((beside.busy_since(before) - 80.0 / 150.0).abs() < 1e-9);
-        assert_eq!(Times::parse("intr 5"), None);
+        assert_eq!(CpuTicks::parse("intr 5"), None);
     }
 
     #[test]
@@ -158,6 +158,6 @@ mod tests {
         let text = "MemTotal:  9 kB\nMemAvailable:       2048 kB\n";
         assert_eq!(available(text), Some(2 << 20));
         assert_eq!(available("MemTotal:  9 kB\n"), None);
-        assert!(processes() >= 1 && processors() >= 1);
+        assert!(most_parallel_cells() >= 1 && processors() >= 1);
     }
 }

@@ -17,7 +17,7 @@ pub(super) const RECEIVED: &str = "receive.csv";
 pub(super) const SAMPLES: &str = "samples.csv";
 
 /// The logs of a run. They are evaluated when the clocks have been compared again.
-pub(super) enum Logs {
+pub(super) enum RunLogs {
     /// A send log and a receive log.
     Pair(Vec<u8>, Vec<u8>),
     /// Samples of one clock.
@@ -27,16 +27,16 @@ pub(super) enum Logs {
 /// Computes a cell's metrics from its logs. The send log's times are converted to the subscriber's clock.
 pub(super) fn evaluate(
     cell: &Cell,
-    logs: &Logs,
+    logs: &RunLogs,
     relation: Option<&Relation>,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let (sent, received) = match logs {
-        Logs::Samples(samples) if cell.pattern == Pattern::Connect => {
+        RunLogs::Samples(samples) if cell.pattern == Pattern::Connect => {
             return findings.connections(samples);
         }
-        Logs::Samples(samples) => return job_result(cell, samples, findings),
-        Logs::Pair(sent, received) => (sent, received),
+        RunLogs::Samples(samples) => return job_result(cell, samples, findings),
+        RunLogs::Pair(sent, received) => (sent, received),
     };
     let sent = log::parse_send_log(&sent[..], SENT.as_ref())?.records;
     let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;

@@ -7,7 +7,7 @@ use mq_energy::Window;
 use mq_measure::clock::{Assumptions, ClockFile, Relation, Side};
 use tokio::time::{sleep, timeout};
 
-use super::Crew;
+use super::RemoteRun;
 use crate::{
     hosts::Machine,
     lab::{findings::Findings, metered_energy::SendingWindow},
@@ -17,29 +17,29 @@ use crate::{
 pub(super) const COMPARISONS: usize = 40;
 
 /// The pause between comparisons.
-pub(super) const PAUSE: Duration = Duration::from_millis(10);
+pub(super) const COMPARISON_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a host may take to answer what time it is.
-const ANSWER: Duration = Duration::from_secs(30);
+const CLOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The name of this machine among the hosts; no host has this name.
-const OWN: &str = "";
+const OWN_NAME: &str = "";
 
-impl Crew<'_> {
+impl RemoteRun<'_> {
     /// Asks the publisher's host and the subscriber's host for the time, `times` times each.
     pub(super) async fn compare_clocks(&mut self, times: usize) -> anyhow::Result<()> {
         for _ in 0..times {
-            for host in [self.place.publisher, self.place.subscriber] {
-                let present = self.present.get_mut(&host.name);
-                let present = present.context("a host takes no part")?;
-                let exchange = timeout(ANSWER, present.clock(&self.clock)).await;
+            for host in [self.placement.publisher, self.placement.subscriber] {
+                let session = self.sessions.get_mut(&host.name);
+                let session = session.context("a host takes no part")?;
+                let exchange = timeout(CLOCK_TIMEOUT, session.clock(&self.clock)).await;
                 let late = || format!("host {} does not say the time", host.name);
                 let all = self.comparisons.entry(host.name.clone()).or_default();
                 all.push(exchange.with_context(late)??);
             }
-            sleep(PAUSE).await;
+            sleep(COMPARISON_PAUSE).await;
         }
-        self.look_at_lasting().await
+        self.check_background().await
     }
 
     /// The relation from one host's clock to another's, by way of this machine's clock; `None` if both are one
@@ -67,20 +67,23 @@ impl Crew<'_> {
             host: name.to_owned(),
             error_bound_ns,
         };
-        let bound_ns = self.at(host)?.report.clock_bound_ns;
-        let (own, other) = (side(OWN, self.own_bound_ns), side(&host.name, bound_ns));
+        let bound_ns = self.session(host)?.report.clock_bound_ns;
+        let (own, other) = (
+            side(OWN_NAME, self.own_bound_ns),
+            side(&host.name, bound_ns),
+        );
         let asked = exchanges.len() as u64;
         ClockFile::new(own, other, Assumptions::default(), asked, exchanges)
             .with_context(|| format!("host {}: its clock", host.name))
     }
 
     /// Converts a window of a host's clock to this machine's clock.
-    pub(super) fn seen_here(
+    pub(super) fn to_own_clock(
         &self,
         host: &Machine,
         window: Window,
     ) -> anyhow::Result<SendingWindow> {
-        let relation = Relation::between(&[self.compared(host)?], &host.name, OWN)?;
+        let relation = Relation::between(&[self.compared(host)?], &host.name, OWN_NAME)?;
         let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
         Ok(SendingWindow {
             window: Window::new(from.at_ns, to.at_ns),

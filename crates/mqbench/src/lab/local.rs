@@ -7,7 +7,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::{
     metered_energy::SendingWindow,
-    work::{NO_NAMESPACES, Order, Work},
+    run_request::{CellOrder, NO_NAMESPACES, RunRequest},
 };
 use crate::{
     campaign::{
@@ -31,27 +31,27 @@ pub(crate) enum EnergySource {
 pub(super) async fn run(
     energy: &EnergySource,
     keep: &[Keep],
-    work: &Work,
+    request: &RunRequest,
 ) -> anyhow::Result<Outcome> {
-    let files = Files::of(&work.name, keep, &work.folder);
-    let order = |energy_profile| Order {
-        cell: work.cell.clone(),
-        seed: work.seed,
+    let files = Files::of(&request.name, keep, &request.folder);
+    let order = |energy_profile| CellOrder {
+        cell: request.cell.clone(),
+        seed: request.seed,
         energy_profile,
         files: files.clone(),
     };
     let outcome = match energy {
         EnergySource::Model(profile) => {
-            run_process(&order(Some(profile.clone())), &work.name).await
+            run_process(&order(Some(profile.clone())), &request.name).await
         }
         // Only a schedule has a time to send all packets.
-        EnergySource::Meter(meter) if work.cell.pattern == Pattern::Periodic => {
-            measured(&order(None), meter, work).await
+        EnergySource::Meter(meter) if request.cell.pattern == Pattern::Periodic => {
+            measured(&order(None), meter, request).await
         }
-        EnergySource::Meter(_) => run_process(&order(None), &work.name).await,
+        EnergySource::Meter(_) => run_process(&order(None), &request.name).await,
     };
     Ok(Outcome {
-        files: files.is_any().then(|| work.name.clone()),
+        files: files.is_any().then(|| request.name.clone()),
         ..outcome?
     })
 }
@@ -60,11 +60,15 @@ pub(super) async fn run(
 ///
 /// # Errors
 /// If the meter is lost before the end: no other run would be measured either.
-async fn measured(order: &Order, meter: &ConfiguredMeter, work: &Work) -> anyhow::Result<Outcome> {
+async fn measured(
+    order: &CellOrder,
+    meter: &ConfiguredMeter,
+    request: &RunRequest,
+) -> anyhow::Result<Outcome> {
     let running = meter
-        .start(work.expected, &work.journals, &work.name)
+        .start(request.expected, &request.journals, &request.name)
         .await?;
-    let outcome = run_process(order, &work.name).await;
+    let outcome = run_process(order, &request.name).await;
     // Stop the meter even after a failed run, so that the instrument is reset.
     let taken = running.stopped().await?;
     let mut outcome = outcome?;
@@ -81,7 +85,7 @@ async fn measured(order: &Order, meter: &ConfiguredMeter, work: &Work) -> anyhow
 }
 
 /// Runs one cell in a process of its own, which ends with this future. `name` is the run's.
-async fn run_process(order: &Order, name: &str) -> anyhow::Result<Outcome> {
+async fn run_process(order: &CellOrder, name: &str) -> anyhow::Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(&program)
         .arg("cell")
@@ -95,27 +99,27 @@ async fn run_process(order: &Order, name: &str) -> anyhow::Result<Outcome> {
     order.push(b'\n');
     // The input stays open until the answer is here: when this program is gone, the cell ends too.
     let mut input = child.stdin.take().context("the cell has no input")?;
-    let told = input.write_all(&order).await;
+    let written = input.write_all(&order).await;
     let output = child
         .wait_with_output()
         .await
         .context("cannot wait for a cell")?;
     drop(input);
-    told.context("the cell takes no order")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("mqbench: ");
+    written.context("the cell takes no order")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = errors.trim().trim_start_matches("mqbench: ");
     if output.status.success() {
-        if !said.is_empty() {
-            eprintln!("mqbench: {name}: {said}");
+        if !errors.is_empty() {
+            eprintln!("mqbench: {name}: {errors}");
         }
         return serde_json::from_slice(&output.stdout).context("a cell's answer is no outcome");
     }
     if output.status.code() == Some(NO_NAMESPACES.into()) {
         // All other runs would fail in the same way.
-        bail!("{said}");
+        bail!("{errors}");
     }
     Ok(Outcome {
-        error: Some(said.to_owned()),
+        error: Some(errors.to_owned()),
         ..Outcome::default()
     })
 }
