@@ -14,7 +14,7 @@ use super::pattern::Pattern;
 use crate::{
     clock::nanoseconds,
     mqtt::{MqttVersion, qos},
-    nearest,
+    suggestion,
     testbed::{Network, TcpTuning, Topology},
     units::{duration, time_threshold},
     workload::{handover::OnHandover, reconnect::Resumption, topics::MOST},
@@ -280,7 +280,7 @@ impl Cell {
                 let known = KEYS.split(',').map(str::trim);
                 return Err(format!(
                     "{}; there are {KEYS}",
-                    nearest::none("key", key, known)
+                    suggestion::unknown("key", key, known)
                 ));
             }
         }

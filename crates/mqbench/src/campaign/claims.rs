@@ -7,7 +7,7 @@ use mq_measure::stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, METRICS};
-use crate::nearest;
+use crate::suggestion;
 
 /// A sentence of a paper, in a form that can be measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -353,7 +353,7 @@ pub(crate) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
         }
         if !record::is_metric(&claim.metric) {
             let known = METRICS.iter().map(|(name, ..)| *name);
-            let problem = nearest::none("metric", &claim.metric, known);
+            let problem = suggestion::unknown("metric", &claim.metric, known);
             anyhow::bail!("{file}: {}: {problem}", claim.id);
         }
     }

@@ -4,26 +4,26 @@
 //! |---|---|
 //! | `file` | a campaign, from its file |
 //! | `changes` | changes to a file, which its name has |
-//! | `cell`, `row` | one combination of levels, and those with hosts in a row |
+//! | `cell`, `broker_row` | one combination of levels, and those with hosts in a row |
 //! | `pattern` | traffic patterns, and the properties in which they differ |
 //! | `contradiction` | keys of a cell that contradict each other |
 //! | `record`, `store` | the record of a run, and the result set on disk |
-//! | `stack` | the parameters of the transports in a record |
-//! | `keep` | samples and captures of each run, on request |
-//! | `tally` | how many runs are good, disturbed, missing |
+//! | `transport_parameters` | the parameters of the transports in a record |
+//! | `artifacts` | samples and captures of each run, on request |
+//! | `run_counts` | how many runs are good, disturbed, missing |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
+pub(crate) mod artifacts;
+mod broker_row;
 pub(crate) mod cell;
 pub(crate) mod changes;
 pub(crate) mod claims;
 mod contradiction;
 pub(crate) mod file;
-pub(crate) mod keep;
 pub(crate) mod pattern;
 pub(crate) mod record;
-mod row;
-pub(crate) mod stack;
+pub(crate) mod run_counts;
 pub(crate) mod store;
-pub(crate) mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod transport_parameters;

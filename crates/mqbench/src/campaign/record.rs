@@ -6,7 +6,7 @@ use mq_energy::{Note, Window};
 use mq_measure::{Counts, Warning, manifest::LinkContext};
 use serde::{Deserialize, Serialize};
 
-use super::{cell::Cell, stack::Stack};
+use super::{cell::Cell, transport_parameters::TransportParameters};
 
 /// One run of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
     /// The parameters of the transports; `None` in records of an earlier version, which do not say them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stack: Option<Stack>,
+    #[serde(rename = "stack", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport_parameters: Option<TransportParameters>,
     /// The warnings about the run.
     pub(crate) warnings: Vec<Warning>,
     /// Why the run ended early, if it did.

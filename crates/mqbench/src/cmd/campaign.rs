@@ -18,10 +18,10 @@ use mq_transport::ConnectOptions;
 use crate::lab::remote::RemoteHosts;
 use crate::{
     campaign::{
+        artifacts::Artifact,
         file::{Campaign, Extent},
-        keep::Keep,
+        run_counts::RunCounts,
         store::ResultSet,
-        tally::Tally,
     },
     clock::nanoseconds,
     hosts::Hosts,
@@ -99,7 +99,7 @@ struct OnHosts {
     amps: Option<f64>,
     /// Keep of each run, in DIR: samples, the times of each message; pcap, the packets of each host
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    keep: Vec<Keep>,
+    keep: Vec<Artifact>,
     /// On real machines, which ssh reaches. Their file names the meter
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps", "keep"])]
@@ -218,21 +218,21 @@ impl OnHosts {
                 },
             }),
         };
-        let keep = self.keep;
-        runner::run(set, Backend::Local { energy, keep }, tell).await
+        let artifacts = self.keep;
+        runner::run(set, Backend::Local { energy, artifacts }, tell).await
     }
 }
 
 fn status(set: &ResultSet) -> anyhow::Result<()> {
     let mut text = String::new();
     for campaign in &set.campaigns {
-        let tally = Tally::of(campaign, &set.records);
+        let counts = RunCounts::of(campaign, &set.records);
         let records = set.records.iter();
         let mut failed = records
             .filter(|record| record.campaign == campaign.name)
             .filter_map(|record| record.outcome.error.as_ref());
         text.push_str(&format!(
-            "{:<16} {tally}{}\n",
+            "{:<16} {counts}{}\n",
             campaign.name,
             failed
                 .next_back()

@@ -5,7 +5,7 @@ use super::{
     local::{self, EnergySource},
     run_request::RunRequest,
 };
-use crate::campaign::{cell::Cell, keep::Keep, record::Outcome};
+use crate::campaign::{artifacts::Artifact, cell::Cell, record::Outcome};
 
 /// The machines that runs take place on.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) enum Backend {
     Local {
         energy: EnergySource,
         /// Files that are kept of each run.
-        keep: Vec<Keep>,
+        artifacts: Vec<Artifact>,
     },
     /// On real machines.
     #[cfg(target_os = "linux")]
@@ -57,7 +57,7 @@ impl Backend {
     /// If the run says nothing about its cell, and all others would fail in the same way: the campaign ends.
     pub(super) async fn run(&self, request: &RunRequest) -> anyhow::Result<Outcome> {
         match self {
-            Self::Local { energy, keep } => local::run(energy, keep, request).await,
+            Self::Local { energy, artifacts } => local::run(energy, artifacts, request).await,
             #[cfg(target_os = "linux")]
             Self::Remote(hosts) => hosts.run(request).await,
         }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     campaign::{
-        keep::{Files, Keep},
+        artifacts::{Artifact, ArtifactPaths},
         pattern::Pattern,
         record::Outcome,
     },
@@ -30,10 +30,10 @@ pub(crate) enum EnergySource {
 /// Runs one cell, and keeps these files of it.
 pub(super) async fn run(
     energy: &EnergySource,
-    keep: &[Keep],
+    artifacts: &[Artifact],
     request: &RunRequest,
 ) -> anyhow::Result<Outcome> {
-    let files = Files::of(&request.name, keep, &request.folder);
+    let files = ArtifactPaths::of(&request.name, artifacts, &request.folder);
     let order = |energy_profile| CellOrder {
         cell: request.cell.clone(),
         seed: request.seed,

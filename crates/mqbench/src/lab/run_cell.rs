@@ -21,7 +21,9 @@ use super::{
 };
 use crate::{
     broker_under_test::TestCertificate,
-    campaign::{cell::Cell, pattern::Pattern, record::Outcome, stack::Stack},
+    campaign::{
+        cell::Cell, pattern::Pattern, record::Outcome, transport_parameters::TransportParameters,
+    },
     descriptors,
     mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
@@ -63,7 +65,8 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
     let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
-    let stack = Stack::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
+    let parameters =
+        TransportParameters::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
     let mut brokers = Brokers::start(cell, testbed, &certificate).await?;
     let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
@@ -101,7 +104,7 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
         }
     }
     let mut findings = Findings::here();
-    findings.so_far.stack = Some(stack);
+    findings.so_far.transport_parameters = Some(parameters);
     let measured = bench.measure(&mut brokers, &mut findings).await;
     let went = measured.and(brokers.stop().await);
     let went = went.and(order.files.save(&findings.samples));

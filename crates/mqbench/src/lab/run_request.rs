@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    campaign::{cell::Cell, keep::Files},
+    campaign::{artifacts::ArtifactPaths, cell::Cell},
     meter::JournalFolder,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct CellOrder {
     /// The profile that computes the energy; `None` if a meter measures it from outside.
     pub(crate) energy_profile: Option<String>,
     /// What is kept beside the outcome.
-    pub(crate) files: Files,
+    pub(crate) files: ArtifactPaths,
 }
 
 /// The exit code of `mqbench cell` on a system that does not let it make namespaces: no other cell can run there either.

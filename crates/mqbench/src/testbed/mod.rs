@@ -1,9 +1,9 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
+mod host_row;
 mod network;
 mod radio;
 mod report;
-mod row;
 mod tcp;
 
 use std::{
@@ -19,9 +19,9 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::output_directory;
+pub(crate) use host_row::Carried;
 pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
-pub(crate) use row::Carried;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
 
 /// A profile with the name that the user gave.

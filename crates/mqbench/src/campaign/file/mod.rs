@@ -16,7 +16,7 @@ use super::{
     claims,
     record::{self, METRICS},
 };
-use crate::{hosts::file::line, nearest};
+use crate::{hosts::file::line, suggestion};
 use combinations::{Exclusion, Variants, check_exclusions, combinations};
 
 /// A campaign: its cells, how often each is run, and the plot of its report.
@@ -184,12 +184,12 @@ impl Campaign {
         if !record::is_metric(metric) {
             let known = METRICS.iter().map(|(name, ..)| *name);
             let (_, name) = metric.split_once(':').unwrap_or(("", metric));
-            let problem = nearest::none("metric", name, known);
+            let problem = suggestion::unknown("metric", name, known);
             return Err(Wrong::at(None, format!("the plot: {problem}")));
         }
         for paper in &raw.claims {
             if !claims::papers().any(|known| known == paper) {
-                let problem = nearest::none("file of claims", paper, claims::papers());
+                let problem = suggestion::unknown("file of claims", paper, claims::papers());
                 return Err(Wrong::at(None, format!("claims: {problem}")));
             }
         }

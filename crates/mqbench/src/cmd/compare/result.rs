@@ -17,7 +17,7 @@ use mq_measure::{
 
 use super::{Args, lane::Lane};
 use crate::{
-    campaign::stack::Stack,
+    campaign::transport_parameters::TransportParameters,
     clock::nanoseconds,
     mqtt::probe_parameters,
     report,
@@ -93,14 +93,14 @@ pub(super) fn result(
     }
 }
 
-fn stack(args: &Args, testbed: Option<&Testbed>) -> Stack {
+fn stack(args: &Args, testbed: Option<&Testbed>) -> TransportParameters {
     let options = args.client.transport.options();
     let tcp = match testbed {
         // A kernel that hides its settings leaves them unknown.
         Some(testbed) => testbed.tcp_settings().ok().flatten(),
         None => TcpSettings::here(),
     };
-    Stack::of(&options.crypto, &options.quic, options.congestion, tcp)
+    TransportParameters::of(&options.crypto, &options.quic, options.congestion, tcp)
 }
 
 fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> TransportResult {

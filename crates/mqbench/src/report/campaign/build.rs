@@ -18,7 +18,7 @@ use super::{
     verdict,
 };
 use crate::campaign::{
-    claims::Claim, file::Campaign, record::Record, store::SetHead, tally::Tally,
+    claims::Claim, file::Campaign, record::Record, run_counts::RunCounts, store::SetHead,
 };
 
 /// The report of these campaigns. Claims about other campaigns are not measured.
@@ -49,13 +49,13 @@ pub(crate) fn report(
         papers: papers(&of_campaigns),
         campaigns: finished
             .iter()
-            .map(|one| campaign(one, Tally::of(one.campaign, records), &claims))
+            .map(|one| campaign(one, RunCounts::of(one.campaign, records), &claims))
             .collect(),
         claims,
     }
 }
 
-fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> CampaignReport {
+fn campaign(finished: &Finished, counts: RunCounts, claims: &[ClaimReport]) -> CampaignReport {
     let Campaign {
         name,
         title,
@@ -84,7 +84,7 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
         title: title.clone(),
         source: source.clone(),
         runs: Runs {
-            tally,
+            counts,
             warned: finished
                 .runs
                 .iter()

@@ -8,7 +8,7 @@ use super::model::{
     EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
 use crate::{
-    campaign::{record::Record, stack::Stack},
+    campaign::{record::Record, transport_parameters::TransportParameters},
     meter,
 };
 
@@ -17,9 +17,9 @@ use crate::{
 pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A campaign has thousands of runs, and a few stacks.
-    let mut stacks: Vec<Option<&Stack>> = Vec::new();
+    let mut stacks: Vec<Option<&TransportParameters>> = Vec::new();
     for run in runs {
-        let stack = run.outcome.stack.as_ref();
+        let stack = run.outcome.transport_parameters.as_ref();
         if !stacks.contains(&stack) {
             stacks.push(stack);
         }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::campaign::{cell::Cell, record::Outcome};
 
-    fn run(stack: Option<Stack>) -> Record {
+    fn run(stack: Option<TransportParameters>) -> Record {
         Record {
             campaign: String::new(),
             levels: BTreeMap::new(),
@@ -239,7 +239,7 @@ mod tests {
             seed: 0,
             cell: Cell::default(),
             outcome: Outcome {
-                stack,
+                transport_parameters: stack,
                 ..Outcome::default()
             },
         }
@@ -251,7 +251,7 @@ mod tests {
             initial_window: Some(32),
             ..QuicOptions::default()
         };
-        let stack = |quic| Stack::of(&CryptoOptions::default(), quic, None, None);
+        let stack = |quic| TransportParameters::of(&CryptoOptions::default(), quic, None, None);
         let runs = [
             run(None),
             run(Some(stack(&quic))),

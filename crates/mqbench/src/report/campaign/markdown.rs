@@ -66,7 +66,7 @@ fn section(campaign: &CampaignReport) -> String {
     let (plot, runs) = (&campaign.plot, &campaign.runs);
     let mut text = format!(
         "## {}\n\n{}. {}; {} with warnings.\n\n",
-        campaign.title, campaign.source, runs.tally, runs.warned
+        campaign.title, campaign.source, runs.counts, runs.warned
     );
     for energy in &campaign.energy {
         text.push_str(&format!("{}\n\n", words::energy(energy)));

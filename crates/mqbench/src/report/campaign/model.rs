@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::campaign::{
     claims::{Claim, Verdict},
     file::{Extent, PlotKind},
-    tally::Tally,
+    run_counts::RunCounts,
 };
 
 /// The `schema` of a report that this version writes.
@@ -180,7 +180,7 @@ pub(crate) struct PlotReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Runs {
     #[serde(flatten)]
-    pub(crate) tally: Tally,
+    pub(crate) counts: RunCounts,
     /// Finished runs that have warnings.
     pub(crate) warned: usize,
 }

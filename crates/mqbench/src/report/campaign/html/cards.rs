@@ -53,7 +53,7 @@ fn paper(paper: &PaperReport) -> String {
         format!(" <a href=\"https://doi.org/{doi}\">doi:{doi}</a>")
     });
     format!(
-        "<article class=\"card\">\n<h3>{}: {}</h3>\n<p class=\"tally\">{}</p>\n\
+        "<article class=\"card\">\n<h3>{}: {}</h3>\n<p class=\"counts\">{}</p>\n\
          <div class=\"share\" aria-hidden=\"true\">{}</div>\n{}\
          <p class=\"quiet\">{}.{doi}</p>\n</article>\n",
         escape(&paper.name),
@@ -84,7 +84,7 @@ fn campaign(number: usize, campaign: &CampaignReport) -> String {
         escape(&campaign.title),
         sentences(says),
         escape(&campaign.source),
-        escape(&campaign.runs.tally.to_string()),
+        escape(&campaign.runs.counts.to_string()),
     )
 }
 

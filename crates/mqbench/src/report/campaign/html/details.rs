@@ -171,7 +171,7 @@ pub(super) fn warnings(campaign: &CampaignReport) -> String {
             "<details><summary><b>{}</b> in {} of {} runs: {}</summary><ul>{}</ul></details>\n",
             escape(&warning.kind),
             warning.runs,
-            campaign.runs.tally.finished,
+            campaign.runs.counts.finished,
             escape(first),
             each.collect::<String>()
         ));

@@ -158,7 +158,7 @@ fn section(
 
 fn runs(campaign: &CampaignReport) -> String {
     let runs = &campaign.runs;
-    let mut text = runs.tally.to_string();
+    let mut text = runs.counts.to_string();
     if runs.warned > 0 {
         text.push_str(&format!("; {} with warnings", runs.warned));
     }
@@ -173,7 +173,7 @@ fn energy(campaign: &CampaignReport) -> String {
 }
 
 fn missing(campaign: &CampaignReport) -> String {
-    let runs = &campaign.runs.tally;
+    let runs = &campaign.runs.counts;
     let missing = runs.missing();
     if missing == 0 {
         return String::new();

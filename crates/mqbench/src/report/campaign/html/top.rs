@@ -24,10 +24,10 @@ pub(super) fn top(report: &Report) -> String {
 
 fn notices(report: &Report) -> String {
     let mut warnings = report.campaigns.iter().flat_map(|one| &one.warnings);
-    let tallies = || report.campaigns.iter().map(|one| &one.runs.tally);
-    let disturbed: usize = tallies().map(|tally| tally.disturbed).sum();
-    let finished: usize = tallies().map(|tally| tally.finished).sum();
-    let with = tallies().filter(|tally| tally.disturbed > 0).count();
+    let counts = || report.campaigns.iter().map(|one| &one.runs.counts);
+    let disturbed: usize = counts().map(|counts| counts.disturbed).sum();
+    let finished: usize = counts().map(|counts| counts.finished).sum();
+    let with = counts().filter(|counts| counts.disturbed > 0).count();
     let notices = [
         (
             report.extent == Extent::Quick,

@@ -8,7 +8,7 @@ use super::{file::Campaign, record::Record};
 
 /// The runs of a campaign, each counted by its last attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tally {
+pub(crate) struct RunCounts {
     /// By the campaign's file.
     pub(crate) planned: usize,
     /// The runs that have an attempt.
@@ -21,7 +21,7 @@ pub(crate) struct Tally {
     pub(crate) repeated: usize,
 }
 
-impl Tally {
+impl RunCounts {
     pub(crate) fn of(campaign: &Campaign, records: &[Record]) -> Self {
         let mut last = BTreeMap::new();
         let mut attempts = 0;
@@ -48,7 +48,7 @@ impl Tally {
 }
 
 /// `70 of 72 runs good, 1 disturbed, 1 missing; 3 attempts repeated`.
-impl fmt::Display for Tally {
+impl fmt::Display for RunCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             planned,

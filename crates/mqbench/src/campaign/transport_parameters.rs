@@ -16,12 +16,12 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 /// The transports' parameters of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Stack {
+pub(crate) struct TransportParameters {
     /// The newest TLS that the clients offer over TCP; over QUIC it is always 1.3 (RFC 9001 §4.2).
     pub(crate) tls_version: String,
     pub(crate) cipher_suites: Vec<String>,
     pub(crate) key_exchange_groups: Vec<String>,
-    pub(crate) quic: QuicStack,
+    pub(crate) quic: QuicParameters,
     /// Of the publisher's host; `None` where the publisher is on another machine.
     pub(crate) tcp: Option<TcpSettings>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Stack {
 )]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct QuicStack {
+pub(crate) struct QuicParameters {
     pub(crate) congestion: String,
     pub(crate) initial_rtt_ns: u64,
     pub(crate) initial_window_bytes: u64,
@@ -50,7 +50,7 @@ pub(crate) struct QuicStack {
     pub(crate) segmentation_offload: bool,
 }
 
-impl Stack {
+impl TransportParameters {
     pub(crate) fn of(
         crypto: &CryptoOptions,
         quic: &QuicOptions,
@@ -63,7 +63,7 @@ impl Stack {
             tls_version: crypto.max_version.to_string(),
             cipher_suites: names(&crypto.cipher_suites),
             key_exchange_groups: names(&crypto.key_exchange_groups),
-            quic: QuicStack {
+            quic: QuicParameters {
                 congestion: congestion.to_string(),
                 initial_rtt_ns: nanoseconds(quic.initial_rtt),
                 initial_window_bytes: quic.initial_window_bytes(congestion),

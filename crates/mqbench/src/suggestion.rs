@@ -1,10 +1,10 @@
-//! What somebody may have meant.
+//! Suggestions for a misspelt name.
 
 /// How alike two names are at least, from 0 to 1, for one to be meant by the other.
 const ALIKE: f64 = 0.7;
 
-/// "there is no metric `latncy_mean`: did you mean `latency_mean`?", or without the question if no name is near.
-pub(crate) fn none<'a>(
+/// Returns the message for a name that is not known: "there is no metric `latncy_mean`: did you mean `latency_mean`?", or without the question if no name is near.
+pub(crate) fn unknown<'a>(
     what: &str,
     asked: &str,
     known: impl IntoIterator<Item = &'a str>,
@@ -28,15 +28,15 @@ mod tests {
     #[test]
     fn a_name_that_is_near_is_asked_for_and_no_other() {
         let known = ["latency_mean", "latency_max", "delta"];
-        let near = none("metric", "latncy_mean", known);
+        let near = unknown("metric", "latncy_mean", known);
         assert_eq!(
             near,
             "there is no metric `latncy_mean`: did you mean `latency_mean`?"
         );
         assert_eq!(
-            none("metric", "jitter", known),
+            unknown("metric", "jitter", known),
             "there is no metric `jitter`"
         );
-        assert_eq!(none("metric", "x", []), "there is no metric `x`");
+        assert_eq!(unknown("metric", "x", []), "there is no metric `x`");
     }
 }

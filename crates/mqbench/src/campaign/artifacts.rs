@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 /// A kind of file that can be kept of each run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Keep {
+pub(crate) enum Artifact {
     /// The times of each message.
     Samples,
     /// The packets of each host.
     Pcap,
 }
 
-impl FromStr for Keep {
+impl FromStr for Artifact {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -34,20 +34,20 @@ impl FromStr for Keep {
 /// The files of one run, `None` for what is not kept.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Files {
+pub(crate) struct ArtifactPaths {
     /// The file of its samples.
     samples: Option<PathBuf>,
     /// The folder of its captures.
     pub(crate) pcap: Option<PathBuf>,
 }
 
-impl Files {
+impl ArtifactPaths {
     /// The files of the run `name`, in the folder of its result set.
-    pub(crate) fn of(name: &str, kept: &[Keep], set: &Path) -> Self {
-        let path = |kind, path: String| kept.contains(&kind).then(|| set.join(path));
+    pub(crate) fn of(name: &str, artifacts: &[Artifact], set: &Path) -> Self {
+        let path = |kind, path: String| artifacts.contains(&kind).then(|| set.join(path));
         Self {
-            samples: path(Keep::Samples, format!("samples/{name}.csv")),
-            pcap: path(Keep::Pcap, format!("pcap/{name}")),
+            samples: path(Artifact::Samples, format!("samples/{name}.csv")),
+            pcap: path(Artifact::Pcap, format!("pcap/{name}")),
         }
     }
 
