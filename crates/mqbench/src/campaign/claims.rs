@@ -114,8 +114,8 @@ impl Verdict {
         Self::NotMeasured,
     ];
 
-    /// In words.
-    pub(crate) fn words(self) -> &'static str {
+    /// Returns its name for people.
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
             Self::NotReproduced => "not reproduced",

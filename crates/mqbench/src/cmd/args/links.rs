@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::bail;
 
-use super::{duration, values::topology};
+use super::{duration, value_parsers::topology};
 use crate::testbed::{Network, TcpTuning, Testbed, Topology};
 
 /// Stations on a channel unless `--stations` says how many: the fewest that S21 has.

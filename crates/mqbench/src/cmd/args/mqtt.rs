@@ -6,7 +6,7 @@ use mq_client::{Probes, QuicStreams, Spread};
 use mq_codec::QoS;
 use mq_transport::Address;
 
-use super::{TransportArgs, values::mqtt_version};
+use super::{TransportArgs, value_parsers::mqtt_version};
 use crate::{
     mqtt::{Mqtt, MqttVersion, Route, qos},
     units::duration,

@@ -3,8 +3,8 @@
 use mq_measure::LatencyRecorder;
 
 use super::{
+    metric_values::{FinishedRuns, Levels},
     model::Distribution,
-    values::{Finished, Levels},
 };
 use crate::units::ms;
 
@@ -19,7 +19,7 @@ const PERCENTILES: [f64; 25] = [
 /// The distributions of all cells of a figure that have recorded values. All series of an x have the same
 /// bounds, so that their heights can be compared.
 pub(crate) fn distributions(
-    finished: &Finished,
+    finished: &FinishedRuns,
     of: &str,
     xs: &[String],
     series: &[(String, Levels)],

@@ -5,8 +5,8 @@
 //! twice: by that estimator, and with each result matched with its own job.
 
 use super::{
+    formatting,
     model::{ClaimReport, EstimatorPair, Estimators},
-    words,
 };
 use crate::campaign::claims::{Form, Verdict};
 
@@ -70,17 +70,17 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
     if least <= most {
         text.push_str(&format!(
             " Times are {} times as long by number.",
-            words::range(least, most)
+            formatting::range(least, most)
         ));
     }
     for (one, other) in changed {
         text.push_str(&format!(
             " \"{}\": {}, {}, by DL's estimator; {}, {}, by number.",
             one.claim.says,
-            one.verdict.words(),
-            words::measured(one),
-            other.verdict.words(),
-            words::measured(other)
+            one.verdict.label(),
+            formatting::measured(one),
+            other.verdict.label(),
+            formatting::measured(other)
         ));
     }
     text

@@ -3,9 +3,9 @@
 use mq_measure::stats;
 
 use super::{
+    metric_values::{FinishedRuns, Levels, Metric, Statistic, milliseconds},
     model::{Basis, BoxReport, Point},
     resample::Resample,
-    values::{Finished, Levels, Metric, Statistic, milliseconds},
 };
 use crate::campaign::file::{BoxesOf, PlotKind};
 
@@ -28,7 +28,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
+    pub(super) fn of(finished: &FinishedRuns, metric: &Metric, levels: &Levels) -> Self {
         let values = finished.values(metric, levels);
         let boxes = finished.campaign.plot.boxes;
         let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
@@ -122,7 +122,7 @@ fn thinned(values: Vec<f64>) -> Vec<f64> {
 }
 
 /// The runs with these levels whose last attempt was disturbed.
-pub(super) fn disturbed(finished: &Finished, levels: &Levels) -> usize {
+pub(super) fn disturbed(finished: &FinishedRuns, levels: &Levels) -> usize {
     let runs = finished.with(levels);
     runs.filter(|run| run.outcome.is_disturbed()).count()
 }

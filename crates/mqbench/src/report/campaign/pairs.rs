@@ -4,9 +4,9 @@ use mq_measure::stats;
 
 use super::{
     group::{ENOUGH, Group},
+    metric_values::Statistic,
     model::{Basis, Pair, Test},
     resample::Resample,
-    values::Statistic,
 };
 
 /// The tests of all series at one level of the abscissa; `None` with fewer than two series.

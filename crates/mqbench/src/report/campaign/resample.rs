@@ -2,7 +2,7 @@
 
 use mq_measure::stats::{self, Bootstrap, Interval, SplitMix64};
 
-use super::values::Statistic;
+use super::metric_values::Statistic;
 
 /// Values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;

@@ -2,10 +2,10 @@
 
 use super::{
     axis::{Axis, BREAK, UPPER},
-    chart,
+    chart, formatting,
     html::escape,
+    labels,
     model::{CampaignReport, Panel, Point},
-    names, words,
 };
 use crate::campaign::file::PlotKind;
 
@@ -58,7 +58,7 @@ impl<'a> Drawing<'a> {
             format!(
                 "{}: {}",
                 self.campaign.title,
-                names::title(&self.panel.levels)
+                labels::title(&self.panel.levels)
             )
         };
         self.label(LEFT, 22.0, "start", 15, &title);
@@ -94,7 +94,7 @@ impl<'a> Drawing<'a> {
         for tick in self.axis.ticks() {
             let y = self.y(tick);
             self.line((LEFT, y), (RIGHT, y), "#e3e6e9", 1.0, "");
-            let text = words::tick(tick);
+            let text = formatting::tick(tick);
             self.label(LEFT - 6.0, y + 4.0, "end", 11, &text);
         }
     }
@@ -121,7 +121,7 @@ impl<'a> Drawing<'a> {
         let (mut x, mut y) = (LEFT, 33.0);
         for at in 0..self.panel.series.len() {
             let series = &self.panel.series[at];
-            let name = names::series(&self.campaign.plot.series, &series.name);
+            let name = labels::series(&self.campaign.plot.series, &series.name);
             let width = 17.0 + CHARACTER * float(name.chars().count()) + 14.0;
             if x > LEFT && x + width > RIGHT {
                 x = LEFT;
@@ -138,7 +138,7 @@ impl<'a> Drawing<'a> {
     fn abscissa(&mut self) -> f64 {
         let mut deepest = BOTTOM + LINE + 4.0;
         for (at, x) in self.panel.x.iter().enumerate() {
-            let name = names::level(&self.campaign.plot.x, x);
+            let name = labels::level(&self.campaign.plot.x, x);
             let mut y = BOTTOM + LINE + 4.0;
             for line in lines(&name, self.slot() / CHARACTER) {
                 self.label(self.centre(at), y, "middle", 11, &line);

@@ -3,8 +3,8 @@
 use mq_measure::stats::{self, Estimate, Interval};
 
 use super::{
+    metric_values::{FinishedRuns, Levels, Metric},
     model::{Basis, ClaimBeside, ClaimReport},
-    values::{Finished, Levels, Metric},
 };
 use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verdict};
 
@@ -12,7 +12,7 @@ use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verd
 const LEAST_GAIN: f64 = 0.25;
 
 /// The verdict by the claim's campaign, and by the same campaign with changes beside it.
-pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
+pub(crate) fn of(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
     let beside = all.iter().filter_map(|one| {
         let changes = one.changes_beside(claim)?.to_owned();
@@ -35,7 +35,7 @@ pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
     }
 }
 
-fn by_runs_of(claim: &Claim, mine: Option<&Finished>) -> ClaimReport {
+fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
     let metric = Metric::parse(&claim.metric);
     let found = mine.and_then(|finished| Found::of(claim, finished, &metric));
     let measured = found.as_ref().map(|found| found.measured(claim));
@@ -81,7 +81,7 @@ struct Found {
 }
 
 impl Found {
-    fn of(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<Self> {
+    fn of(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<Self> {
         let (of, with) = sides(claim, finished);
         let mean = |levels| stats::mean(&finished.values(metric, levels));
         let estimate = |levels| finished.estimate(metric, levels);
@@ -163,7 +163,7 @@ fn in_form(claim: &Claim, quotient: Interval) -> Interval {
 }
 
 /// The levels of both sides. For a trend these are the last level of its factor and the first.
-fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
+fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
     let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();
         levels.insert(factor.to_owned(), level.to_owned());
@@ -186,7 +186,7 @@ fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
 }
 
 /// How many steps go against a trend, if more than half of them do.
-fn against(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<String> {
+fn against(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<String> {
     if claim.direction == Some(Direction::Flat) {
         return None;
     }

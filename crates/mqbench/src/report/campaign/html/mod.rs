@@ -6,9 +6,9 @@ mod cards;
 mod claims;
 mod details;
 mod figures;
+mod header;
 mod provenance;
 mod tables;
-mod top;
 
 use std::io::Read as _;
 
@@ -19,14 +19,13 @@ use cards::cards;
 use claims::{claim_table, claims};
 use details::{links, parameters, repeated, tests, warnings};
 use figures::{distribution, figure};
+use header::{contents, header};
 use provenance::provenance;
 use tables::table;
-use top::{contents, top};
 
 use super::{
-    chart,
+    chart, formatting, labels,
     model::{CampaignReport, ClaimReport, Panel, Report},
-    names, words,
 };
 use crate::units::time;
 
@@ -64,7 +63,7 @@ pub(crate) fn page(report: &Report) -> String {
          {sections}</main>\n{foot}\
          <script type=\"application/json\" id=\"data\">{data}</script>\n\
          <script>{library}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        head = top(report),
+        head = header(report),
         cards = cards(report),
         contents = contents(report),
         claims = claims(report),
@@ -168,7 +167,12 @@ fn runs(campaign: &CampaignReport) -> String {
 /// Which energy is measured, and which is modelled.
 fn energy(campaign: &CampaignReport) -> String {
     let each = campaign.energy.iter();
-    let each = each.map(|of| format!("<p class=\"quiet\">{}</p>\n", escape(&words::energy(of))));
+    let each = each.map(|of| {
+        format!(
+            "<p class=\"quiet\">{}</p>\n",
+            escape(&formatting::energy(of))
+        )
+    });
     each.collect()
 }
 
@@ -207,7 +211,7 @@ fn panel_title(campaign: &CampaignReport, panel: &Panel) -> String {
     if panel.levels.is_empty() {
         campaign.title.clone()
     } else {
-        names::title(&panel.levels)
+        labels::title(&panel.levels)
     }
 }
 

@@ -11,13 +11,13 @@ use mq_measure::Warning;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    build::report,
+    assemble::report,
     csv,
     html::{charts_library, page},
     markdown,
+    metric_values::{FinishedRuns, Metric},
     model::{Basis, Report},
     svg::file as svg,
-    values::{Finished, Metric},
 };
 use crate::campaign::{
     claims::{self, Verdict},
@@ -196,7 +196,7 @@ fn xi_divides_by_the_run_beside_or_by_the_mean() {
         .iter()
         .find(|one| one.name == "w20-fig4")
         .unwrap();
-    let finished = Finished::of(campaign, &set.records);
+    let finished = FinishedRuns::of(campaign, &set.records);
     let at = |transport: &str| {
         [
             ("link", "w20/wifi"),

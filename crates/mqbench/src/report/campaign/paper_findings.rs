@@ -254,7 +254,7 @@ pub(super) fn turned(claims: &[&ClaimReport], changes: &[&str]) -> Vec<String> {
         }
         let (turned, all) = (turns.values().sum::<usize>(), pairs.len());
         let turns = turns.iter().map(|((own, other), count)| {
-            format!("{count} from {} to {}", own.words(), other.words())
+            format!("{count} from {} to {}", own.label(), other.label())
         });
         let turns: Vec<_> = turns.collect();
         match turned {

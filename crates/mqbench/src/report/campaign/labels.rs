@@ -1,7 +1,7 @@
 //! Factors, levels and metrics in words, for axes, legends and sentences. Tables and files to read by a program
 //! keep the identifiers of campaign files.
 
-use super::values::{Levels, Metric, TRANSPORT, Xi};
+use super::metric_values::{Levels, Metric, TRANSPORT, Xi};
 
 /// The factors with a name of their own; others are called as campaign files call them.
 const FACTORS: &[(&str, &str)] = &[

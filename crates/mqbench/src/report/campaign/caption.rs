@@ -1,10 +1,9 @@
 //! What a figure shows, in a sentence made from its data.
 
 use super::{
+    formatting, labels,
+    metric_values::{Metric, TRANSPORT},
     model::{Basis, Panel, PlotReport, Point, Series},
-    names,
-    values::{Metric, TRANSPORT},
-    words,
 };
 
 /// The least difference that a sentence calls a difference.
@@ -16,21 +15,21 @@ const PLACES: usize = 3;
 
 /// The sentence; empty if no cell has a run. `beside` is the transport that ξ divides by.
 pub(super) fn sentence(plot: &PlotReport, panel: &Panel, beside: &str) -> String {
-    let shown = Shown {
+    let caption = Caption {
         plot,
         panel,
         beside,
     };
     let text = if Metric::parse(&plot.metric).xi.is_some() {
-        shown.ratios()
+        caption.ratios()
     } else {
-        match shown.sides() {
-            Some((of, with)) => shown.two(of, with),
-            None if panel.series.len() > 1 => shown.many(),
-            None => shown.alone(),
+        match caption.sides() {
+            Some((of, with)) => caption.two(of, with),
+            None if panel.series.len() > 1 => caption.many(),
+            None => caption.alone(),
         }
     };
-    let longest = shown.longest();
+    let longest = caption.longest();
     match text {
         Some(text) => capital(&format!("{text}{longest}.")),
         None => String::new(),
@@ -45,7 +44,7 @@ pub(super) fn capital(text: &str) -> String {
     })
 }
 
-struct Shown<'a> {
+struct Caption<'a> {
     plot: &'a PlotReport,
     panel: &'a Panel,
     beside: &'a str,
@@ -58,7 +57,7 @@ struct Cell<'a> {
     point: &'a Point,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> Caption<'a> {
     /// The two series that the figure compares: QUIC and TLS, or plain TCP, or the only two.
     fn sides(&self) -> Option<(&'a Series, &'a Series)> {
         let all = &self.panel.series;
@@ -103,19 +102,19 @@ impl<'a> Shown<'a> {
 
     fn place(&self, at: usize) -> String {
         let level = &self.panel.x[at];
-        if self.plot.abscissa == names::FRAMES {
-            let share = names::level(&self.plot.x, level);
+        if self.plot.abscissa == labels::FRAMES {
+            let share = labels::level(&self.plot.x, level);
             return match &level[..] {
                 "0%" => "with no frame damaged".to_owned(),
                 _ => format!("with {share} of frames damaged"),
             };
         }
-        names::place(&self.plot.x, level)
+        labels::place(&self.plot.x, level)
     }
 
     /// A name with a comma is in quotes, so that its end is seen.
     fn name(&self, series: &Series) -> String {
-        let name = names::series(&self.plot.series, &series.name);
+        let name = labels::series(&self.plot.series, &series.name);
         if name.contains(',') {
             return format!("“{name}”");
         }
@@ -123,7 +122,7 @@ impl<'a> Shown<'a> {
     }
 
     fn number(&self, value: f64) -> String {
-        let number = words::tick(words::number(value).parse().unwrap_or(value));
+        let number = formatting::tick(formatting::number(value).parse().unwrap_or(value));
         match &self.plot.unit[..] {
             "" => number,
             "1/s" => format!("{number} a second"),
@@ -143,7 +142,7 @@ impl<'a> Shown<'a> {
         {
             return "median".to_owned();
         }
-        let quantity = names::short(&self.plot.metric);
+        let quantity = labels::short(&self.plot.metric);
         if self.plot.quantity.contains(MODELLED) {
             return format!("{MODELLED} {quantity}");
         }
@@ -223,13 +222,13 @@ impl<'a> Shown<'a> {
 
     /// `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
     fn ratios(&self) -> Option<String> {
-        let beside = names::level(TRANSPORT, self.beside);
+        let beside = labels::level(TRANSPORT, self.beside);
         let mut parts = Vec::new();
         for at in self.places(|at| !self.cells(at).is_empty()) {
             // What was found, and the series that found it.
             let mut found: Vec<(String, Vec<String>)> = Vec::new();
             for cell in self.cells(at) {
-                let place = names::place(&self.plot.series, &cell.series.name);
+                let place = labels::place(&self.plot.series, &cell.series.name);
                 let is = self.beside_one(cell);
                 match found.iter_mut().find(|(other, _)| *other == is) {
                     Some((_, places)) => places.push(place),
@@ -354,7 +353,7 @@ pub(super) fn difference(of: f64, with: f64) -> Option<String> {
     if ratio >= 2.0 {
         return Some(format!(
             "{} times as high",
-            words::tick((ratio * 10.0).round() / 10.0)
+            formatting::tick((ratio * 10.0).round() / 10.0)
         ));
     }
     let way = if ratio < 1.0 { "lower" } else { "higher" };
@@ -381,7 +380,7 @@ mod tests {
             meaning: String::new(),
             unit: "ms".to_owned(),
             x: x.to_owned(),
-            abscissa: names::factor(x),
+            abscissa: labels::factor(x),
             series: series.to_owned(),
             facet: None,
         }

@@ -3,8 +3,8 @@
 use mq_measure::stats::Interval;
 
 use super::{
+    metric_values::Levels,
     model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
-    values::Levels,
 };
 use crate::{
     campaign::claims::{Claim, Expected, Form},
@@ -118,7 +118,7 @@ pub(super) fn beside(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);
     found.map_or_else(dash, |one| {
         let value = value_of(&claim.claim, one.measured.as_ref(), one.of);
-        format!("{}: {value}", one.verdict.words())
+        format!("{}: {value}", one.verdict.label())
     })
 }
 

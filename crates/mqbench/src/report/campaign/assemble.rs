@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    context,
+    caption, context,
     distribution::distributions,
     estimators,
     group::{Group, disturbed},
+    labels,
+    metric_values::{FinishedRuns, Levels, Metric, TRANSPORT},
     model::{CampaignReport, ClaimReport, Panel, PlotReport, Report, Runs, SCHEMA, Series},
-    names,
     pairs::test,
-    papers::papers,
-    shows,
-    values::{Finished, Levels, Metric, TRANSPORT},
+    paper_findings::papers,
     verdict,
 };
 use crate::campaign::{
@@ -30,7 +29,7 @@ pub(crate) fn report(
 ) -> Report {
     let finished: Vec<_> = campaigns
         .iter()
-        .map(|one| Finished::of(one, records))
+        .map(|one| FinishedRuns::of(one, records))
         .collect();
     let claims: Vec<_> = claims
         .iter()
@@ -55,7 +54,7 @@ pub(crate) fn report(
     }
 }
 
-fn campaign(finished: &Finished, counts: RunCounts, claims: &[ClaimReport]) -> CampaignReport {
+fn campaign(finished: &FinishedRuns, counts: RunCounts, claims: &[ClaimReport]) -> CampaignReport {
     let Campaign {
         name,
         title,
@@ -114,14 +113,14 @@ fn campaign(finished: &Finished, counts: RunCounts, claims: &[ClaimReport]) -> C
 fn abscissa(campaign: &Campaign) -> String {
     let mut cells = campaign.cells.iter();
     if campaign.plot.x == "loss" && cells.all(|one| one.cell.medium.is_some()) {
-        return names::FRAMES.to_owned();
+        return labels::FRAMES.to_owned();
     }
-    names::factor(&campaign.plot.x)
+    labels::factor(&campaign.plot.x)
 }
 
 /// The metric as an axis names it; for an energy also whether it was measured.
-fn quantity(finished: &Finished, metric: &Metric) -> String {
-    let quantity = names::quantity(metric, &finished.baseline().unwrap_or_default());
+fn quantity(finished: &FinishedRuns, metric: &Metric) -> String {
+    let quantity = labels::quantity(metric, &finished.baseline().unwrap_or_default());
     match finished.energy_basis(metric) {
         Some(basis) => format!("{quantity}, {basis}"),
         None => quantity,
@@ -129,7 +128,7 @@ fn quantity(finished: &Finished, metric: &Metric) -> String {
 }
 
 /// The meaning of the metric; for an energy also whether it was measured.
-fn meaning(finished: &Finished, metric: &Metric) -> String {
+fn meaning(finished: &FinishedRuns, metric: &Metric) -> String {
     let meaning = metric.meaning.clone();
     match finished.energy_basis(metric) {
         Some(basis) => format!("{meaning}: {basis}"),
@@ -158,7 +157,7 @@ fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
 
 /// The levels of each figure: a figure for each combination of all factors except the abscissa, the series,
 /// factors that follow from others, and the transport of ξ. So no level is pooled unless the plot names it.
-fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
+fn facets(finished: &FinishedRuns, metric: &Metric) -> Vec<Levels> {
     let plot = &finished.campaign.plot;
     let mut all: Vec<Levels> = Vec::new();
     for cell in &finished.campaign.cells {
@@ -175,7 +174,7 @@ fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
     all
 }
 
-fn panel(finished: &Finished, metric: &Metric, plot: &PlotReport, facet: &Levels) -> Panel {
+fn panel(finished: &FinishedRuns, metric: &Metric, plot: &PlotReport, facet: &Levels) -> Panel {
     let xs = finished.levels(&plot.x);
     let mut names = finished.levels(&plot.series);
     // The baseline of ξ is 1.
@@ -225,12 +224,12 @@ fn panel(finished: &Finished, metric: &Metric, plot: &PlotReport, facet: &Levels
         ),
         x: xs,
     };
-    panel.shows = shows::sentence(plot, &panel, &baseline.unwrap_or_default());
+    panel.shows = caption::sentence(plot, &panel, &baseline.unwrap_or_default());
     panel
 }
 
 /// The series of distributions; for ξ those of both sides.
-fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
+fn lines(finished: &FinishedRuns, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
     let plot = &finished.campaign.plot;
     let mut all = Vec::new();
     for name in finished.levels(&plot.series) {
@@ -250,7 +249,7 @@ fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, L
 }
 
 /// The histograms that the metric belongs to; other histograms if no run has these.
-fn recorded(finished: &Finished, metric: &Metric) -> String {
+fn recorded(finished: &FinishedRuns, metric: &Metric) -> String {
     let wanted = metric.histogram();
     let mut names = finished
         .runs

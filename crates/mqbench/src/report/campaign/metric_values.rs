@@ -27,7 +27,7 @@ pub(crate) type Levels = BTreeMap<String, String>;
 
 /// The runs of a campaign that count: the last attempt of each repetition of each cell, in the order
 /// of repetitions.
-pub(crate) struct Finished<'a> {
+pub(crate) struct FinishedRuns<'a> {
     pub(crate) campaign: &'a Campaign,
     pub(crate) runs: Vec<&'a Record>,
     /// The earlier attempts.
@@ -36,7 +36,7 @@ pub(crate) struct Finished<'a> {
     pub(crate) follows: Vec<String>,
 }
 
-impl<'a> Finished<'a> {
+impl<'a> FinishedRuns<'a> {
     pub(crate) fn of(campaign: &'a Campaign, records: &'a [Record]) -> Self {
         let mut last: BTreeMap<(&Levels, u32), &Record> = BTreeMap::new();
         let mut repeated = Vec::new();

@@ -15,7 +15,7 @@ over one run’s messages and then too narrow.</li>\n\
 <li>A run is <b>disturbed</b> if the machine was late, a meter had gaps or the run failed. It is repeated; \
 its last attempt counts.</li>\n</ul>\n</section>\n";
 
-pub(super) fn top(report: &Report) -> String {
+pub(super) fn header(report: &Report) -> String {
     format!(
         "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n{HOW_TO_READ}{}</header>\n",
         notices(report)
