@@ -28,12 +28,12 @@ mod clock;
 mod cmd;
 mod descriptors;
 mod hosts;
-mod input;
 mod lab;
 mod meter;
 mod mqtt;
 mod payload;
 mod report;
+mod stdin_lines;
 mod suggestion;
 mod testbed;
 mod this_program;
@@ -43,8 +43,8 @@ mod workload;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use input::Input;
 use mqbroker::cli::write_manual;
+use stdin_lines::StdinLines;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -55,7 +55,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     /// End as SIGTERM would end it when standard input does, or nothing comes by it for so long: with the
     /// program that started this one, however that ends
-    #[arg(long, value_name = "TIME", value_parser = units::duration, hide = true)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration, hide = true)]
     lease: Option<Duration>,
     #[command(subcommand)]
     command: Command,
@@ -146,9 +146,9 @@ fn complain(error: &anyhow::Error) {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let takes_lines = cli.command.takes_lines();
     let wanted = takes_lines || cli.lease.is_some();
-    let mut input = wanted.then(|| Input::open(cli.lease)).transpose()?;
+    let mut input = wanted.then(|| StdinLines::open(cli.lease)).transpose()?;
     if let Some(input) = input.take_if(|_| !takes_lines) {
-        input.hold(|_| {})?;
+        input.terminate_at_end(|_| {})?;
     }
     match cli.command {
         // Programs that these commands start may have an exit code of their own.

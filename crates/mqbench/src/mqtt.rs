@@ -101,13 +101,13 @@ pub(crate) struct ClientIds(Vec<Piece>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Piece {
     Text(String),
-    Role,
+    ClientRole,
     Number,
 }
 
 /// The part of a client in a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
+pub(crate) enum ClientRole {
     Publisher,
     Subscriber,
 }
@@ -121,7 +121,7 @@ impl std::str::FromStr for ClientIds {
         let mut rest = pattern.chars();
         while let Some(c) = rest.next() {
             let piece = match (c, (c == '%').then(|| rest.next()).flatten()) {
-                ('%', Some('r')) => Piece::Role,
+                ('%', Some('r')) => Piece::ClientRole,
                 ('%', Some('i')) => Piece::Number,
                 ('%', Some('%')) => {
                     text.push('%');
@@ -147,11 +147,11 @@ impl std::str::FromStr for ClientIds {
 
 impl ClientIds {
     /// The identifier of one client.
-    pub(crate) fn id(&self, role: Role, number: usize) -> String {
+    pub(crate) fn id(&self, role: ClientRole, number: usize) -> String {
         let show = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
-            Piece::Role if role == Role::Publisher => "pub".to_owned(),
-            Piece::Role => "sub".to_owned(),
+            Piece::ClientRole if role == ClientRole::Publisher => "pub".to_owned(),
+            Piece::ClientRole => "sub".to_owned(),
             Piece::Number => number.to_string(),
         };
         self.0.iter().map(show).collect()
@@ -159,8 +159,8 @@ impl ClientIds {
 
     /// An identifier that two of these clients would share, if there is one.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
-        let publisher = (0..publishers).map(|number| self.id(Role::Publisher, number));
-        let subscriber = (0..subscribers).map(|number| self.id(Role::Subscriber, number));
+        let publisher = (0..publishers).map(|number| self.id(ClientRole::Publisher, number));
+        let subscriber = (0..subscribers).map(|number| self.id(ClientRole::Subscriber, number));
         let mut seen = std::collections::HashSet::new();
         let mut all = publisher.chain(subscriber);
         // An empty identifier asks the broker for one.
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn client_identifiers_are_made_from_a_pattern() {
         let ids: ClientIds = "100%%-%r/%i%i".parse().unwrap();
-        assert_eq!(ids.id(Role::Publisher, 7), "100%-pub/77");
-        assert_eq!(ids.id(Role::Subscriber, 0), "100%-sub/00");
+        assert_eq!(ids.id(ClientRole::Publisher, 7), "100%-pub/77");
+        assert_eq!(ids.id(ClientRole::Subscriber, 0), "100%-sub/00");
         let clash = |pattern: &str| pattern.parse::<ClientIds>().unwrap().clash(2, 2);
         assert_eq!(clash("%r%i"), None);
         assert_eq!(clash("a%i"), Some("a0".into()));

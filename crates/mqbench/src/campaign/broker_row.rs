@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::nanoseconds,
     testbed::{Outage, Topology},
-    units::ms,
+    units::ns_to_ms,
 };
 
 /// How long a network, its brokers and its clients usually need before the first message is due.
@@ -71,8 +71,8 @@ impl Cell {
         let (from, until) = (began + outage.from, began + outage.ends());
         (from < first || until > last).then(|| Warning::LinkOffProfile {
             quantity: "outage's beginning in ms after the network was built".to_owned(),
-            configured: ms(nanoseconds(outage.from)),
-            measured: ms(nanoseconds(first.duration_since(began))),
+            configured: ns_to_ms(nanoseconds(outage.from)),
+            measured: ns_to_ms(nanoseconds(first.duration_since(began))),
         })
     }
 

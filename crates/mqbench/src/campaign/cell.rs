@@ -16,7 +16,7 @@ use crate::{
     mqtt::{MqttVersion, qos},
     suggestion,
     testbed::{Network, TcpTuning, Topology},
-    units::{duration, time_threshold},
+    units::{parse_duration, parse_time_threshold},
     workload::{handover::OnHandover, reconnect::Resumption, topics::MOST},
 };
 
@@ -260,7 +260,7 @@ impl Cell {
             }
             "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
             "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
-            "time_threshold" => self.time_threshold = Some(time_threshold(&shown(value))?),
+            "time_threshold" => self.time_threshold = Some(parse_time_threshold(&shown(value))?),
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
             "repeat" => {
                 let policy: Result<Repeat, _> = text(value)?.parse();
@@ -499,7 +499,7 @@ fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result
 }
 
 fn time(value: &toml::Value) -> Result<u64, String> {
-    let time = duration(text(value)?)?;
+    let time = parse_duration(text(value)?)?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
 }
 

@@ -30,7 +30,7 @@ use crate::{
         local::EnergySource,
         plan,
         queue::{MissingRuns, QueuedRun},
-        runner::{self, Progress},
+        runner::{self, CampaignProgress},
     },
     meter::{self, ConfiguredMeter, MeterSettings, MeterSpec},
     mqtt::{Mqtt, probe_parameters},
@@ -191,7 +191,11 @@ async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
 }
 
 impl OnHosts {
-    async fn run(self, set: &mut ResultSet, tell: impl FnMut(Progress)) -> anyhow::Result<()> {
+    async fn run(
+        self,
+        set: &mut ResultSet,
+        tell: impl FnMut(CampaignProgress),
+    ) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(hosts) = &self.hosts {
             let hosts = RemoteHosts::new(Hosts::load(hosts)?, self.ssh.ssh());
@@ -328,7 +332,7 @@ impl Shown {
         Self { bar, last: None }
     }
 
-    fn show(&mut self, now: Progress) {
+    fn show(&mut self, now: CampaignProgress) {
         let text = format!(
             "{} running, {} repeated, {} left",
             now.running,

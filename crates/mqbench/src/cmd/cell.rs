@@ -6,12 +6,12 @@
 use std::{io::BufRead as _, process::ExitCode};
 
 use crate::{
-    input::Input,
     lab::{
         run_cell,
         run_request::{CellOrder, NO_NAMESPACES},
     },
     report,
+    stdin_lines::StdinLines,
     testbed::Testbed,
 };
 use anyhow::Context as _;
@@ -39,7 +39,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
 /// Runs the cell, and prints its outcome as JSON.
 pub(crate) async fn run(order: &CellOrder, testbed: &mut Testbed) -> anyhow::Result<()> {
     // If the input ends, the campaign is gone, and no program reads the result.
-    Input::open(None)?.hold(|_| {})?;
+    StdinLines::open(None)?.terminate_at_end(|_| {})?;
     let outcome = run_cell::run(order, testbed).await?;
     testbed.finish_captures()?;
     report::print(&report::json(&outcome)?)

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-use super::args::duration;
+use super::args::parse_duration;
 use crate::{
     hosts::{
         Hosts, Ssh,
@@ -13,8 +13,8 @@ use crate::{
         report::serve,
         ssh::LEASE,
     },
-    input::Input,
     report,
+    stdin_lines::StdinLines,
 };
 
 /// Options of `hosts`.
@@ -38,7 +38,7 @@ pub(crate) struct SshArgs {
 }
 
 fn lease(text: &str) -> Result<Duration, String> {
-    let time = duration(text)?;
+    let time = parse_duration(text)?;
     let second = Duration::from_secs(1);
     if (second..=LEASE).contains(&time) {
         Ok(time)
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The role of this program on a host.
-pub(crate) async fn present(input: Option<Input>) -> anyhow::Result<()> {
+pub(crate) async fn present(input: Option<StdinLines>) -> anyhow::Result<()> {
     let input = input.context("it has no standard input")?;
     serve(input, report::print).await
 }

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
-use super::args::{ClientArgs, duration, topics};
+use super::args::{ClientArgs, parse_duration, topics};
 use crate::{
     clock::{WallClock, host, nanoseconds, system_ns},
     payload::sequence,
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long)]
     count: Option<u64>,
     /// End when nothing has come for this long after the first message
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     idle: Duration,
     /// Name of the run, written into the log
     #[arg(long, default_value = "run")]

@@ -34,7 +34,7 @@ pub(crate) struct Hosts {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) name: String,
-    roles: BTreeSet<Role>,
+    roles: BTreeSet<HostRole>,
     /// The machine's name for OpenSSH: `user@host`, `ssh://user@host:port`, or a name of its configuration.
     pub(crate) ssh: String,
     /// Where mqbench is on it.
@@ -90,7 +90,7 @@ impl Machine {
 /// The role of a host in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Role {
+pub(crate) enum HostRole {
     Broker,
     Publisher,
     Subscriber,
@@ -129,10 +129,10 @@ impl Hosts {
                 bail!("{} has another host's address {}", host.name, host.address);
             }
         }
-        for role in [Role::Broker, Role::Publisher, Role::Subscriber] {
+        for role in [HostRole::Broker, HostRole::Publisher, HostRole::Subscriber] {
             hosts.doing(role)?;
         }
-        let publisher = hosts.doing(Role::Publisher)?;
+        let publisher = hosts.doing(HostRole::Publisher)?;
         let other = |host: &&Machine| host.meter.is_some() && *host != publisher;
         if let Some(host) = hosts.hosts.iter().find(other) {
             bail!(
@@ -151,7 +151,7 @@ impl Hosts {
     }
 
     /// The host with this role; each role has one host.
-    pub(crate) fn doing(&self, role: Role) -> anyhow::Result<&Machine> {
+    pub(crate) fn doing(&self, role: HostRole) -> anyhow::Result<&Machine> {
         let mut doing = self.hosts.iter().filter(|host| host.roles.contains(&role));
         let role = format!("{role:?}").to_lowercase();
         let host = doing.next();

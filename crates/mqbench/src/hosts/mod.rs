@@ -20,7 +20,7 @@ pub(crate) mod ssh;
 
 #[cfg(test)]
 pub(crate) use file::tests;
-pub(crate) use file::{Hosts, Machine, Role};
+pub(crate) use file::{HostRole, Hosts, Machine};
 #[cfg(target_os = "linux")]
 pub(crate) use {
     report::HostSession,

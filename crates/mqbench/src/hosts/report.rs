@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{
     clock::{WallClock, chrony::error_bound_ns, host},
-    input::Input,
     meter,
-    this_program::{mask, this_software},
+    stdin_lines::StdinLines,
+    this_program::{status_mask, this_software},
 };
 
 /// The question for the time.
@@ -77,13 +77,16 @@ struct Time {
 }
 
 /// Prints this host's report, then the time for each question, until the input ends. Lines go to `say`.
-pub(crate) async fn serve(input: Input, say: fn(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    input: StdinLines,
+    say: fn(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let folder = tempfile::Builder::new().prefix("mqbench-").tempdir();
     let folder = folder.context("cannot make a temporary directory")?;
     say(&json(&report(folder.path()).await)?)?;
     let clock = WallClock::from_env()?;
-    input.hold(move |line| {
+    input.terminate_at_end(move |line| {
         let time = Time {
             received_ns: line.read_ns,
             sent_ns: clock.now_ns(),
@@ -150,7 +153,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
 fn may_shape() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    mask(&status, "CapEff:") >> CAP_NET_ADMIN & 1 == 1
+    status_mask(&status, "CapEff:") >> CAP_NET_ADMIN & 1 == 1
 }
 
 /// The controller's side: a host that takes part in a run.

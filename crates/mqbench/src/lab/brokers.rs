@@ -12,7 +12,7 @@ use crate::{
     campaign::cell::{Cell, Tickets},
     mqtt::{Mqtt, Route},
     testbed::Testbed,
-    units::word,
+    units::serialized_name,
 };
 
 /// How long the bridges may take to carry a first message.
@@ -65,7 +65,7 @@ impl<'a> Brokers<'a> {
                     Some(BridgeTo {
                         name: format!("edge-{tier}"),
                         address,
-                        mqtt: word(cell.mqtt),
+                        mqtt: serialized_name(cell.mqtt),
                         keep_alive: cell.keep_alive(),
                     })
                 }

@@ -6,13 +6,13 @@ use std::{convert::Infallible, time::Instant};
 use super::findings::{Findings, count};
 use crate::{
     testbed::{ChannelUse, Testbed},
-    workload::peers::Messages,
+    workload::closed_loop_stations::MessageCount,
 };
 
 /// The channel and the other stations, watched from one mark to another.
 pub(super) struct Contention<'a> {
     testbed: &'a Testbed,
-    messages: Messages,
+    messages: MessageCount,
     begin: Option<Mark>,
     end: Option<Mark>,
 }
@@ -22,7 +22,7 @@ type Mark = (ChannelUse, u64);
 
 impl<'a> Contention<'a> {
     /// Watches a testbed, without effect if it has no channel. `messages` counts those of the other stations.
-    pub(super) fn new(testbed: &'a Testbed, messages: Messages) -> Self {
+    pub(super) fn new(testbed: &'a Testbed, messages: MessageCount) -> Self {
         Self {
             testbed,
             messages,

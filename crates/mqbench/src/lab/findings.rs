@@ -15,7 +15,7 @@ use crate::{
     },
     clock::nanoseconds,
     testbed::Carried,
-    units::ms,
+    units::ns_to_ms,
     workload::handover,
 };
 
@@ -137,7 +137,7 @@ impl Findings {
     /// Adds the figures of a hand-over or an outage.
     pub(super) fn break_in(&mut self, figures: &handover::Figures) {
         if let Some(gap) = figures.gap_ns {
-            self.set("gap", ms(gap));
+            self.set("gap", ns_to_ms(gap));
         }
         self.set("late", count(figures.late));
     }
@@ -148,7 +148,7 @@ impl Findings {
         delta: Duration,
         samples: &Samples,
     ) -> anyhow::Result<()> {
-        self.set("delta", ms(nanoseconds(delta)));
+        self.set("delta", ns_to_ms(nanoseconds(delta)));
         self.distribution("latency", &samples.latencies_sent_ns())?;
         self.so_far.counts = Counts {
             sent: samples.0.len() as u64,
@@ -212,7 +212,7 @@ impl Findings {
                 ("p99", summary.p99_ns),
                 ("max", summary.max_ns),
             ] {
-                self.set(&format!("{name}_{part}"), ms(ns));
+                self.set(&format!("{name}_{part}"), ns_to_ms(ns));
             }
             self.set(&format!("{name}_rsd"), summary.rsd);
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     campaign::cell::Cell,
-    hosts::{Hosts, Machine, Role},
+    hosts::{HostRole, Hosts, Machine},
     testbed::Topology,
 };
 
@@ -55,11 +55,14 @@ impl Hosts {
         if cell.pattern.restarts_broker() {
             bail!("a storm restarts its broker, on one machine only");
         }
-        let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
+        let (broker, publisher) = (
+            self.doing(HostRole::Broker)?,
+            self.doing(HostRole::Publisher)?,
+        );
         let subscriber = match cell.topology {
             // Publisher and subscriber are one host.
             Topology::Shared => publisher,
-            _ => self.doing(Role::Subscriber)?,
+            _ => self.doing(HostRole::Subscriber)?,
         };
         let mut shaped = Vec::new();
         for (client, link) in [publisher, subscriber].into_iter().zip(cell.links()) {

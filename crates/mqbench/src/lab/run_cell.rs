@@ -28,14 +28,15 @@ use crate::{
     mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
     workload::{
-        Clock, add_wire,
+        RunClock, add_wire,
         arrivals::Arrivals,
+        closed_loop_stations::{ClosedLoopStations, Ends},
         connect::{self, Dialler},
         e2e, handover,
-        neighbours::Neighbours,
-        peers::{Ends, Peers},
         reconnect::{self, Resumption},
-        rtt, stopwait,
+        rtt,
+        scheduled_stations::ScheduledStations,
+        stopwait,
     },
 };
 
@@ -60,7 +61,7 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     let began = Instant::now();
     let cell = &order.cell;
     // Before a broker starts, which inherits the limit.
-    descriptors::make_room(cell.connections())?;
+    descriptors::raise_limit(cell.connections())?;
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
@@ -165,7 +166,7 @@ impl Bench<'_> {
         };
         let energy_model = self.energy_model();
         let uplink = self.testbed.uplink();
-        let clock = Clock::start();
+        let clock = RunClock::start();
         let origin_ns = clock.origin_ns();
         let work = async {
             if moves {
@@ -213,13 +214,13 @@ impl Bench<'_> {
     async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.routes()?;
         let (mqtt, plan) = (&self.mqtt, self.one_by_one(stopwait::TOPIC)?);
-        let peers = Peers::stop_and_wait(&plan, mqtt, self.peers()).await?;
+        let peers = ClosedLoopStations::stop_and_wait(&plan, mqtt, self.peers()).await?;
         let arrivals = Arrivals::here(stopwait::TOPIC, mqtt, &subscriber).await?;
         let id = stopwait::PUBLISHER;
         let publisher = stopwait::Publisher::connect(&plan, mqtt, &publisher, id, arrivals).await?;
         let mut contention = Contention::new(self.testbed, peers.messages());
         contention.begin();
-        let clock = Clock::start();
+        let clock = RunClock::start();
         let work = publisher.run(clock, |seq| {
             if seq + 1 == plan.count {
                 contention.end();
@@ -237,7 +238,7 @@ impl Bench<'_> {
         let (publisher, subscriber) = self.ends();
         let (mqtt, plan) = (&self.mqtt, self.one_by_one(reconnect::TOPIC)?);
         let resumption = self.cell.resumption;
-        let peers = Peers::reconnect(&plan, resumption, mqtt, self.peers()).await?;
+        let peers = ClosedLoopStations::reconnect(&plan, resumption, mqtt, self.peers()).await?;
         // The subscriber stays connected, and has tickets of its own.
         let subscriber = Route::new(subscriber)?;
         let arrivals = Arrivals::here(reconnect::TOPIC, mqtt, &subscriber).await?;
@@ -247,7 +248,7 @@ impl Bench<'_> {
         let mut contention = Contention::new(self.testbed, peers.messages());
         contention.begin();
         let energy_model = self.energy_model();
-        let clock = Clock::start();
+        let clock = RunClock::start();
         let work = publisher.run(clock, |seq| {
             if seq == plan.count {
                 contention.end();
@@ -385,10 +386,10 @@ impl Bench<'_> {
     }
 
     /// Connects the other stations of the publisher's channel, for a schedule.
-    async fn neighbours(&self) -> anyhow::Result<Neighbours> {
+    async fn neighbours(&self) -> anyhow::Result<ScheduledStations> {
         let neighbours = self.testbed.neighbours();
         let routes = neighbours.map(|access| Route::new(self.publishing(access)));
         let routes = routes.collect::<anyhow::Result<Vec<_>>>()?;
-        Neighbours::connect(&self.mqtt, &routes).await
+        ScheduledStations::connect(&self.mqtt, &routes).await
     }
 }

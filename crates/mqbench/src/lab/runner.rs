@@ -40,7 +40,7 @@ const STAGGER: Duration = Duration::from_millis(80);
 
 /// The progress of a campaign.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct CampaignProgress {
     pub(crate) done: usize,
     pub(crate) all: usize,
     pub(crate) running: usize,
@@ -149,7 +149,7 @@ pub(crate) fn best_case(runs: &VecDeque<QueuedRun>) -> Duration {
 pub(crate) async fn run(
     set: &mut ResultSet,
     backend: Backend,
-    mut on_progress: impl FnMut(Progress),
+    mut on_progress: impl FnMut(CampaignProgress),
 ) -> anyhow::Result<()> {
     let missing = MissingRuns::of(&set.campaigns, &set.records);
     for record in missing.copied_records {
@@ -200,10 +200,10 @@ struct Runner {
 }
 
 impl Runner {
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> CampaignProgress {
         let waiting: Duration = self.queue.iter().map(QueuedRun::expected).sum();
         let rest = waiting + self.estimate.under_way();
-        Progress {
+        CampaignProgress {
             done: self.total - self.queue.len() - self.running.len(),
             all: self.total,
             running: self.running.len(),

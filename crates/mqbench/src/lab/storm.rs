@@ -26,7 +26,7 @@ use super::{
     findings::{Findings, count},
 };
 use crate::{
-    campaign::cell::Cell, clock::nanoseconds, mqtt::Mqtt, units::ms, workload::storm::Devices,
+    campaign::cell::Cell, clock::nanoseconds, mqtt::Mqtt, units::ns_to_ms, workload::storm::Devices,
 };
 
 /// How long the devices may take, all together, to connect before the restart.
@@ -73,7 +73,7 @@ pub(super) async fn run(
     let started = brokers.start_again().await;
     started.context("the broker cannot start again")?;
     let ready = Instant::now();
-    findings.set("broker_down", ms(nanoseconds(ready - asked)));
+    findings.set("broker_down", ns_to_ms(nanoseconds(ready - asked)));
     let pid = brokers.pids().next().context("the broker ended at once")?;
     let mut cpu_ns = None;
     let waiting = watch.wait(ready, PATIENCE, || {
@@ -87,7 +87,7 @@ pub(super) async fn run(
 
     for (metric, percent) in [("back_50", 50), ("back_99", 99), ("back_all", 100)] {
         if let Some(ns) = returned.until_ns(percent) {
-            findings.set(metric, ms(ns));
+            findings.set(metric, ns_to_ms(ns));
         }
     }
     findings.distribution("back", &returned.after_ns)?;

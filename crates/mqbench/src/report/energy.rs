@@ -2,7 +2,7 @@
 
 use mq_energy::{Basis, Energy, Note, fit::Fit};
 
-use crate::units::{energy, power, time};
+use crate::units::{format_energy, format_power, format_time};
 
 /// How many gaps are shown one by one.
 const GAPS_SHOWN: usize = 5;
@@ -30,18 +30,20 @@ pub(crate) fn measured(of: &Measured<'_>) -> String {
         of.meter,
         of.basis,
         of.scope,
-        energy(found.energy_uj),
-        time(found.covered_ns)
+        format_energy(found.energy_uj),
+        format_time(found.covered_ns)
     );
-    let mean = found.mean_power_uw().map_or_else(|| "-".to_owned(), power);
+    let mean = found
+        .mean_power_uw()
+        .map_or_else(|| "-".to_owned(), format_power);
     text.push_str(&format!("mean power {mean}\n"));
     if let Some(messages) = of.messages {
         let each = found.per_message_uj(messages);
-        let each = each.map_or_else(|| "not known".to_owned(), energy);
+        let each = each.map_or_else(|| "not known".to_owned(), format_energy);
         text.push_str(&format!("a message  {each}, of {messages}\n"));
     }
     if let Some(uncertainty_ns) = of.uncertainty_ns.filter(|ns| *ns > 0) {
-        text.push_str(&format!("times      to {}\n", time(uncertainty_ns)));
+        text.push_str(&format!("times      to {}\n", format_time(uncertainty_ns)));
     }
     text + &gaps(of) + &super::warnings(of.notes)
 }
@@ -52,15 +54,15 @@ fn gaps(of: &Measured<'_>) -> String {
         return String::new();
     }
     let shown = gaps.iter().take(GAPS_SHOWN).map(|gap| {
-        let after = time(gap.from_ns.saturating_sub(of.begins_ns));
-        format!("{} after {after}", time(gap.duration_ns()))
+        let after = format_time(gap.from_ns.saturating_sub(of.begins_ns));
+        format!("{} after {after}", format_time(gap.duration_ns()))
     });
     let shown: Vec<_> = shown.collect();
     let more = if gaps.len() > GAPS_SHOWN { ", ..." } else { "" };
     format!(
         "! gaps: {} of {} were not measured and are in no figure: {}{more}\n",
-        time(missing),
-        time(of.energy.window_ns),
+        format_time(missing),
+        format_time(of.energy.window_ns),
         shown.join(", ")
     )
 }
@@ -76,8 +78,8 @@ pub(crate) fn fit(fit: &Fit) -> String {
     text.push_str(&match fit.residual_uw {
         Some(residual_uw) => format!(
             "\n# residual {} (standard error), at most {}\n#\n",
-            power(residual_uw),
-            power(fit.worst_uw)
+            format_power(residual_uw),
+            format_power(fit.worst_uw)
         ),
         None => "\n# as many terms as runs: how well they fit cannot be said\n#\n".to_owned(),
     });

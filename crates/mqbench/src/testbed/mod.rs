@@ -18,7 +18,7 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
 use mq_transport::{Address, ConnectOptions};
 
-use crate::this_program::output_directory;
+use crate::this_program::create_output_directory;
 pub(crate) use host_row::Carried;
 pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
@@ -112,7 +112,7 @@ impl Testbed {
     /// before any thread is started.
     pub(crate) fn build(network: Network, pcap: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
         if let Some(folder) = pcap {
-            output_directory(folder)?;
+            create_output_directory(folder)?;
         }
         let mut testbed = Self::connect(network, seed)?;
         if let Some(folder) = pcap {

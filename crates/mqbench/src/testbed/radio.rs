@@ -10,7 +10,7 @@ use super::{
     Named, Testbed,
     report::{emulated, late, missed, share, share_off, title},
 };
-use crate::{clock::nanoseconds, units::time};
+use crate::{clock::nanoseconds, units::format_time};
 
 /// The channel, and what became of its frames.
 pub(super) struct Channel<'a> {
@@ -178,7 +178,7 @@ impl Channel<'_> {
         text.push_str(&format!(
             "  all: in use for {:.2} % of {}, {:.2} % of {} transmissions collided\n",
             100.0 * channel.air_time_share().unwrap_or_default(),
-            time(nanoseconds(channel.elapsed)),
+            format_time(nanoseconds(channel.elapsed)),
             100.0 * channel.collision_rate().unwrap_or_default(),
             channel.transmissions,
         ));
@@ -197,7 +197,7 @@ fn describe(counts: &StationCounts) -> String {
         counts.transmissions,
         counts.retries,
         counts.collisions,
-        time(nanoseconds(counts.air_time))
+        format_time(nanoseconds(counts.air_time))
     );
     if counts.overflowed > 0 {
         text.push_str(&format!("; {} dropped by the queue", counts.overflowed));

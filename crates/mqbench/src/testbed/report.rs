@@ -5,7 +5,7 @@ use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport
 use serde_json::{Value, json};
 
 use super::{Named, Station, Testbed};
-use crate::{clock::nanoseconds, units::time};
+use crate::{clock::nanoseconds, units::format_time};
 
 impl Testbed {
     /// Each link with its station and its counts.
@@ -194,7 +194,10 @@ fn describe(report: &DirectionReport) -> String {
 
 /// How late packets left the emulator, for people.
 pub(super) fn emulated(late: Lateness) -> String {
-    let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
+    let (median, p99) = (
+        format_time(nanoseconds(late.p50)),
+        format_time(nanoseconds(late.p99)),
+    );
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 

@@ -8,12 +8,12 @@ use mq_measure::{Samples, Warning};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Clock,
-    e2e::{self, LEAD, Outcome, Pair},
+    RunClock,
+    e2e::{self, E2eResult, LEAD, Pair},
 };
 use crate::{
     mqtt::{Mqtt, Route},
-    units::ms,
+    units::ns_to_ms,
 };
 
 /// A message that arrives later than this after it was due is late.
@@ -59,10 +59,10 @@ pub(crate) async fn connect<'a>(
 /// the clock's start at which that was to be, and the one at which it was done.
 pub(crate) async fn run(
     pair: Pair<'_>,
-    clock: Clock,
+    clock: RunClock,
     on_handover: OnHandover,
     hand_over: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<(Outcome, Moment)> {
+) -> anyhow::Result<(E2eResult, Moment)> {
     let intended_ns = middle_ns(pair.plan());
     let at = clock.instant(intended_ns);
     let publisher = pair.publisher();
@@ -95,8 +95,8 @@ impl Moment {
         let late = self.done_ns.saturating_sub(self.intended_ns) >= interval_ns / 2;
         late.then(|| Warning::LinkOffProfile {
             quantity: "hand-over in ms after the start".to_owned(),
-            configured: ms(self.intended_ns),
-            measured: ms(self.done_ns),
+            configured: ns_to_ms(self.intended_ns),
+            measured: ns_to_ms(self.done_ns),
         })
     }
 }

@@ -11,7 +11,7 @@ use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Clock,
+    RunClock,
     arrivals::Arrivals,
     connect::leave,
     stopwait::{PUBLISHER, Plan},
@@ -79,7 +79,7 @@ impl Resumption {
 /// connection.
 pub(crate) async fn run(
     plan: &Plan,
-    clock: Clock,
+    clock: RunClock,
     resumption: Resumption,
     mqtt: &Mqtt,
     end: (Address, ConnectOptions),
@@ -123,7 +123,7 @@ impl Publisher {
     /// connection ends.
     pub(crate) async fn run(
         mut self,
-        clock: Clock,
+        clock: RunClock,
         mut arrived: impl FnMut(u64),
     ) -> anyhow::Result<Vec<Attempt>> {
         let mut attempts = Vec::new();
@@ -145,7 +145,7 @@ impl Publisher {
     /// Connects, sends a message, and waits until it has arrived. Then the client can [`leave`].
     pub(super) async fn deliver(
         &mut self,
-        clock: Clock,
+        clock: RunClock,
         seq: u64,
     ) -> anyhow::Result<(Client, Sample)> {
         // The receiver counts by sequence number, so a message is safe to repeat.

@@ -5,7 +5,7 @@ mod mqtt;
 mod transport;
 mod value_parsers;
 
-pub(crate) use crate::units::duration;
+pub(crate) use crate::units::parse_duration;
 pub(crate) use links::LinkArgs;
 pub(crate) use mqtt::ClientArgs;
 pub(crate) use transport::TransportArgs;

@@ -9,7 +9,7 @@ use mq_transport::Address;
 use super::{TransportArgs, value_parsers::mqtt_version};
 use crate::{
     mqtt::{Mqtt, MqttVersion, Route, qos},
-    units::duration,
+    units::parse_duration,
 };
 
 /// Longer than a SYN takes that is lost four times.
@@ -29,10 +29,10 @@ pub(crate) struct MqttArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     keep_alive: u16,
     /// QUIC subscribers send PINGREQ after this long without a packet, 0 for not at all
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_quiet: Duration,
     /// The same after a busy flow has fallen silent
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_busy: Duration,
     /// Which QUIC stream each message and each subscription goes on: control, per-topic,
     /// per-publish or auto; per-topic:N and auto:N take N streams at most
@@ -56,7 +56,7 @@ pub(crate) struct MqttArgs {
     )]
     password: Option<String>,
     /// How long a connection may take, until CONNACK; lossy links want more. Else 20s, and 3s of `connect`
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
 }
 

@@ -26,7 +26,7 @@ use crate::{
     {
         clock::{WallClock, chrony, host},
         report,
-        units::{duration, time},
+        units::{format_time, parse_duration},
     },
 };
 
@@ -41,16 +41,16 @@ pub(super) struct Args {
     #[arg(value_name = "HOST")]
     host: String,
     /// How long to ask; Ctrl-C ends it earlier, and what was measured counts
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     lasts: Duration,
     /// Time between questions
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
     interval: Duration,
     /// What the way to HOST is known to take at least, such as an emulated delay
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_there: Duration,
     /// What the way back is known to take at least
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_back: Duration,
     /// By how much the clocks' rates may change meanwhile, in parts per million
     #[arg(long, value_name = "PPM", default_value_t = 1.0, value_parser = ppm)]
@@ -243,7 +243,7 @@ async fn resolve(host: &str) -> anyhow::Result<SocketAddr> {
 
 /// The interval between questions, at least 1 ms.
 fn interval(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|interval| match interval {
+    parse_duration(text).and_then(|interval| match interval {
         interval if interval < Duration::from_millis(1) => {
             Err("questions are 1ms apart at least".to_owned())
         }
@@ -261,7 +261,7 @@ fn ppm(text: &str) -> Result<f64, String> {
 /// The result for people.
 fn describe(file: &ClockFile) -> String {
     let summary = &file.summary;
-    let offset = time(summary.offset_ns.unsigned_abs());
+    let offset = format_time(summary.offset_ns.unsigned_abs());
     let than = if summary.offset_ns < 0 {
         "behind"
     } else {
@@ -279,9 +279,9 @@ fn describe(file: &ClockFile) -> String {
          least round trip {}; {answered} of {} questions answered, {} lost\n",
         file.remote.host,
         file.local.host,
-        time(summary.uncertainty_ns),
+        format_time(summary.uncertainty_ns),
         summary.skew_ppb.abs() / 1e3,
-        time(summary.least_round_trip_ns),
+        format_time(summary.least_round_trip_ns),
         file.asked,
         file.asked - answered,
     );
@@ -289,11 +289,11 @@ fn describe(file: &ClockFile) -> String {
         CrossCheck::NotPossible => "chrony does not say how good both clocks are\n".to_owned(),
         CrossCheck::Agrees { bound_ns } => format!(
             "chrony agrees: both clocks are within {} of UTC, added up\n",
-            time(bound_ns)
+            format_time(bound_ns)
         ),
         CrossCheck::Disagrees { bound_ns } => format!(
             "chrony disagrees: it has both clocks within {} of UTC, added up\n",
-            time(bound_ns)
+            format_time(bound_ns)
         ),
     });
     text + &report::warnings(&file.validity.warnings)

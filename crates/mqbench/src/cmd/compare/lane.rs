@@ -15,10 +15,10 @@ use crate::{
     mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
     workload::{
-        Clock,
+        RunClock,
         connect::{self, Connected, Dialler},
         e2e,
-        neighbours::Neighbours,
+        scheduled_stations::ScheduledStations,
     },
 };
 
@@ -35,7 +35,7 @@ pub(super) struct Lane {
 
 pub(super) struct RoundOutcome {
     pub(super) turn: u32,
-    pub(super) outcome: e2e::Outcome,
+    pub(super) outcome: e2e::E2eResult,
     /// `None` without a shared channel.
     pub(super) neighbours_sent: Option<u64>,
     pub(super) broker: Option<ProcessUse>,
@@ -154,10 +154,10 @@ impl Lane {
         plan: &e2e::Plan,
         mqtt: &Mqtt,
         progress: impl Fn(u64) + Send + 'static,
-    ) -> anyhow::Result<(e2e::Outcome, u64)> {
-        let neighbours = Neighbours::connect(mqtt, &self.neighbours).await?;
+    ) -> anyhow::Result<(e2e::E2eResult, u64)> {
+        let neighbours = ScheduledStations::connect(mqtt, &self.neighbours).await?;
         let pair = e2e::Pair::connect(plan, mqtt, &self.publisher, &self.subscriber).await?;
-        let clock = Clock::start();
+        let clock = RunClock::start();
         neighbours
             .beside(plan, clock, pair.run(clock, progress))
             .await

@@ -11,12 +11,12 @@ use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
-use super::args::{ClientArgs, LinkArgs, duration, topics};
+use super::args::{ClientArgs, LinkArgs, parse_duration, topics};
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
     report,
     testbed::Testbed,
-    this_program::output_directory,
+    this_program::create_output_directory,
 };
 use lane::Lane;
 use result::result;
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "1", value_parser = topics)]
     topics: NonZeroU32,
     /// Time between messages
-    #[arg(long, default_value = "4ms", value_parser = duration)]
+    #[arg(long, default_value = "4ms", value_parser = parse_duration)]
     interval: Duration,
     /// How often the transports take turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -151,7 +151,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     }
     if let Some(out) = &args.out {
         // Create the directory before the work, so that a failure costs nothing.
-        output_directory(out)?;
+        create_output_directory(out)?;
     }
     let transport = &args.client.transport;
     let mut options = transport.options();

@@ -23,7 +23,7 @@ use crate::{
     report,
     testbed::{TcpSettings, Testbed},
     this_program::this_software,
-    units::ms,
+    units::ns_to_ms,
     workload::{add_wire, connect},
 };
 
@@ -234,7 +234,7 @@ const QUANTITIES: [Quantity; 2] = [
         let dialled = found.map_or(&[][..], |(_, dialled)| dialled);
         let each = (dialled.len() / lane.rounds.len().max(1)).max(1);
         let rounds = dialled.chunks(each).filter_map(|round| {
-            let times = round.iter().flatten().map(|one| ms(one.connack_ns));
+            let times = round.iter().flatten().map(|one| ns_to_ms(one.connack_ns));
             stats::median(&times.collect::<Vec<_>>())
         });
         rounds.collect()

@@ -14,7 +14,7 @@ use mq_energy::{
     model::{self, Counters},
 };
 
-use super::super::args::duration;
+use super::super::args::parse_duration;
 use crate::{
     clock::nanoseconds,
     {
@@ -37,7 +37,7 @@ pub(super) struct Args {
     )]
     meter: MeterSpec,
     /// For how long, unless there is a command
-    #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
     time: Option<Duration>,
     /// How many messages were delivered meanwhile: the energy of each
     #[arg(long, value_name = "COUNT")]
@@ -57,10 +57,10 @@ pub(super) struct Args {
 #[command(next_help_heading = "Instrument")]
 struct InstrumentArgs {
     /// Between two readings: of a sensor 10ms, of a multimeter 1ms
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     interval: Option<Duration>,
     /// For how long of each interval a multimeter looks; half of it
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range
     #[arg(long, value_name = "AMPERE", default_value_t = MeterSettings::AMPS)]

@@ -22,7 +22,7 @@ use tokio::{
 use super::ApplyArgs;
 use crate::{
     report,
-    this_program::{exit_code, mask},
+    this_program::{shell_exit_code, status_mask},
 };
 
 /// How long a command may take to end after Ctrl-C, which a terminal sends to it as well.
@@ -101,7 +101,9 @@ async fn while_it_runs(
         status = child.wait() => status,
         signal = signals.next() => end(&mut child, signal).await,
     };
-    Ok(exit_code(status.context("cannot wait for the command")?))
+    Ok(shell_exit_code(
+        status.context("cannot wait for the command")?,
+    ))
 }
 
 /// Ends the command within seven seconds, by the signal that ends this program.
@@ -129,7 +131,7 @@ impl Signals {
     /// All of them, except those that this process was started to ignore, as by `nohup`.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = mask(&status, "SigIgn:");
+        let ignored = status_mask(&status, "SigIgn:");
         let caught = [
             (Signal::SIGINT, SignalKind::interrupt()),
             (Signal::SIGTERM, SignalKind::terminate()),
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn a_signal_that_is_ignored_is_known() {
         // As under nohup: SIGHUP, and SIGPIPE as always.
-        let ignored = |status| mask(status, "SigIgn:");
+        let ignored = |status| status_mask(status, "SigIgn:");
         assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored(""), 0);
     }

@@ -8,7 +8,7 @@ use super::CheckArgs;
 use crate::{
     clock::nanoseconds,
     report,
-    units::time,
+    units::format_time,
     workload::ping::{self, Echoes},
 };
 
@@ -79,7 +79,7 @@ fn compare(expected: &Expected, echoes: &Echoes, tolerance: Duration) -> (String
         let remark = if good { "" } else { "  OFF" };
         table.push_str(&format!("{what:24}{configured:>12}  {measured}{remark}\n"));
     };
-    let show = |duration| time(nanoseconds(duration));
+    let show = |duration| format_time(nanoseconds(duration));
     let wanted = expected.round_trip;
     match echoes.median() {
         None => line("round trip, median", &show(wanted), "no answer", false),

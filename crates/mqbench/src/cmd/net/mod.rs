@@ -8,7 +8,7 @@ use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Du
 use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
-use super::args::{duration, way};
+use super::args::{parse_duration, way};
 use crate::{lab::placement::TrafficDirection, report};
 
 /// Options of `net`.
@@ -92,7 +92,7 @@ struct CheckArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=60000))]
     count: u16,
     /// What the network itself may add to the round trip
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = parse_duration)]
     tolerance: Duration,
 }
 

@@ -8,7 +8,7 @@ use mq_measure::{Counts, LastSendEstimator, Samples, clock::Relation, log, sched
 use crate::{
     campaign::{cell::Cell, pattern::Pattern},
     lab::{findings::Findings, metered_energy},
-    units::ms,
+    units::ns_to_ms,
 };
 
 /// Names of logs, in the run's folder on a host.
@@ -42,7 +42,7 @@ pub(super) fn evaluate(
     let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;
     let joined = log::join_topics(&sent, &received, relation, cell.topics);
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
-        findings.set("clock_uncertainty", ms(uncertainty_ns));
+        findings.set("clock_uncertainty", ns_to_ms(uncertainty_ns));
     }
     match cell.pattern {
         Pattern::StopAndWait => {

@@ -18,7 +18,7 @@ use crate::{
     clock::nanoseconds,
     hosts::{Machine, RemoteRole},
     lab::PATIENCE,
-    units::word,
+    units::serialized_name,
 };
 
 /// The interval at which a role is checked, and the clocks are compared meanwhile.
@@ -122,7 +122,7 @@ impl RemoteRun<'_> {
             role.to_owned(),
             address.to_owned(),
             format!("--qos={}", cell.qos),
-            format!("--mqtt={}", word(cell.mqtt)),
+            format!("--mqtt={}", serialized_name(cell.mqtt)),
             self.option(host, "--ca", CHAIN)?,
             format!("--congestion={}", cell.congestion()?),
             time_option("--connect-timeout", nanoseconds(PATIENCE)),
@@ -178,7 +178,9 @@ impl RemoteRun<'_> {
                 let mut sending = self.client_arguments(publisher, "pub", address)?;
                 sending.extend([count(cell.messages), size]);
                 sending.push(match cell.pattern {
-                    Pattern::Reconnect => format!("--reconnect={}", word(cell.resumption)),
+                    Pattern::Reconnect => {
+                        format!("--reconnect={}", serialized_name(cell.resumption))
+                    }
                     _ => "--wait".to_owned(),
                 });
                 sending.push(self.option(publisher, "--log", SENT)?);
@@ -201,7 +203,7 @@ impl RemoteRun<'_> {
             Pattern::Connect => {
                 let mut connect = self.client_arguments(publisher, "connect", address)?;
                 connect.extend([count(cell.messages), out]);
-                connect.push(format!("--resumption={}", word(cell.resumption)));
+                connect.push(format!("--resumption={}", serialized_name(cell.resumption)));
                 let connect = self.ssh.start(publisher, &connect, false)?;
                 self.wait_for_end(connect, publisher_timeout(cell)).await?;
                 self.read_samples().await

@@ -6,7 +6,7 @@ use super::{
     metric_values::{FinishedRuns, Levels},
     model::Distribution,
 };
-use crate::units::ms;
+use crate::units::ns_to_ms;
 
 /// The number of parts of the axis.
 const PARTS: u32 = 48;
@@ -41,7 +41,7 @@ pub(crate) fn distributions(
         let (Some(least), Some(most)) = (least, most) else {
             continue;
         };
-        let bounds_ms = bounds(ms(least), ms(most));
+        let bounds_ms = bounds(ns_to_ms(least), ns_to_ms(most));
         all.extend(recorders.iter().map(|(name, recorder)| Distribution {
             x: x.clone(),
             series: (*name).clone(),
@@ -68,7 +68,7 @@ fn shares(recorder: &LatencyRecorder, bounds: &[f64]) -> Vec<f64> {
     let histogram = recorder.histogram();
     let mut counts = vec![0_u64; bounds.len() - 1];
     for bucket in histogram.iter_recorded() {
-        let value = ms(histogram.median_equivalent(bucket.value_iterated_to()));
+        let value = ns_to_ms(histogram.median_equivalent(bucket.value_iterated_to()));
         let above = bounds.partition_point(|bound| *bound <= value);
         counts[above.clamp(1, bounds.len() - 1) - 1] += bucket.count_at_value();
     }
@@ -83,7 +83,7 @@ fn percentiles(recorder: &LatencyRecorder) -> Vec<(f64, f64)> {
         } else {
             recorder.percentile_ns(percent)
         };
-        value.map(|value| (percent, ms(value)))
+        value.map(|value| (percent, ns_to_ms(value)))
     };
     PERCENTILES.into_iter().filter_map(at).collect()
 }

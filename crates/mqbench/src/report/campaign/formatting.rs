@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     campaign::claims::{Claim, Expected, Form},
-    units::word,
+    units::serialized_name,
 };
 
 /// A number with four digits.
@@ -78,8 +78,8 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
         Form::Relative => format!("{bound}{:+.1} %", figure * 100.0),
         Form::Ratio => format!("{bound}× {}", number(figure)),
         Form::Value => format!("{bound}{}", in_unit(figure, &claim.unit)),
-        Form::Order => claim.expected.map_or_else(dash, word),
-        Form::Trend => claim.direction.map_or_else(dash, word),
+        Form::Order => claim.expected.map_or_else(dash, serialized_name),
+        Form::Trend => claim.direction.map_or_else(dash, serialized_name),
     }
 }
 
@@ -152,7 +152,9 @@ fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
 
 pub(super) fn configured(link: &LinkConfigured) -> String {
     let parts = [
-        link.delay_ns.filter(|ns| *ns > 0).map(crate::units::time),
+        link.delay_ns
+            .filter(|ns| *ns > 0)
+            .map(crate::units::format_time),
         link.rate_bps.map(rate),
         link.loss
             .filter(|loss| *loss > 0.0)

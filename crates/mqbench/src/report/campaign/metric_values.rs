@@ -16,7 +16,7 @@ use crate::{
         record::{METRICS, Record, is_energy},
     },
     meter,
-    units::ms,
+    units::ns_to_ms,
 };
 
 /// The factor that ξ is a ratio of levels of.
@@ -299,7 +299,7 @@ pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
     let histogram = recorder.histogram();
     let mut values = Vec::new();
     for bucket in histogram.iter_recorded() {
-        let value = ms(histogram.median_equivalent(bucket.value_iterated_to()));
+        let value = ns_to_ms(histogram.median_equivalent(bucket.value_iterated_to()));
         values.extend((0..bucket.count_at_value()).map(|_| value));
     }
     values

@@ -6,7 +6,7 @@ use crate::{
         caption, formatting, labels,
         model::{Basis, CampaignReport, Pair},
     },
-    units::time,
+    units::format_time,
 };
 
 pub(super) fn tests(campaign: &CampaignReport) -> String {
@@ -119,7 +119,7 @@ pub(super) fn parameters(campaign: &CampaignReport) -> String {
 /// A time in the unit that reads best.
 fn parameter(name: &str, value: &str) -> String {
     let ns = name.strip_suffix("_ns").and_then(|_| value.parse().ok());
-    ns.map_or_else(|| value.to_owned(), time)
+    ns.map_or_else(|| value.to_owned(), format_time)
 }
 
 pub(super) fn links(campaign: &CampaignReport) -> String {
@@ -138,7 +138,7 @@ pub(super) fn links(campaign: &CampaignReport) -> String {
             measured.overflowed.to_string(),
             measured
                 .lateness_p99_ns
-                .map_or_else(|| "–".to_owned(), time),
+                .map_or_else(|| "–".to_owned(), format_time),
         ]
     });
     let columns = [

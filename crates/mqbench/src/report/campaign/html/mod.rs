@@ -27,7 +27,7 @@ use super::{
     chart, formatting, labels,
     model::{CampaignReport, ClaimReport, Panel, Report},
 };
-use crate::units::time;
+use crate::units::format_time;
 
 /// The chart library, compressed: unpacked it would be a tenth of the program on a small machine.
 const ECHARTS: &[u8] = include_bytes!("../../../../assets/echarts.min.js.gz");
@@ -199,7 +199,7 @@ fn fixed(campaign: &CampaignReport) -> String {
             other => other.to_string(),
         };
         match key.strip_suffix("_ns") {
-            Some(key) => parts.push(format!("{key} {}", time(value.parse().unwrap_or(0)))),
+            Some(key) => parts.push(format!("{key} {}", format_time(value.parse().unwrap_or(0)))),
             None => parts.push(format!("{key} {value}")),
         }
     }

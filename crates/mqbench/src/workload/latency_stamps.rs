@@ -8,7 +8,7 @@ use std::{
 
 use mq_measure::LatencyRecorder;
 
-use super::Clock;
+use super::RunClock;
 use crate::payload::sequence;
 
 /// No run takes a year.
@@ -17,15 +17,15 @@ const MOST_NS: u64 = 1 << 55;
 /// The clock of a run, shifted by a number of the run's own, so that another process' messages on the same
 /// topics have no latency here instead of a wrong one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stamps {
-    clock: Clock,
+pub(super) struct LatencyStamps {
+    clock: RunClock,
     shift: u64,
 }
 
-impl Stamps {
+impl LatencyStamps {
     pub(super) fn start() -> Self {
         Self {
-            clock: Clock::start(),
+            clock: RunClock::start(),
             shift: rand::random(),
         }
     }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_stamp_gives_the_latency_back() {
-        let stamps = Stamps::start();
+        let stamps = LatencyStamps::start();
         let due = Instant::now();
         let payload = stamps.of(due).to_be_bytes();
         let latency = stamps.latency_ns(&payload, due + Duration::from_micros(70));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn messages_without_a_stamp_or_of_another_run_have_no_latency() {
-        let (stamps, other) = (Stamps::start(), Stamps::start());
+        let (stamps, other) = (LatencyStamps::start(), LatencyStamps::start());
         let now = Instant::now();
         for stamp in [stamps.none(), other.of(now), other.none()] {
             assert_eq!(stamps.latency_ns(&stamp.to_be_bytes(), now), None);

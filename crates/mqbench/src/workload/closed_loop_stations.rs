@@ -1,7 +1,7 @@
 //! The other stations of a shared channel that run the measured pattern, which waits for each message: stop and
 //! wait, or reconnect. Each has a topic and a subscriber of its own, as its loop closes with the arrival.
 //!
-//! [`neighbours`](super::neighbours) has the stations of a schedule.
+//! [`scheduled_stations`](super::scheduled_stations) has the stations of a schedule.
 
 use std::{
     convert::Infallible,
@@ -17,7 +17,7 @@ use mq_transport::{Address, ConnectOptions};
 use tokio::task::JoinSet;
 
 use super::{
-    Clock,
+    RunClock,
     arrivals::Arrivals,
     connect::leave,
     reconnect::{self, Resumption},
@@ -27,9 +27,9 @@ use crate::mqtt::{Mqtt, Route};
 
 /// How many messages the other stations have got through so far. Clones count the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Messages(Arc<AtomicU64>);
+pub(crate) struct MessageCount(Arc<AtomicU64>);
 
-impl Messages {
+impl MessageCount {
     pub(super) fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -44,9 +44,9 @@ pub(crate) type Ends = ((Address, ConnectOptions), (Address, ConnectOptions));
 
 /// Stations that are ready to publish.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct ClosedLoopStations {
     stations: Vec<Station>,
-    messages: Messages,
+    messages: MessageCount,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ enum Publisher {
     Reconnect(Box<reconnect::Publisher>),
 }
 
-impl Peers {
+impl ClosedLoopStations {
     /// Connects stations that will stop and wait, all at the same time. Each takes the measured plan, without
     /// its count, and has its own topic below the plan's.
     pub(crate) async fn stop_and_wait(
@@ -120,12 +120,12 @@ impl Peers {
         }
         Ok(Self {
             stations,
-            messages: Messages::default(),
+            messages: MessageCount::default(),
         })
     }
 
     /// The count of the messages that have arrived at these stations' subscribers.
-    pub(crate) fn messages(&self) -> Messages {
+    pub(crate) fn messages(&self) -> MessageCount {
         self.messages.clone()
     }
 
@@ -135,7 +135,7 @@ impl Peers {
     /// The error of `work`, or of a station that cannot go on, with its role: `work` is then cancelled.
     pub(crate) async fn beside<T>(
         self,
-        clock: Clock,
+        clock: RunClock,
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
         let messages = self.messages;
@@ -167,7 +167,7 @@ async fn beside<T>(
 
 impl Publisher {
     /// Publishes until it is cut off.
-    async fn run(mut self, clock: Clock, messages: Messages) -> anyhow::Result<Infallible> {
+    async fn run(mut self, clock: RunClock, messages: MessageCount) -> anyhow::Result<Infallible> {
         let mut seq = 0;
         loop {
             match &mut self {
@@ -233,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn stations_are_cut_off_when_the_measured_one_has_finished() {
-        let messages = Messages::default();
+        let messages = MessageCount::default();
         let (count, held) = (messages.clone(), Arc::clone(&messages.0));
         let station = async move {
             loop {

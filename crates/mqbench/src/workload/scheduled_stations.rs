@@ -1,7 +1,7 @@
 //! The other stations of a shared channel beside a schedule. Each publishes as the measured publisher does, to a
 //! topic of its own without subscribers.
 //!
-//! [`peers`](super::peers) has the stations of patterns that wait for each message.
+//! [`closed_loop_stations`](super::closed_loop_stations) has the stations of patterns that wait for each message.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -15,10 +15,10 @@ use mq_measure::schedule::OpenLoop;
 use tokio::task::JoinSet;
 
 use super::{
-    Clock,
+    RunClock,
+    closed_loop_stations::MessageCount,
     e2e::{LEAD, Plan},
-    pace::Sending,
-    peers::Messages,
+    send_thread::SendThread,
 };
 use crate::{
     clock::nanoseconds,
@@ -28,14 +28,14 @@ use crate::{
 
 /// Connected clients that have not published yet.
 #[derive(Debug)]
-pub(crate) struct Neighbours {
+pub(crate) struct ScheduledStations {
     /// Each client with its number among the stations; the measured publisher has 1.
     clients: Vec<(usize, Client)>,
     qos: QoS,
-    sent: Messages,
+    sent: MessageCount,
 }
 
-impl Neighbours {
+impl ScheduledStations {
     /// Connects one client over each route, all at the same time.
     pub(crate) async fn connect(mqtt: &Mqtt, routes: &[Route]) -> anyhow::Result<Self> {
         let mut connecting = JoinSet::new();
@@ -55,12 +55,12 @@ impl Neighbours {
         Ok(Self {
             clients,
             qos: mqtt.qos,
-            sent: Messages::default(),
+            sent: MessageCount::default(),
         })
     }
 
     /// The count of the messages that the stations have sent.
-    pub(crate) fn messages(&self) -> Messages {
+    pub(crate) fn messages(&self) -> MessageCount {
         self.sent.clone()
     }
 
@@ -72,14 +72,14 @@ impl Neighbours {
     pub(crate) async fn beside<T>(
         self,
         plan: &Plan,
-        clock: Clock,
+        clock: RunClock,
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<(T, u64)> {
         if self.clients.is_empty() {
             return Ok((work.await?, 0));
         }
         let publisher = self.publisher(plan, clock)?;
-        let mut sending = Sending::start(move |stop| publisher.run(stop));
+        let mut sending = SendThread::start(move |stop| publisher.run(stop));
         let done = tokio::select! {
             done = work => done?,
             ended = sending.ended() => {
@@ -93,7 +93,7 @@ impl Neighbours {
         Ok((done, sent))
     }
 
-    fn publisher(&self, plan: &Plan, clock: Clock) -> anyhow::Result<Publisher> {
+    fn publisher(&self, plan: &Plan, clock: RunClock) -> anyhow::Result<Publisher> {
         let station = |(number, client): &(usize, Client)| {
             Ok(Station {
                 number: *number,
@@ -129,8 +129,8 @@ struct Publisher {
     qos: QoS,
     schedule: OpenLoop,
     payloads: Payloads,
-    sent: Messages,
-    clock: Clock,
+    sent: MessageCount,
+    clock: RunClock,
 }
 
 struct Station {

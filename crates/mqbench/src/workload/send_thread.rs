@@ -27,12 +27,12 @@ pub(crate) fn wait_until(at: Instant) {
 
 /// A thread that publishes. A drop stops it.
 #[derive(Debug)]
-pub(super) struct Sending<T> {
+pub(super) struct SendThread<T> {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<anyhow::Result<T>>,
 }
 
-impl<T: Send + 'static> Sending<T> {
+impl<T: Send + 'static> SendThread<T> {
     /// Starts `work`, which asks whether it is to stop.
     pub(super) fn start(
         work: impl FnOnce(&AtomicBool) -> anyhow::Result<T> + Send + 'static,
@@ -57,7 +57,7 @@ impl<T: Send + 'static> Sending<T> {
     }
 }
 
-impl<T> Drop for Sending<T> {
+impl<T> Drop for SendThread<T> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }

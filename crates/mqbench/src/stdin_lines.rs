@@ -20,7 +20,7 @@ const WAITING: usize = 64;
 
 /// The lines of standard input.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct StdinLines {
     lines: Receiver<Line>,
     lease: Option<Duration>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Line {
     pub(crate) read_ns: u64,
 }
 
-impl Input {
+impl StdinLines {
     /// Reads standard input from now on. With a `lease`, silence for that long counts as its end.
     pub(crate) fn open(lease: Option<Duration>) -> anyhow::Result<Self> {
         let clock = WallClock::from_env()?;
@@ -73,12 +73,15 @@ impl Input {
     }
 
     /// Hands each line on.
-    pub(crate) fn each(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
+    pub(crate) fn for_each(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
         self.listen(take, || {})
     }
 
     /// Hands each line on, and ends this process as SIGTERM would once the input has ended.
-    pub(crate) fn hold(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
+    pub(crate) fn terminate_at_end(
+        self,
+        take: impl FnMut(Line) + Send + 'static,
+    ) -> anyhow::Result<()> {
         self.listen(take, || {
             // The signal is for the process: the thread that waits for it gets it.
             let _ = kill(Pid::this(), Signal::SIGTERM);
