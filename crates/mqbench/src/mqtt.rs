@@ -193,7 +193,7 @@ impl From<MqttVersion> for Version {
 }
 
 /// `0`, `1` or `2`.
-pub(crate) fn qos(text: &str) -> Result<QoS, String> {
+pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     text.parse()
         .ok()
         .and_then(QoS::from_bits)

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::pattern::Pattern;
 use crate::{
     clock::nanoseconds,
-    mqtt::{MqttVersion, qos},
+    mqtt::{MqttVersion, parse_qos},
     suggestion,
     testbed::{Network, TcpTuning, Topology},
     units::{parse_duration, parse_time_threshold},
@@ -269,7 +269,7 @@ impl Cell {
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
             "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
             "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
-            "qos" => self.qos = qos(&shown(value))? as u8,
+            "qos" => self.qos = parse_qos(&shown(value))? as u8,
             "congestion" => {
                 self.tcp_congestion = congestion(value)?;
                 self.quic_congestion.clone_from(&self.tcp_congestion);

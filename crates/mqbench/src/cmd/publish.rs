@@ -18,7 +18,7 @@ use tokio::sync::mpsc::channel;
 
 use super::args::{ClientArgs, parse_duration, resumption, topics};
 use crate::{
-    clock::{WallClock, host, nanoseconds, system_ns},
+    clock::{WallClock, host_name, nanoseconds, system_ns},
     payload::Payloads,
     report,
     stdin_lines::StdinLines,
@@ -83,7 +83,7 @@ impl Args {
 
 /// Publishes. `input` is `Some` if the options [wait](Args::waits) for arrivals.
 pub(crate) async fn run(args: Args, input: Option<StdinLines>) -> anyhow::Result<()> {
-    let meta = LogMeta::new(&args.run, &host());
+    let meta = LogMeta::new(&args.run, &host_name());
     let log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
     let sent = match input {
         None => on_schedule(args, log).await?,

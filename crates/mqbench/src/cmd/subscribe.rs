@@ -7,7 +7,7 @@ use mq_transport::Address;
 
 use super::args::{ClientArgs, parse_duration, topics};
 use crate::{
-    clock::{WallClock, host, nanoseconds, system_ns},
+    clock::{WallClock, host_name, nanoseconds, system_ns},
     payload::sequence,
     report,
     workload::topics::{self, Subscriptions},
@@ -50,7 +50,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let clock = WallClock::from_env()?;
-    let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
+    let mut log =
+        LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host_name()))?;
     let (mqtt, route) = args.client.get(&args.broker)?;
     let client_id = format!("mqbench-sub-{}", std::process::id());
     let client = mqtt.connect(&route, &client_id).await?;

@@ -20,7 +20,7 @@ use super::{
     ssh::{RemoteRole, Ssh},
 };
 use crate::{
-    clock::{WallClock, chrony::error_bound_ns, host},
+    clock::{WallClock, chrony::error_bound_ns, host_name},
     meter,
     stdin_lines::StdinLines,
     this_program::{status_mask, this_software},
@@ -111,7 +111,7 @@ async fn report(folder: &Path) -> HostReport {
     HostReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: this_software("mqbench").revision,
-        host: host(),
+        host: host_name(),
         machine: std::env::consts::ARCH.to_owned(),
         context: HostContext::read(),
         clock_bound_ns: error_bound_ns().await,

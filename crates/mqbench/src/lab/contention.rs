@@ -81,9 +81,9 @@ impl<'a> Contention<'a> {
             ("retries_per_frame", meanwhile.retries_per_frame()),
         ] {
             if let Some(value) = value {
-                findings.set(metric, value);
+                findings.set_metric(metric, value);
             }
         }
-        findings.set("neighbour_messages", count(have - had));
+        findings.set_metric("neighbour_messages", count(have - had));
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Findings {
 
 impl Findings {
     /// None yet, of a run on this machine; warns if it is itself emulated.
-    pub(super) fn here() -> Self {
+    pub(super) fn new_local() -> Self {
         let mut findings = Self::default();
         let emulated = validity::emulated(None, emulated().as_deref());
         findings.validity.note(emulated);
@@ -54,26 +54,26 @@ impl Findings {
         }
     }
 
-    pub(super) fn set(&mut self, metric: &str, value: f64) {
+    pub(super) fn set_metric(&mut self, metric: &str, value: f64) {
         self.so_far.metrics.insert(metric.to_owned(), value);
     }
 
     /// Adds the counts of messages on a schedule, and their lateness.
-    pub(super) fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
+    pub(super) fn add_counts(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
         self.so_far.counts = counts;
-        self.set("lost", count(counts.lost));
+        self.set_metric("lost", count(counts.lost));
         self.validity.extend(validity::counts(&counts));
         self.validity.note(lateness.warning(interval_ns));
     }
 
     /// Adds a modelled energy, if there is one.
-    pub(super) fn energy(&mut self, energy: Option<ModelledEnergy>) {
+    pub(super) fn add_energy(&mut self, energy: Option<ModelledEnergy>) {
         let Some(energy) = energy else {
             return;
         };
-        self.set("energy_j", energy.joules);
-        self.set("power_w", energy.power_w);
-        self.set("power_above_idle_w", energy.above_idle_w);
+        self.set_metric("energy_j", energy.joules);
+        self.set_metric("power_w", energy.power_w);
+        self.set_metric("power_above_idle_w", energy.above_idle_w);
         for (metric, uj) in [
             ("energy_per_message_uj", energy.per_message_uj),
             (
@@ -82,7 +82,7 @@ impl Findings {
             ),
         ] {
             if let Some(uj) = uj {
-                self.set(metric, uj);
+                self.set_metric(metric, uj);
             }
         }
         self.so_far.energy_meter = Some(energy.meter);
@@ -90,12 +90,12 @@ impl Findings {
 
     /// Adds the rate at which messages on a schedule arrived, and the figures of several topics; none with one. The
     /// link's own delay is not known where it changes.
-    pub(super) fn flow(&mut self, cell: &Cell, samples: &Samples) {
+    pub(super) fn add_arrivals(&mut self, cell: &Cell, samples: &Samples) {
         if let Some(window) = metered_energy::sending_window(samples) {
             let arrived = samples.0.iter().filter(|one| one.received_ns.is_some());
             let seconds = Duration::from_nanos(window.duration_ns()).as_secs_f64();
             let arrived = count(arrived.count() as u64);
-            self.set("arrived_per_second", arrived / seconds);
+            self.set_metric("arrived_per_second", arrived / seconds);
         }
         if cell.topics == one() {
             return;
@@ -122,34 +122,34 @@ impl Findings {
             ("late_through_others", figures.late_through_others),
         ] {
             if let Some(value) = value {
-                self.set(metric, value);
+                self.set_metric(metric, value);
             }
         }
     }
 
     /// Adds what the link to the last broker of a row carried for so many messages.
-    pub(super) fn uplink(&mut self, carried: Carried, messages: u64) {
+    pub(super) fn add_uplink(&mut self, carried: Carried, messages: u64) {
         let each = |of: u64| count(of) / count(messages);
-        self.set("uplink_bytes_per_message", each(carried.bytes));
-        self.set("uplink_packets_per_message", each(carried.packets));
+        self.set_metric("uplink_bytes_per_message", each(carried.bytes));
+        self.set_metric("uplink_packets_per_message", each(carried.packets));
     }
 
     /// Adds the figures of a hand-over or an outage.
-    pub(super) fn break_in(&mut self, figures: &handover::Figures) {
+    pub(super) fn add_interruption(&mut self, figures: &handover::Figures) {
         if let Some(gap) = figures.gap_ns {
-            self.set("gap", ns_to_ms(gap));
+            self.set_metric("gap", ns_to_ms(gap));
         }
-        self.set("late", count(figures.late));
+        self.set_metric("late", count(figures.late));
     }
 
     /// Adds the results of messages that were each sent when its predecessor had arrived.
-    pub(super) fn stop_and_wait(
+    pub(super) fn add_stop_and_wait(
         &mut self,
         delta: Duration,
         samples: &Samples,
     ) -> anyhow::Result<()> {
-        self.set("delta", ns_to_ms(nanoseconds(delta)));
-        self.distribution("latency", &samples.latencies_sent_ns())?;
+        self.set_metric("delta", ns_to_ms(nanoseconds(delta)));
+        self.add_distribution("latency", &samples.latencies_sent_ns())?;
         self.so_far.counts = Counts {
             sent: samples.0.len() as u64,
             received: samples.0.len() as u64,
@@ -160,20 +160,20 @@ impl Findings {
 
     /// Adds the results of messages with a connection each, which was dialled at the intended time. The first
     /// connection had a full handshake.
-    pub(super) fn reconnect(&mut self, samples: &Samples) -> anyhow::Result<()> {
+    pub(super) fn add_reconnects(&mut self, samples: &Samples) -> anyhow::Result<()> {
         let again = samples.0.iter().skip(1);
         let again: Vec<_> = again.filter_map(Sample::latency_intended_ns).collect();
-        self.mean("delta_dagger", &again)?;
+        self.add_mean("delta_dagger", &again)?;
         // W20 counts the first connection as well.
         let sent = samples.0.iter();
         let sent: Vec<_> = sent
             .map(|sample| sample.sent_ns - sample.intended_ns)
             .collect();
-        self.mean("dial_to_sent", &sent)
+        self.add_mean("dial_to_sent", &sent)
     }
 
     /// Adds the times of connections, each dialled at its intended time, and the number of failed ones.
-    pub(super) fn connections(&mut self, attempts: &Samples) -> anyhow::Result<()> {
+    pub(super) fn add_connections(&mut self, attempts: &Samples) -> anyhow::Result<()> {
         let connack = attempts.latencies_intended_ns();
         let failed = attempts.0.len() - connack.len();
         let connected = attempts.0.iter();
@@ -181,40 +181,40 @@ impl Findings {
         let connected: Vec<_> = connected
             .map(|one| one.sent_ns.saturating_sub(one.intended_ns))
             .collect();
-        self.distribution("dial_to_connect", &connected)?;
-        self.distribution("connack", &connack)?;
-        self.distribution("connect_to_connack", &attempts.latencies_sent_ns())?;
-        self.set("failed", count(failed as u64));
+        self.add_distribution("dial_to_connect", &connected)?;
+        self.add_distribution("connack", &connack)?;
+        self.add_distribution("connect_to_connack", &attempts.latencies_sent_ns())?;
+        self.set_metric("failed", count(failed as u64));
         Ok(())
     }
 
     /// Adds a distribution, with its mean under the distribution's own name.
-    fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
-        self.distribution(name, values_ns)?;
+    fn add_mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
+        self.add_distribution(name, values_ns)?;
         if let Some(mean) = self.so_far.metrics.remove(&format!("{name}_mean")) {
-            self.set(name, mean);
+            self.set_metric(name, mean);
         }
         Ok(())
     }
 
     /// Adds a distribution, with the metrics whose names begin with its name.
-    pub(super) fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
+    pub(super) fn add_distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         let mut recorder = LatencyRecorder::new();
         recorder.extend(values_ns.iter().copied());
         self.so_far
             .histograms
             .insert(name.to_owned(), encode(&recorder)?);
         if let Some(summary) = Summary::from_samples(values_ns) {
-            self.set(&format!("{name}_mean"), summary.mean_ns / 1e6);
+            self.set_metric(&format!("{name}_mean"), summary.mean_ns / 1e6);
             for (part, ns) in [
                 ("p50", summary.p50_ns),
                 ("p95", summary.p95_ns),
                 ("p99", summary.p99_ns),
                 ("max", summary.max_ns),
             ] {
-                self.set(&format!("{name}_{part}"), ns_to_ms(ns));
+                self.set_metric(&format!("{name}_{part}"), ns_to_ms(ns));
             }
-            self.set(&format!("{name}_rsd"), summary.rsd);
+            self.set_metric(&format!("{name}_rsd"), summary.rsd);
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
         quic,
         ..ConnectOptions::default()
     };
-    let bench = Bench {
+    let cell_run = CellRun {
         cell,
         seed: order.seed,
         energy_profile: order.energy_profile.as_deref(),
@@ -104,16 +104,16 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
             let _ = mq_netem::run_early(process);
         }
     }
-    let mut findings = Findings::here();
+    let mut findings = Findings::new_local();
     findings.so_far.transport_parameters = Some(parameters);
-    let measured = bench.measure(&mut brokers, &mut findings).await;
+    let measured = cell_run.measure(&mut brokers, &mut findings).await;
     let went = measured.and(brokers.stop().await);
     let went = went.and(order.files.save(&findings.samples));
-    let link = bench.link(&mut findings);
+    let link = cell_run.link(&mut findings);
     Ok(findings.outcome(went, link, began))
 }
 
-struct Bench<'a> {
+struct CellRun<'a> {
     cell: &'a Cell,
     seed: u64,
     energy_profile: Option<&'a str>,
@@ -124,7 +124,7 @@ struct Bench<'a> {
     mqtt: Mqtt,
 }
 
-impl Bench<'_> {
+impl CellRun<'_> {
     async fn measure(
         &self,
         brokers: &mut Brokers<'_>,
@@ -143,11 +143,11 @@ impl Bench<'_> {
         }
         let sent = self.testbed.publisher_packets().0 - before;
         let rate = count(sent) / began.elapsed().as_secs_f64();
-        findings.set("packets_per_second", rate);
+        findings.set_metric("packets_per_second", rate);
         // The first connection of `reconnect` has a message of its own.
         let first = u64::from(self.cell.pattern == Pattern::Reconnect);
         let messages = self.cell.messages + first;
-        findings.set("packets_per_message", count(sent) / count(messages));
+        findings.set_metric("packets_per_message", count(sent) / count(messages));
         Ok(())
     }
 
@@ -185,28 +185,29 @@ impl Bench<'_> {
         let ((outcome, hand_over), _) = contention.between(first, last, run).await?;
         contention.report(findings);
         if let (Some(before), Some(now)) = (uplink, self.testbed.uplink()) {
-            findings.uplink(now.since(before), self.cell.messages);
+            findings.add_uplink(now.since(before), self.cell.messages);
         }
         if self.cell.outage().is_some() {
-            findings.break_in(&handover::figures(&outcome.samples));
+            findings.add_interruption(&handover::figures(&outcome.samples));
             let missed = self.cell.outage_missed(self.testbed.began(), (first, last));
             findings.validity.note(missed);
         }
         if let Some(moment) = hand_over {
-            findings.break_in(&handover::figures(&outcome.samples));
+            findings.add_interruption(&handover::figures(&outcome.samples));
             findings
                 .validity
                 .note(moment.warning(self.cell.interval_ns));
         }
         let (wire, received) = (outcome.publisher_wire, outcome.counts.received);
-        findings
-            .energy(energy_model.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)));
+        findings.add_energy(
+            energy_model.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)),
+        );
         let sent = metered_energy::sending_window(&outcome.samples);
         findings.so_far.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
-        findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
-        findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
-        findings.flow(self.cell, &outcome.samples);
+        findings.add_distribution("latency", &outcome.samples.latencies_intended_ns())?;
+        findings.add_counts(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.add_arrivals(self.cell, &outcome.samples);
         findings.samples = outcome.samples;
         Ok(())
     }
@@ -229,7 +230,7 @@ impl Bench<'_> {
         let samples = peers.beside(clock, work).await?;
         contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
-        findings.stop_and_wait(delta, &samples)?;
+        findings.add_stop_and_wait(delta, &samples)?;
         findings.samples = samples;
         Ok(())
     }
@@ -260,9 +261,9 @@ impl Bench<'_> {
         let wire = wire.reduce(|a, b| add_wire(&a, &b));
         // No thread keeps a schedule.
         let messages = attempts.len() as u64;
-        findings.energy(energy_model.and_then(|one| one.end(wire, Some(0), messages)));
+        findings.add_energy(energy_model.and_then(|one| one.end(wire, Some(0), messages)));
         let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
-        findings.reconnect(&samples)?;
+        findings.add_reconnects(&samples)?;
         findings.samples = samples;
         Ok(())
     }
@@ -277,9 +278,9 @@ impl Bench<'_> {
         };
         let run = rtt::run_with_worker(plan, &self.mqtt, &publisher, &subscriber);
         let outcome = run.await?;
-        findings.distribution("rtt_last", &outcome.last)?;
-        findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
-        findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.add_distribution("rtt_last", &outcome.last)?;
+        findings.add_distribution("rtt", &outcome.samples.latencies_sent_ns())?;
+        findings.add_counts(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         findings.samples = outcome.samples;
         Ok(())
     }
@@ -293,7 +294,7 @@ impl Bench<'_> {
             attempts.push(dialler.dial(&self.mqtt).await.ok());
             tokio::time::sleep(connect::PAUSE).await;
         }
-        findings.connections(&connect::samples(kind, &attempts))
+        findings.add_connections(&connect::samples(kind, &attempts))
     }
 
     async fn storm(

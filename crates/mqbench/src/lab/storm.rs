@@ -73,7 +73,7 @@ pub(super) async fn run(
     let started = brokers.start_again().await;
     started.context("the broker cannot start again")?;
     let ready = Instant::now();
-    findings.set("broker_down", ns_to_ms(nanoseconds(ready - asked)));
+    findings.set_metric("broker_down", ns_to_ms(nanoseconds(ready - asked)));
     let pid = brokers.pids().next().context("the broker ended at once")?;
     let mut cpu_ns = None;
     let waiting = watch.wait(ready, PATIENCE, || {
@@ -87,14 +87,14 @@ pub(super) async fn run(
 
     for (metric, percent) in [("back_50", 50), ("back_99", 99), ("back_all", 100)] {
         if let Some(ns) = returned.until_ns(percent) {
-            findings.set(metric, ns_to_ms(ns));
+            findings.set_metric(metric, ns_to_ms(ns));
         }
     }
-    findings.distribution("back", &returned.after_ns)?;
-    findings.set("failed", count(returned.missing()));
+    findings.add_distribution("back", &returned.after_ns)?;
+    findings.set_metric("failed", count(returned.missing()));
     if let Some((broker, clients)) = cpu_ns {
-        findings.set("broker_cpu_s", seconds(broker));
-        findings.set("client_cpu_s", seconds(clients));
+        findings.set_metric("broker_cpu_s", seconds(broker));
+        findings.set_metric("client_cpu_s", seconds(clients));
     }
     if cell.scheme().is_encrypted() {
         for (metric, kind) in [
@@ -103,7 +103,7 @@ pub(super) async fn run(
             ("back_early", ConnectKind::ZeroRtt),
         ] {
             let devices = returned.kinds.get(&kind).copied();
-            findings.set(metric, count(devices.unwrap_or_default()));
+            findings.set_metric(metric, count(devices.unwrap_or_default()));
         }
     }
     devices.leave().await;

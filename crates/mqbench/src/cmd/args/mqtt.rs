@@ -8,7 +8,7 @@ use mq_transport::Address;
 
 use super::{TransportArgs, value_parsers::mqtt_version};
 use crate::{
-    mqtt::{Mqtt, MqttVersion, Route, qos},
+    mqtt::{Mqtt, MqttVersion, Route, parse_qos},
     units::parse_duration,
 };
 
@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 #[command(next_help_heading = "MQTT")]
 pub(crate) struct MqttArgs {
     /// Quality of service: 0, 1 or 2
-    #[arg(long, default_value = "0", value_parser = qos)]
+    #[arg(long, default_value = "0", value_parser = parse_qos)]
     qos: QoS,
     /// MQTT version
     #[arg(long, default_value = "5", value_parser = mqtt_version())]

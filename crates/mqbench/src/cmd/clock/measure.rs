@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock::nanoseconds,
     {
-        clock::{WallClock, chrony, host},
+        clock::{WallClock, chrony, host_name},
         report,
         units::{format_time, parse_duration},
     },
@@ -106,7 +106,7 @@ impl Asking {
     fn new(socket: Stamped) -> Self {
         Self {
             socket,
-            host: host(),
+            host: host_name(),
             session: RandomState::new().hash_one(std::process::id()),
             asked: Vec::new(),
             remote: None,

@@ -14,7 +14,7 @@ use tokio::net::UdpSocket;
 
 use super::{PORT, socket::Stamped};
 use crate::{
-    clock::{WallClock, chrony, host},
+    clock::{WallClock, chrony, host_name},
     report,
 };
 
@@ -51,7 +51,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Answers each question.
 async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
-    let host = host();
+    let host = host_name();
     // One byte more than a question has, so that a longer datagram is recognised as none.
     let mut buffer = [0; DATAGRAM + 1];
     loop {

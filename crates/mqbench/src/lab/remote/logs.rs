@@ -33,7 +33,7 @@ pub(super) fn evaluate(
 ) -> anyhow::Result<()> {
     let (sent, received) = match logs {
         RunLogs::Samples(samples) if cell.pattern == Pattern::Connect => {
-            return findings.connections(samples);
+            return findings.add_connections(samples);
         }
         RunLogs::Samples(samples) => return job_result(cell, samples, findings),
         RunLogs::Pair(sent, received) => (sent, received),
@@ -42,23 +42,23 @@ pub(super) fn evaluate(
     let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;
     let joined = log::join_topics(&sent, &received, relation, cell.topics);
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
-        findings.set("clock_uncertainty", ns_to_ms(uncertainty_ns));
+        findings.set_metric("clock_uncertainty", ns_to_ms(uncertainty_ns));
     }
     match cell.pattern {
         Pattern::StopAndWait => {
             // Without the time in which the publisher learns of each arrival.
             let delta = joined.samples.latencies_sent_ns().iter().sum();
-            findings.stop_and_wait(Duration::from_nanos(delta), &joined.samples)?;
+            findings.add_stop_and_wait(Duration::from_nanos(delta), &joined.samples)?;
         }
-        Pattern::Reconnect => findings.reconnect(&joined.samples)?,
+        Pattern::Reconnect => findings.add_reconnects(&joined.samples)?,
         _ => {
-            findings.distribution("latency", &joined.samples.latencies_intended_ns())?;
+            findings.add_distribution("latency", &joined.samples.latencies_intended_ns())?;
             let mut lateness = Lateness::new();
             for record in &sent {
                 lateness.note(record.intended_ns, record.sent_ns);
             }
-            findings.sent(joined.counts, &lateness, cell.interval_ns);
-            findings.flow(cell, &joined.samples);
+            findings.add_counts(joined.counts, &lateness, cell.interval_ns);
+            findings.add_arrivals(cell, &joined.samples);
             // Samples are on the subscriber's clock and give the length of the window; its beginning is on the
             // publisher's clock.
             let lasted =
@@ -94,14 +94,14 @@ fn job_result(cell: &Cell, samples: &Samples, findings: &mut Findings) -> anyhow
     }
     let round_trips = samples.latencies_sent_ns();
     let (sent, received) = (samples.0.len() as u64, round_trips.len() as u64);
-    findings.distribution("rtt", &round_trips)?;
-    findings.distribution("rtt_last", &last)?;
+    findings.add_distribution("rtt", &round_trips)?;
+    findings.add_distribution("rtt_last", &last)?;
     let counts = Counts {
         sent,
         received,
         lost: sent - received,
         ..Counts::default()
     };
-    findings.sent(counts, &lateness, cell.interval_ns);
+    findings.add_counts(counts, &lateness, cell.interval_ns);
     Ok(())
 }
