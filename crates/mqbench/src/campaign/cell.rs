@@ -17,7 +17,7 @@ use crate::{
     suggestion,
     testbed::{Network, TcpTuning, Topology},
     units::{parse_duration, parse_time_threshold},
-    workload::{handover::OnHandover, reconnect::Resumption, topics::MOST},
+    workload::{handover::OnHandover, resumption::Resumption, topics::MOST},
 };
 
 /// The work of a cell, in the words of a campaign file, with every default filled in.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     mqtt::MqttVersion,
     testbed::Topology,
-    workload::{handover::OnHandover, reconnect::Resumption},
+    workload::{handover::OnHandover, resumption::Resumption},
 };
 
 /// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while

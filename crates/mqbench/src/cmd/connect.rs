@@ -12,7 +12,7 @@ use crate::{
     units::format_time,
     workload::{
         connect::{self, Dialler},
-        reconnect::Resumption,
+        resumption::Resumption,
     },
 };
 

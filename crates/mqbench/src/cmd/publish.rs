@@ -25,7 +25,8 @@ use crate::{
     workload::{
         RunClock,
         arrivals::Arrivals,
-        reconnect::{self, Resumption},
+        reconnect,
+        resumption::Resumption,
         send_thread::wait_until,
         stopwait::{self, Plan},
         topics,

@@ -13,7 +13,8 @@ use crate::{
     workload::{
         RunClock,
         arrivals::Arrivals,
-        reconnect::{self, Attempt, Resumption},
+        reconnect::{self, Attempt},
+        resumption::Resumption,
         stopwait::Plan,
     },
 };

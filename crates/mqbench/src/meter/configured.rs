@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use mq_energy::{Basis, Meter, Note, Recording};
 use serde::{Deserialize, Serialize};
 
-use super::{MeterSettings, MeterSpec};
+use super::spec::{MeterSettings, MeterSpec};
 use crate::clock::WallClock;
 
 /// How long a multimeter may take to identify itself.

@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, time::Instant};
 
 use mq_netem::{Host, Lab, Link};
 
-use super::{Named, Station, Testbed};
+use super::{Station, Testbed, named::Named};
 
 /// Frames that were handed to a link, and their bytes; both directions together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,7 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
 mod host_row;
+mod named;
 mod network;
 mod radio;
 mod report;
@@ -20,16 +21,10 @@ use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::create_output_directory;
 pub(crate) use host_row::Carried;
+use named::Named;
 pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
-
-/// A profile with the name that the user gave.
-#[derive(Debug)]
-pub(crate) struct Named<T> {
-    name: String,
-    profile: T,
-}
 
 /// Hosts and their links, as long as this value lives.
 #[derive(Debug)]
@@ -85,25 +80,6 @@ impl Access {
         address.host = self.broker.to_string();
         options.socket.network_namespace = Some(self.namespace);
         (address, options)
-    }
-}
-
-impl<T> Named<T> {
-    fn load(
-        name: &str,
-        load: impl FnOnce(&str) -> Result<T, mq_netem::Error>,
-    ) -> Result<Self, mq_netem::Error> {
-        Ok(Self {
-            name: name.to_owned(),
-            profile: load(name)?,
-        })
-    }
-}
-
-fn perfect() -> Named<Link> {
-    Named {
-        name: "perfect".to_owned(),
-        profile: Link::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mq_netem::{Changes, Direction, Error, Link, Loss, Medium, Probability};
 use serde::{Deserialize, Serialize};
 
-use super::{Named, perfect};
+use super::named::{Named, perfect};
 
 /// Which hosts are connected to the broker, and by what.
 pub(crate) enum Network {

@@ -7,7 +7,8 @@ use mq_netem::{Medium, MediumReport, StationCounts, Timing};
 use serde_json::{Value, json};
 
 use super::{
-    Named, Testbed,
+    Testbed,
+    named::Named,
     report::{emulated, late, missed, share, share_off, title},
 };
 use crate::{clock::nanoseconds, units::format_time};

@@ -4,7 +4,7 @@ use mq_measure::{Validity, Warning, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
-use super::{Named, Station, Testbed};
+use super::{Station, Testbed, named::Named};
 use crate::{clock::nanoseconds, units::format_time};
 
 impl Testbed {

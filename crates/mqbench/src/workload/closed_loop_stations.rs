@@ -20,7 +20,8 @@ use super::{
     RunClock,
     arrivals::Arrivals,
     connect::leave,
-    reconnect::{self, Resumption},
+    reconnect,
+    resumption::Resumption,
     stopwait::{self, Plan},
 };
 use crate::mqtt::{Mqtt, Route};

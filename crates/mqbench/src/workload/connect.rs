@@ -12,7 +12,7 @@ use mq_measure::{
 };
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind, LinkStats, Scheme};
 
-use super::reconnect::Resumption;
+use super::resumption::Resumption;
 use crate::{
     clock::nanoseconds,
     mqtt::{Mqtt, Route},

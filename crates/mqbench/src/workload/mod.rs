@@ -10,6 +10,7 @@ pub(crate) mod load;
 #[cfg(target_os = "linux")]
 pub(crate) mod ping;
 pub(crate) mod reconnect;
+pub(crate) mod resumption;
 pub(crate) mod rtt;
 pub(crate) mod scheduled_stations;
 pub(crate) mod send_thread;

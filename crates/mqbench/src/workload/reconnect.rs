@@ -8,12 +8,12 @@ use anyhow::Context;
 use mq_client::{Client, Outgoing};
 use mq_measure::{Sample, result::WireUse};
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
-use serde::{Deserialize, Serialize};
 
 use super::{
     RunClock,
     arrivals::Arrivals,
     connect::leave,
+    resumption::Resumption,
     stopwait::{PUBLISHER, Plan},
     wire_use,
 };
@@ -47,31 +47,6 @@ impl Attempt {
     /// Δ†: the dial until the message was received; `None` if the subscriber is elsewhere.
     pub(crate) fn delta_ns(&self) -> Option<u64> {
         self.sample.latency_intended_ns()
-    }
-}
-
-/// How the publisher comes back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Resumption {
-    /// A full handshake each time
-    #[serde(rename = "full")]
-    Full,
-    /// With a ticket
-    #[serde(rename = "resumed")]
-    Resumed,
-    /// With a ticket, CONNECT and PUBLISH as early data
-    #[serde(rename = "0-rtt")]
-    ZeroRtt,
-}
-
-impl Resumption {
-    /// The options of a client that comes back like this.
-    pub(crate) fn apply(self, options: ConnectOptions) -> ConnectOptions {
-        ConnectOptions {
-            resumption: self != Self::Full,
-            early_data: self == Self::ZeroRtt,
-            ..options
-        }
     }
 }
 

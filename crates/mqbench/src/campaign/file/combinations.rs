@@ -5,11 +5,19 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-use super::{Combination, Wrong};
+use super::mistake::Mistake;
 use crate::campaign::{
     cell::{Cell, shown},
     changes::Changes,
 };
+
+/// A cell with its levels.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Combination {
+    /// Factor and level, as the file writes them.
+    pub(crate) levels: BTreeMap<String, String>,
+    pub(crate) cell: Cell,
+}
 
 /// The factor whose levels each set several keys of the cell.
 const VARIANT: &str = "variant";
@@ -43,11 +51,11 @@ pub(super) fn check_exclusions(
     exclusions: &[Spanned<Exclusion>],
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
     quick: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
-) -> Result<(), Wrong> {
+) -> Result<(), Mistake> {
     for exclusion in exclusions {
         if exclusion.get_ref().is_empty() {
             let problem = "exclude: name at least one factor and its level".to_owned();
-            return Err(Wrong::at(exclusion.span().start, problem));
+            return Err(Mistake::at(exclusion.span().start, problem));
         }
         for (factor, excluded) in exclusion.get_ref() {
             let at = factor.span().start;
@@ -55,7 +63,7 @@ pub(super) fn check_exclusions(
             let mut known = factors.iter().chain(quick);
             if !known.any(|(known, _)| known.get_ref() == factor) {
                 let problem = format!("exclude: there is no factor `{factor}`");
-                return Err(Wrong::at(at, problem));
+                return Err(Mistake::at(at, problem));
             }
             let known = factors.iter().chain(quick);
             let of_factor = known.filter(|(known, _)| known.get_ref() == factor);
@@ -67,7 +75,7 @@ pub(super) fn check_exclusions(
                     let known = levels.join(", ");
                     let problem =
                         format!("exclude: {factor} has no level `{level}`: it has {known}");
-                    return Err(Wrong::at(at, problem));
+                    return Err(Mistake::at(at, problem));
                 }
             }
         }
@@ -91,7 +99,7 @@ pub(super) fn combinations(
     variants: &Variants,
     exclusions: &[Spanned<Exclusion>],
     changes: &Changes,
-) -> Result<Vec<Combination>, Wrong> {
+) -> Result<Vec<Combination>, Mistake> {
     let mut base = Cell::default();
     for (key, value) in work {
         set(&mut base, key, value)?;
@@ -100,7 +108,7 @@ pub(super) fn combinations(
     for (key, levels) in factors {
         if levels.is_empty() {
             let problem = format!("the factor `{}` has no levels", key.get_ref());
-            return Err(Wrong::at(key.span().start, problem));
+            return Err(Mistake::at(key.span().start, problem));
         }
         let mut more = Vec::with_capacity(all.len() * levels.len());
         for (names, cell) in &all {
@@ -120,33 +128,37 @@ pub(super) fn combinations(
     all.retain(|(names, _)| !is_excluded(exclusions, names));
     if all.is_empty() {
         let at = exclusions.first().map(|exclusion| exclusion.span().start);
-        return Err(Wrong::at(at, "exclude: nothing is left".to_owned()));
+        return Err(Mistake::at(at, "exclude: nothing is left".to_owned()));
     }
     all.into_iter()
         .map(|(levels, mut cell)| {
             changes
                 .apply(&mut cell)
-                .map_err(|problem| Wrong::at(None, problem))?;
+                .map_err(|problem| Mistake::at(None, problem))?;
             if let Some((key, problem)) = cell.contradiction() {
                 let places = work.keys().chain(factors.keys());
                 let place = places.into_iter().find(|known| known.get_ref() == key);
                 let at = place.map(|key| key.span().start);
-                return Err(Wrong::at(at, format!("{key}: {problem}")));
+                return Err(Mistake::at(at, format!("{key}: {problem}")));
             }
             Ok(Combination { levels, cell })
         })
         .collect()
 }
 
-fn set(cell: &mut Cell, key: &Spanned<String>, value: &Spanned<Value>) -> Result<(), Wrong> {
+fn set(cell: &mut Cell, key: &Spanned<String>, value: &Spanned<Value>) -> Result<(), Mistake> {
     let set = cell.set(key.get_ref(), value.get_ref());
     set.map_err(|problem| {
         let problem = format!("{}: {problem}", key.get_ref());
-        Wrong::at(value.span().start, problem)
+        Mistake::at(value.span().start, problem)
     })
 }
 
-fn set_variant(cell: &mut Cell, variants: &Variants, level: &Spanned<Value>) -> Result<(), Wrong> {
+fn set_variant(
+    cell: &mut Cell,
+    variants: &Variants,
+    level: &Spanned<Value>,
+) -> Result<(), Mistake> {
     let name = shown(level.get_ref());
     let Some(keys) = variants.get(&name) else {
         let known: Vec<_> = variants.keys().map(String::as_str).collect();
@@ -154,7 +166,7 @@ fn set_variant(cell: &mut Cell, variants: &Variants, level: &Spanned<Value>) -> 
             "there is no [variants.\"{name}\"]: there are {}",
             known.join(", ")
         );
-        return Err(Wrong::at(level.span().start, problem));
+        return Err(Mistake::at(level.span().start, problem));
     };
     for (key, value) in keys {
         set(cell, key, value)?;

@@ -1,6 +1,7 @@
 //! Campaign files: factors, levels and the plot.
 
 mod combinations;
+mod mistake;
 #[cfg(test)]
 mod tests;
 
@@ -11,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use toml::{Spanned, Value};
 
 use super::{
-    cell::Cell,
     changes::{self, Changes},
     claims,
     record::{self, METRICS},
 };
 use crate::{hosts::file::line, suggestion};
+pub(crate) use combinations::Combination;
 use combinations::{Exclusion, Variants, check_exclusions, combinations};
+use mistake::Mistake;
 
 /// A campaign: its cells, how often each is run, and the plot of its report.
 #[derive(Clone, Debug)]
@@ -34,14 +36,6 @@ pub(crate) struct Campaign {
     pub(crate) plot: Plot,
     /// The files of `profiles/claims` that the campaign is judged against.
     pub(crate) claims: Vec<String>,
-}
-
-/// A cell with its levels.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Combination {
-    /// Factor and level, as the file writes them.
-    pub(crate) levels: BTreeMap<String, String>,
-    pub(crate) cell: Cell,
 }
 
 /// How much of a campaign is run.
@@ -149,10 +143,10 @@ impl Campaign {
         })
     }
 
-    fn parse(name: &str, text: &str, extent: Extent) -> Result<Self, Wrong> {
+    fn parse(name: &str, text: &str, extent: Extent) -> Result<Self, Mistake> {
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let at = error.span().map(|span| span.start);
-            Wrong::at(at, error.message().replace('\n', " "))
+            Mistake::at(at, error.message().replace('\n', " "))
         })?;
         let (mut work, mut factors) = (raw.work, raw.factors);
         check_exclusions(&raw.exclude, &factors, &raw.quick.factors)?;
@@ -162,13 +156,13 @@ impl Campaign {
             replace(&mut work, raw.quick.work);
             replace(&mut factors, raw.quick.factors);
         }
-        let changes = Changes::of(name).map_err(|problem| Wrong::at(None, problem))?;
+        let changes = Changes::of(name).map_err(|problem| Mistake::at(None, problem))?;
         if let Some(key) = changes
             .keys()
             .find(|key| factors.keys().any(|factor| factor.get_ref() == key))
         {
             let problem = format!("@{key}: it is a factor of this file, and has its levels");
-            return Err(Wrong::at(None, problem));
+            return Err(Mistake::at(None, problem));
         }
         let cells = combinations(&work, &factors, &raw.variants, &raw.exclude, &changes)?;
         let Plot {
@@ -177,7 +171,7 @@ impl Campaign {
         for factor in [x, series].into_iter().chain(facet) {
             if !factors.keys().any(|known| known.get_ref() == factor) {
                 let problem = format!("the plot wants the factor `{factor}`, and there is none");
-                return Err(Wrong::at(None, problem));
+                return Err(Mistake::at(None, problem));
             }
         }
         let metric = &raw.plot.metric;
@@ -185,12 +179,12 @@ impl Campaign {
             let known = METRICS.iter().map(|(name, ..)| *name);
             let (_, name) = metric.split_once(':').unwrap_or(("", metric));
             let problem = suggestion::unknown("metric", name, known);
-            return Err(Wrong::at(None, format!("the plot: {problem}")));
+            return Err(Mistake::at(None, format!("the plot: {problem}")));
         }
         for paper in &raw.claims {
             if !claims::papers().any(|known| known == paper) {
                 let problem = suggestion::unknown("file of claims", paper, claims::papers());
-                return Err(Wrong::at(None, format!("claims: {problem}")));
+                return Err(Mistake::at(None, format!("claims: {problem}")));
             }
         }
         Ok(Self {
@@ -208,20 +202,6 @@ impl Campaign {
             plot: raw.plot,
             claims: raw.claims,
         })
-    }
-}
-
-/// The mistake in a file, and its byte.
-#[derive(Debug)]
-struct Wrong {
-    at: Option<usize>,
-    problem: String,
-}
-
-impl Wrong {
-    fn at(at: impl Into<Option<usize>>, problem: String) -> Self {
-        let at = at.into();
-        Self { at, problem }
     }
 }
 

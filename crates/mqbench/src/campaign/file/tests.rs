@@ -1,7 +1,7 @@
 //! Tests of campaign files: what they give, and the mistakes in them.
 
 use super::*;
-use crate::campaign::cell::Tickets;
+use crate::campaign::cell::{Cell, Tickets};
 
 #[test]
 fn a_variant_sets_several_keys() {

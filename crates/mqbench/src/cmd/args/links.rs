@@ -4,8 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::bail;
 
-use super::{parse_duration, value_parsers::topology};
+use super::value_parsers::topology;
 use crate::testbed::{Network, TcpTuning, Testbed, Topology};
+use crate::units::parse_duration;
 
 /// Stations on a channel unless `--stations` says how many: the fewest that S21 has.
 const STATIONS: u8 = 3;

@@ -6,7 +6,7 @@ use mq_client::{Probes, QuicStreams, Spread};
 use mq_codec::QoS;
 use mq_transport::Address;
 
-use super::{TransportArgs, value_parsers::mqtt_version};
+use super::{transport::TransportArgs, value_parsers::mqtt_version};
 use crate::{
     mqtt::{Mqtt, MqttVersion, Route, parse_qos},
     units::parse_duration,

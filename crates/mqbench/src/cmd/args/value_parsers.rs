@@ -9,7 +9,7 @@ use crate::{
     lab::placement::TrafficDirection,
     mqtt::MqttVersion,
     testbed::Topology,
-    workload::{reconnect::Resumption, topics::MOST},
+    workload::{resumption::Resumption, topics::MOST},
 };
 
 pub(super) fn mqtt_version() -> impl TypedValueParser<Value = MqttVersion> {

@@ -9,7 +9,7 @@ use mq_measure::{
 };
 use mq_transport::{Address, ConnectOptions};
 
-use super::Args;
+use super::options::Args;
 use crate::{
     clock::nanoseconds,
     mqtt::{Mqtt, Route},

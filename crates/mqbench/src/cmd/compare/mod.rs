@@ -1,17 +1,17 @@
 //! `mqbench compare`: the same work over each transport, interleaved, in one table.
 
 mod lane;
+mod options;
 mod result;
 
-use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fmt::Write as _, num::NonZeroU32};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
-use mq_transport::{Address, CongestionControl, Scheme, Trust};
+use mq_transport::{CongestionControl, Trust};
 
-use super::args::{ClientArgs, LinkArgs, parse_duration, topics};
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
     report,
@@ -19,111 +19,8 @@ use crate::{
     this_program::create_output_directory,
 };
 use lane::Lane;
+pub(crate) use options::Args;
 use result::result;
-
-/// Options of `compare`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    /// A broker to measure instead of our own, repeated: one URL a transport
-    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
-    broker: Vec<Address>,
-    /// What our own broker is measured over, in this order: tcp, tls, quic, ws, wss; the first is
-    /// what others are compared with
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "tcp,tls,quic",
-        value_parser = transport,
-        conflicts_with = "broker"
-    )]
-    transports: Vec<Scheme>,
-    /// Messages over each transport
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
-    count: u64,
-    /// Payload size in bytes, at least 8
-    #[arg(long, default_value_t = 100)]
-    size: usize,
-    /// Topics that messages go to in turn
-    #[arg(long, default_value = "1", value_parser = topics)]
-    topics: NonZeroU32,
-    /// Time between messages
-    #[arg(long, default_value = "4ms", value_parser = parse_duration)]
-    interval: Duration,
-    /// How often the transports take turns
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Connections of each kind in each round
-    #[arg(long, default_value_t = 10)]
-    connections: u32,
-    /// A tenth of the messages: a look, not a measurement
-    #[arg(long)]
-    quick: bool,
-    /// Print the result as JSON on standard output instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Directory for raw samples (CSV), histograms (HdrHistogram log) and the result (JSON)
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Seed of the payloads and of the order of the transports
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    #[command(flatten)]
-    client: ClientArgs,
-    #[command(flatten)]
-    links: LinkArgs,
-}
-
-/// A transport that our own broker has, by its name.
-fn transport(name: &str) -> Result<Scheme, String> {
-    let known = [
-        Scheme::Tcp,
-        Scheme::Tls,
-        Scheme::Quic,
-        Scheme::Ws,
-        Scheme::Wss,
-    ];
-    let found = known.into_iter().find(|scheme| scheme.to_string() == name);
-    found.ok_or_else(|| "there are tcp, tls, quic, ws and wss".to_owned())
-}
-
-impl Args {
-    /// The network that the options ask for; `None` for this machine's own.
-    pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
-        if self.links.medium.is_some() && self.interval.is_zero() {
-            bail!(
-                "--medium needs an --interval: the other stations publish until the publisher has"
-            );
-        }
-        if self.links.any() {
-            return self.links.build(self.seed).map(Some);
-        }
-        if self.links.pcap.is_some() {
-            bail!("--pcap needs a --link or a --medium: hosts of its own");
-        }
-        if self.links.tcp_tuning().is_any() {
-            bail!("--tcp-rto-min and --tcp-thin need a --link or a --medium: hosts of its own");
-        }
-        Ok(None)
-    }
-
-    fn messages_per_round(&self) -> u64 {
-        let all = if self.quick {
-            self.count / 10
-        } else {
-            self.count
-        };
-        (all / u64::from(self.rounds)).max(1)
-    }
-
-    fn connections_per_round(&self) -> u32 {
-        if self.quick {
-            self.connections.div_ceil(3)
-        } else {
-            self.connections
-        }
-    }
-}
 
 /// The congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic
 /// from this user. On a testbed's hosts the programs run as root, which may always use cubic.

@@ -15,7 +15,7 @@ use mq_measure::{
     validity,
 };
 
-use super::{Args, lane::Lane};
+use super::{lane::Lane, options::Args};
 use crate::{
     campaign::transport_parameters::TransportParameters,
     clock::nanoseconds,

@@ -1,7 +1,7 @@
 //! The answers: a card for each paper with its counts and sentences. A set without claims has a card for each
 //! campaign with what its figures show.
 
-use super::{escape, panel_title};
+use super::elements::{escape, panel_title};
 use crate::report::campaign::model::{CampaignReport, PaperReport, Report};
 
 /// A campaign's card has so many sentences; its section has all.

@@ -1,7 +1,7 @@
 //! The claims and their verdicts: counts for each paper, and a table.
 
 use super::{
-    escape,
+    elements::escape,
     tables::{table, table_of},
 };
 use crate::{

@@ -1,6 +1,9 @@
 //! The part of a campaign's section below its figures: tests, links, warnings, repeated attempts.
 
-use super::{escape, more, panel_title, table};
+use super::{
+    elements::{escape, more, panel_title},
+    tables::table,
+};
 use crate::{
     report::campaign::{
         caption, formatting, labels,

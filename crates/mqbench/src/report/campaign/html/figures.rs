@@ -1,6 +1,9 @@
 //! A figure on the page: caption, tools, the place where it is drawn, and its data as a table.
 
-use super::{escape, panel_title, tables::table};
+use super::{
+    elements::{escape, panel_title},
+    tables::table,
+};
 use crate::{
     campaign::file::PlotKind,
     report::campaign::{

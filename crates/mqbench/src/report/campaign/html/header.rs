@@ -1,6 +1,6 @@
 //! The top of the page: how to read it, what to be wary of, and what is in it.
 
-use super::escape;
+use super::elements::escape;
 use crate::{campaign::file::Extent, report::campaign::model::Report};
 
 /// The rule by which claims are judged, and the other words that a reader needs.

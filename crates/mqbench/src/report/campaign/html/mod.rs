@@ -5,6 +5,7 @@
 mod cards;
 mod claims;
 mod details;
+mod elements;
 mod figures;
 mod header;
 mod provenance;
@@ -18,14 +19,15 @@ use serde_json::{Value, json};
 use cards::cards;
 use claims::{claim_table, claims};
 use details::{links, parameters, repeated, tests, warnings};
+pub(super) use elements::escape;
+use elements::{more, panel_title};
 use figures::{distribution, figure};
 use header::{contents, header};
 use provenance::provenance;
-use tables::table;
 
 use super::{
-    chart, formatting, labels,
-    model::{CampaignReport, ClaimReport, Panel, Report},
+    chart, formatting,
+    model::{CampaignReport, ClaimReport, Report},
 };
 use crate::units::format_time;
 
@@ -204,34 +206,4 @@ fn fixed(campaign: &CampaignReport) -> String {
         }
     }
     parts.join(", ")
-}
-
-/// `WiFi, QoS 1`, or the campaign's own title if it has one figure.
-fn panel_title(campaign: &CampaignReport, panel: &Panel) -> String {
-    if panel.levels.is_empty() {
-        campaign.title.clone()
-    } else {
-        labels::title(&panel.levels)
-    }
-}
-
-fn more(title: &str, count: usize, content: &str) -> String {
-    format!(
-        "<details class=\"more\"><summary>{title} <span class=\"quiet\">{count}</span></summary>\n\
-         {content}</details>\n"
-    )
-}
-
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }

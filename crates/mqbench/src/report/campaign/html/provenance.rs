@@ -1,6 +1,6 @@
 //! Where the results are from: program, machine, and who resumed the set. It is at the end of the page.
 
-use super::escape;
+use super::elements::escape;
 use crate::report::campaign::{formatting, model::Report};
 
 pub(super) fn provenance(report: &Report) -> String {
