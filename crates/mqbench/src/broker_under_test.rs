@@ -211,7 +211,7 @@ impl BrokerSetup<'_> {
         let input = child.stdin.take().context("the broker has no input")?;
         let output = child.stdout.take().context("the broker has no output")?;
         let mut lines = BufReader::new(output).lines();
-        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut lines))
+        let addresses = tokio::time::timeout(START_TIMEOUT, read_announcement(&mut lines))
             .await
             .context("the broker did not say that it is ready")??;
         Ok(BrokerProcess {
@@ -223,7 +223,7 @@ impl BrokerSetup<'_> {
 }
 
 /// Addresses at ports that the system chooses: all of an emulated host's, or loopback.
-pub(crate) fn anywhere(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<Address> {
+pub(crate) fn any_port(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<Address> {
     let host = if on_host { "0.0.0.0" } else { "127.0.0.1" };
     let schemes = schemes.iter();
     schemes
@@ -250,7 +250,7 @@ impl BrokerProcess {
         host: Option<&Host>,
     ) -> anyhow::Result<Self> {
         let setup = BrokerSetup {
-            listen: anywhere(schemes, host.is_some()),
+            listen: any_port(schemes, host.is_some()),
             certificate,
             congestion,
             host,
@@ -304,7 +304,7 @@ impl BrokerProcess {
 }
 
 /// The addresses that a starting program prints, up to the line `ready`.
-pub(crate) async fn announced(
+pub(crate) async fn read_announcement(
     lines: &mut Lines<BufReader<ChildStdout>>,
 ) -> anyhow::Result<Vec<Address>> {
     let mut addresses = Vec::new();

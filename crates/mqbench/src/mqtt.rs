@@ -31,7 +31,7 @@ impl Route {
 
 /// The MQTT options that all clients of a workload share.
 #[derive(Clone, Debug)]
-pub(crate) struct Mqtt {
+pub(crate) struct MqttOptions {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
     /// In whole seconds; zero for none.
@@ -50,7 +50,7 @@ pub(crate) struct Mqtt {
     pub(crate) datagrams: bool,
 }
 
-impl Mqtt {
+impl MqttOptions {
     /// No probes, unlike the library's default: the transports that QUIC is compared with send none.
     pub(crate) const NO_PROBES: Probes = Probes {
         quiet: None,

@@ -304,7 +304,7 @@ impl Cell {
                 Network::links(self.topology, publisher.as_deref(), subscriber.as_deref())?;
             return match &self.handover {
                 None => Ok(network),
-                Some(next) => network.then(&self.changed(next)),
+                Some(next) => network.with_next_link(&self.changed(next)),
             };
         };
         let retries = self.retries.map(|retries| format!("retries={retries}"));

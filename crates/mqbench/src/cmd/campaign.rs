@@ -33,7 +33,7 @@ use crate::{
         runner::{self, CampaignProgress},
     },
     meter::{self, ConfiguredMeter, MeterSettings, MeterSpec},
-    mqtt::{Mqtt, probe_parameters},
+    mqtt::{MqttOptions, probe_parameters},
     report,
     this_program::this_software,
 };
@@ -157,7 +157,7 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
     let files: Vec<_> = files.collect();
-    let probes = probe_parameters(Mqtt::NO_PROBES);
+    let probes = probe_parameters(MqttOptions::NO_PROBES);
     // Devices of the pattern `storm` come back by the client library's defaults.
     let Reconnect {
         initial,

@@ -8,7 +8,7 @@ use super::args::parse_duration;
 use crate::{
     hosts::{
         Hosts, Ssh,
-        check::{ask, line, problems_of},
+        check::{problems_of, report_of, summary},
         deploy::upgrade,
         report::serve,
         ssh::LEASE,
@@ -95,9 +95,9 @@ pub(crate) async fn present(input: Option<StdinLines>) -> anyhow::Result<()> {
 async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     let mut in_its_way = 0;
     for host in hosts.machines() {
-        let problems = match ask(ssh, host).await {
+        let problems = match report_of(ssh, host).await {
             Ok(found) => {
-                report::print(&format!("{}: {}", host.name, line(&found)))?;
+                report::print(&format!("{}: {}", host.name, summary(&found)))?;
                 problems_of(ssh, &found, host).await
             }
             Err(error) => {

@@ -149,7 +149,7 @@ async fn one_by_one(
             let _ = tell.blocking_send(number);
         }
     })?;
-    let (clock, arrivals) = (RunClock::start(), Arrivals::Told(numbers));
+    let (clock, arrivals) = (RunClock::start(), Arrivals::Reported(numbers));
     let (mqtt, route) = args.client.get(&args.broker)?;
     let samples: Vec<Sample> = match args.reconnect {
         None => {

@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     // The subscriber stays connected, and has tickets of its own.
-    let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, &subscriber).await?;
+    let arrivals = Arrivals::subscribe(reconnect::TOPIC, &mqtt, &subscriber).await?;
     let attempts = reconnect::run(
         &plan,
         RunClock::start(),

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     for run in 1..=args.runs {
-        let arrivals = Arrivals::here(stopwait::TOPIC, &mqtt, &route).await?;
+        let arrivals = Arrivals::subscribe(stopwait::TOPIC, &mqtt, &route).await?;
         let samples = stopwait::run(&plan, RunClock::start(), &mqtt, &route, arrivals).await?;
         let Some(delta) = stopwait::delta(&samples) else {
             bail!("nothing to send: --count is 0");

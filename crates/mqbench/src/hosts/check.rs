@@ -19,9 +19,9 @@ const LEAST_FREE: u64 = 100 << 20;
 ///
 /// # Errors
 /// The first problem that bars the campaign.
-pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
+pub(crate) async fn ensure_ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        let found = ask(ssh, host).await?;
+        let found = report_of(ssh, host).await?;
         for problem in problems_of(ssh, &found, host).await {
             if problem.blocks {
                 bail!("host {}: {}", host.name, problem.text);
@@ -36,20 +36,20 @@ pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The first that does not answer.
-pub(crate) async fn reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
+pub(crate) async fn ensure_reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        ask(ssh, host).await?;
-        if let Some(problem) = unanswered(host).await {
+        report_of(ssh, host).await?;
+        if let Some(problem) = unanswered_meter(host).await {
             bail!("host {}: {}", host.name, problem.text);
         }
     }
     Ok(())
 }
 
-pub(crate) async fn ask(ssh: &Ssh, host: &Machine) -> anyhow::Result<HostReport> {
-    let presence = HostSession::of(ssh, host).await?;
-    let found = presence.report.clone();
-    presence.leave().await?;
+pub(crate) async fn report_of(ssh: &Ssh, host: &Machine) -> anyhow::Result<HostReport> {
+    let session = HostSession::open(ssh, host).await?;
+    let found = session.report.clone();
+    session.close().await?;
     Ok(found)
 }
 
@@ -57,11 +57,11 @@ pub(crate) async fn ask(ssh: &Ssh, host: &Machine) -> anyhow::Result<HostReport>
 pub(crate) async fn problems_of(ssh: &Ssh, found: &HostReport, host: &Machine) -> Vec<Problem> {
     let mut problems = problems(found, host);
     problems.extend(cannot_shape(ssh, found, host).await);
-    problems.extend(unanswered(host).await);
+    problems.extend(unanswered_meter(host).await);
     problems
 }
 
-pub(crate) fn line(found: &HostReport) -> String {
+pub(crate) fn summary(found: &HostReport) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".to_owned());
     format!(
         "{}, {}, {} on {}, Linux {}, governor {}\n",
@@ -115,7 +115,7 @@ async fn cannot_shape(ssh: &Ssh, found: &HostReport, host: &Machine) -> Option<P
 }
 
 /// The problem of a multimeter that does not identify itself.
-async fn unanswered(host: &Machine) -> Option<Problem> {
+async fn unanswered_meter(host: &Machine) -> Option<Problem> {
     let configured_meter = host.configured_meter()?;
     let error = configured_meter.answers().await.err()?;
     Some(Problem::blocks(format!(

@@ -110,7 +110,7 @@ impl Hosts {
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let hosts: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            let line = line(text, at);
+            let line = line_number(text, at);
             anyhow::anyhow!("line {line}: {}", error.message().replace('\n', " "))
         })?;
         let mut names = BTreeSet::new();
@@ -168,7 +168,7 @@ impl Hosts {
 }
 
 /// The line, counted from 1, that has the byte at `at`.
-pub(crate) fn line(text: &str, at: usize) -> usize {
+pub(crate) fn line_number(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 

@@ -165,7 +165,7 @@ pub(crate) struct HostSession {
 
 impl HostSession {
     /// Starts the role on a host, and reads its report.
-    pub(crate) async fn of(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
+    pub(crate) async fn open(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
         let mut remote = ssh.start(host, &["host".to_owned()], false)?;
         let line = remote.first_line().await?;
         let report = serde_json::from_str(&line);
@@ -181,8 +181,8 @@ impl HostSession {
     /// Reads the host's clock between two readings of this machine's clock.
     pub(crate) async fn clock(&mut self, own: &WallClock) -> anyhow::Result<Exchange> {
         let t1_ns = own.now_ns();
-        self.remote.tell(CLOCK.to_owned()).await?;
-        let line = self.remote.line().await?;
+        self.remote.send_line(CLOCK.to_owned()).await?;
+        let line = self.remote.next_line().await?;
         let line = line.context("it has ended")?;
         let t4_ns = own.now_ns();
         let time: Time = serde_json::from_str(&line).context("a host's time is none")?;
@@ -195,7 +195,7 @@ impl HostSession {
     }
 
     /// Ends the role; returns when it has removed the files of the run.
-    pub(crate) async fn leave(self) -> anyhow::Result<()> {
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
         self.remote.stop().await.map(drop)
     }
 }

@@ -8,9 +8,9 @@ use mq_codec::{QoS, TopicName};
 use mq_transport::{Address, Scheme};
 
 use crate::{
-    broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, anywhere},
+    broker_under_test::{BridgeTo, BrokerProcess, BrokerSetup, TestCertificate, any_port},
     campaign::cell::{Cell, Tickets},
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     testbed::Testbed,
     units::serialized_name,
 };
@@ -136,7 +136,7 @@ impl<'a> Brokers<'a> {
 /// to clients: else a device that dials while the broker is away could get the broker's port.
 fn listeners(cell: &Cell, schemes: &[Scheme]) -> Vec<Address> {
     if !cell.pattern.restarts_broker() {
-        return anywhere(schemes, true);
+        return any_port(schemes, true);
     }
     let schemes = schemes.iter();
     schemes
@@ -149,7 +149,7 @@ fn listeners(cell: &Cell, schemes: &[Scheme]) -> Vec<Address> {
 /// # Errors
 /// If none does within [`BRIDGED_WITHIN`].
 pub(super) async fn bridged(
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     publisher: &Route,
     subscriber: &Route,
 ) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ use crate::{
         cell::Cell, pattern::Pattern, record::Outcome, transport_parameters::TransportParameters,
     },
     descriptors,
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     testbed::{Access, Testbed},
     workload::{
         RunClock, add_wire,
@@ -84,11 +84,11 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
         testbed,
         brokers: [brokers.publisher.clone(), brokers.subscriber.clone()],
         options,
-        mqtt: Mqtt {
+        mqtt: MqttOptions {
             qos: cell.qos(),
             version: cell.mqtt.into(),
             keep_alive: cell.keep_alive(),
-            probes: Mqtt::NO_PROBES,
+            probes: MqttOptions::NO_PROBES,
             user_name: None,
             password: None,
             connect_timeout: PATIENCE,
@@ -121,7 +121,7 @@ struct CellRun<'a> {
     /// The publisher's broker and the subscriber's, except for the host, which differs for each link.
     brokers: [Address; 2],
     options: ConnectOptions,
-    mqtt: Mqtt,
+    mqtt: MqttOptions,
 }
 
 impl CellRun<'_> {
@@ -216,7 +216,7 @@ impl CellRun<'_> {
         let (publisher, subscriber) = self.routes()?;
         let (mqtt, plan) = (&self.mqtt, self.one_by_one(stopwait::TOPIC)?);
         let peers = ClosedLoopStations::stop_and_wait(&plan, mqtt, self.peers()).await?;
-        let arrivals = Arrivals::here(stopwait::TOPIC, mqtt, &subscriber).await?;
+        let arrivals = Arrivals::subscribe(stopwait::TOPIC, mqtt, &subscriber).await?;
         let id = stopwait::PUBLISHER;
         let publisher = stopwait::Publisher::connect(&plan, mqtt, &publisher, id, arrivals).await?;
         let mut contention = Contention::new(self.testbed, peers.messages());
@@ -242,7 +242,7 @@ impl CellRun<'_> {
         let peers = ClosedLoopStations::reconnect(&plan, resumption, mqtt, self.peers()).await?;
         // The subscriber stays connected, and has tickets of its own.
         let subscriber = Route::new(subscriber)?;
-        let arrivals = Arrivals::here(reconnect::TOPIC, mqtt, &subscriber).await?;
+        let arrivals = Arrivals::subscribe(reconnect::TOPIC, mqtt, &subscriber).await?;
         let id = stopwait::PUBLISHER;
         let publisher =
             reconnect::Publisher::new(&plan, resumption, mqtt, publisher, id, arrivals)?;
@@ -366,7 +366,7 @@ impl CellRun<'_> {
         if self.cell.pattern.is_on_broker_host() {
             return (broker.clone(), self.options.clone());
         }
-        access.end(broker, &self.options)
+        access.dial_options(broker, &self.options)
     }
 
     fn routes(&self) -> anyhow::Result<(Route, Route)> {

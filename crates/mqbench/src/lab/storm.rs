@@ -26,7 +26,8 @@ use super::{
     findings::{Findings, count},
 };
 use crate::{
-    campaign::cell::Cell, clock::nanoseconds, mqtt::Mqtt, units::ns_to_ms, workload::storm::Devices,
+    campaign::cell::Cell, clock::nanoseconds, mqtt::MqttOptions, units::ns_to_ms,
+    workload::storm::Devices,
 };
 
 /// How long the devices may take, all together, to connect before the restart.
@@ -42,7 +43,7 @@ const KEEP_ALIVE: Duration = Duration::from_mins(30);
 /// on the broker's host, in its network.
 pub(super) async fn run(
     cell: &Cell,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     (address, options): (Address, ConnectOptions),
     brokers: &mut Brokers<'_>,
     findings: &mut Findings,
@@ -53,7 +54,7 @@ pub(super) async fn run(
         connect_timeout,
         ..options
     });
-    let mqtt = Mqtt {
+    let mqtt = MqttOptions {
         keep_alive: KEEP_ALIVE,
         connect_timeout,
         ..mqtt.clone()
@@ -106,7 +107,7 @@ pub(super) async fn run(
             findings.set_metric(metric, count(devices.unwrap_or_default()));
         }
     }
-    devices.leave().await;
+    devices.disconnect().await;
     Ok(())
 }
 

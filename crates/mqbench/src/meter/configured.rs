@@ -61,7 +61,7 @@ impl JournalFolder {
     }
 
     /// A new journal for this run; journals of attempts that were cut off stay.
-    fn next(&self, run: &str) -> anyhow::Result<PathBuf> {
+    fn new_journal(&self, run: &str) -> anyhow::Result<PathBuf> {
         let cannot = || format!("cannot make {}", self.0.display());
         std::fs::create_dir_all(&self.0).with_context(cannot)?;
         let mut names = (1_u64..).map(|number| self.0.join(format!("{run}-{number}.csv")));
@@ -88,7 +88,7 @@ impl ConfiguredMeter {
         journals: &JournalFolder,
         run: &str,
     ) -> anyhow::Result<RunningMeter> {
-        let journal = journals.next(run)?;
+        let journal = journals.new_journal(run)?;
         let longest = expected + SPARE;
         let settings = self.settings.for_run(&self.spec, expected, journal);
         let spec = self.spec.clone();
@@ -155,9 +155,9 @@ mod tests {
     fn a_journal_is_never_written_over() {
         let folder = tempfile::tempdir().unwrap();
         let journals = JournalFolder::of(folder.path());
-        let first = journals.next("some").unwrap();
+        let first = journals.new_journal("some").unwrap();
         assert_eq!(first, folder.path().join("meters/some-1.csv"));
         std::fs::write(&first, "precious").unwrap();
-        assert_ne!(journals.next("some").unwrap(), first);
+        assert_ne!(journals.new_journal("some").unwrap(), first);
     }
 }

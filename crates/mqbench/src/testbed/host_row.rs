@@ -50,7 +50,7 @@ impl Testbed {
 
 impl Station {
     /// The publisher, and the hosts between it and the broker, each with its link to the next one.
-    pub(super) fn row(
+    pub(super) fn in_row(
         lab: &mut Lab,
         links: Vec<Named<Link>>,
         broker: &Host,

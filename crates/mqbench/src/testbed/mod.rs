@@ -71,7 +71,7 @@ pub(crate) struct Access {
 impl Access {
     /// The address and options by which a client of this role dials the broker, made from those of another
     /// network.
-    pub(crate) fn end(
+    pub(crate) fn dial_options(
         self,
         address: &Address,
         options: &ConnectOptions,
@@ -111,7 +111,7 @@ impl Testbed {
             } => {
                 passes_on = without_brokers;
                 let links = std::iter::once(*publisher).chain(uplinks).collect();
-                let mut row = Station::row(&mut lab, links, &broker, passes_on, seed)?;
+                let mut row = Station::in_row(&mut lab, links, &broker, passes_on, seed)?;
                 edges = row.split_off(1);
                 (row, None, Some(*subscriber))
             }
@@ -121,9 +121,9 @@ impl Testbed {
                 next,
             } => {
                 let mut publisher =
-                    Station::link(&mut lab, "publisher", &broker, *publisher, seed)?;
+                    Station::with_link(&mut lab, "publisher", &broker, *publisher, seed)?;
                 if let Some(next) = next {
-                    publisher.then(&mut lab, &broker, *next, seed.wrapping_add(2))?;
+                    publisher.add_next_link(&mut lab, &broker, *next, seed.wrapping_add(2))?;
                 }
                 (vec![publisher], None, subscriber)
             }
@@ -132,12 +132,14 @@ impl Testbed {
                 stations,
                 subscriber,
             } => {
-                let stations = Station::share(&mut lab, stations, &broker, &medium.profile, seed)?;
+                let stations =
+                    Station::on_channel(&mut lab, stations, &broker, &medium.profile, seed)?;
                 (stations, Some(medium), Some(subscriber))
             }
         };
-        let subscriber = subscriber
-            .map(|link| Station::link(&mut lab, "subscriber", &broker, link, seed.wrapping_add(1)));
+        let subscriber = subscriber.map(|link| {
+            Station::with_link(&mut lab, "subscriber", &broker, link, seed.wrapping_add(1))
+        });
         Ok(Self {
             lab,
             broker,
@@ -268,7 +270,7 @@ impl Testbed {
 
 impl Station {
     /// A host with a link to the broker.
-    fn link(
+    fn with_link(
         lab: &mut Lab,
         role: &str,
         broker: &Host,
@@ -287,7 +289,7 @@ impl Station {
     }
 
     /// Makes a link that the host can be handed over to.
-    fn then(
+    fn add_next_link(
         &mut self,
         lab: &mut Lab,
         broker: &Host,
@@ -300,7 +302,7 @@ impl Station {
     }
 
     /// The publisher and its neighbours, on one channel with the broker.
-    fn share(
+    fn on_channel(
         lab: &mut Lab,
         count: u8,
         broker: &Host,

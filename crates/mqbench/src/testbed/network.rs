@@ -55,7 +55,7 @@ impl Network {
     ///
     /// # Errors
     /// If there is no such link.
-    pub(crate) fn then(mut self, name: &str) -> Result<Self, Error> {
+    pub(crate) fn with_next_link(mut self, name: &str) -> Result<Self, Error> {
         if let Self::Links { next, .. } = &mut self {
             *next = Some(Box::new(link(Some(name))?));
         }

@@ -47,7 +47,7 @@ pub(crate) struct TcpSettings {
 
 impl TcpSettings {
     /// The settings of this thread's network; `None` if the kernel does not tell.
-    pub(crate) fn here() -> Option<Self> {
+    pub(crate) fn of_this_network() -> Option<Self> {
         Some(Self {
             nodelay: true,
             rto_min_ns: number("tcp_rto_min_us").map_or(nanoseconds(RTO_MIN), |us| us * 1000),
@@ -101,6 +101,8 @@ impl Testbed {
 
     /// TCP's settings of the publisher's host.
     pub(crate) fn tcp_settings(&self) -> io::Result<Option<TcpSettings>> {
-        self.publisher.host.run(|| Ok(TcpSettings::here()))
+        self.publisher
+            .host
+            .run(|| Ok(TcpSettings::of_this_network()))
     }
 }

@@ -24,7 +24,7 @@ use super::{
     resumption::Resumption,
     stopwait::{self, Plan},
 };
-use crate::mqtt::{Mqtt, Route};
+use crate::mqtt::{MqttOptions, Route};
 
 /// How many messages the other stations have got through so far. Clones count the same.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ impl ClosedLoopStations {
     /// its count, and has its own topic below the plan's.
     pub(crate) async fn stop_and_wait(
         plan: &Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         ends: Vec<Ends>,
     ) -> anyhow::Result<Self> {
         let connect = |number, (publisher, subscriber): Ends| {
@@ -87,7 +87,7 @@ impl ClosedLoopStations {
     pub(crate) async fn reconnect(
         plan: &Plan,
         resumption: Resumption,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         ends: Vec<Ends>,
     ) -> anyhow::Result<Self> {
         let connect = |number, (publisher, subscriber): Ends| {
@@ -191,12 +191,12 @@ impl Publisher {
 async fn subscribe(
     number: usize,
     plan: Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     subscriber: (Address, ConnectOptions),
 ) -> anyhow::Result<(Plan, Arrivals)> {
     let topic = TopicName::new(format!("{}/{number}", plan.topic))?;
     let (route, id) = (Route::new(subscriber)?, format!("mqbench-sub-{number}"));
-    let arrivals = Arrivals::of(&id, &topic, mqtt, &route).await?;
+    let arrivals = Arrivals::subscribe_as(&id, &topic, mqtt, &route).await?;
     Ok((Plan { topic, ..plan }, arrivals))
 }
 

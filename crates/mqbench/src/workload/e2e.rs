@@ -26,7 +26,7 @@ use super::{
     wire_use,
 };
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::{Payloads, sequence},
 };
 
@@ -108,7 +108,7 @@ pub(crate) struct Pair<'a> {
 impl<'a> Pair<'a> {
     pub(crate) async fn connect(
         plan: &'a Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         publisher: &Route,
         subscriber: &Route,
     ) -> anyhow::Result<Self> {
@@ -119,7 +119,7 @@ impl<'a> Pair<'a> {
     /// As [`connect`](Self::connect), with a publisher of the caller's making.
     pub(super) async fn connect_with(
         plan: &'a Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         sender: ClientBuilder,
         subscriber: &Route,
     ) -> anyhow::Result<Self> {

@@ -12,7 +12,7 @@ use super::{
     e2e::{self, E2eResult, LEAD, Pair},
 };
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     units::ns_to_ms,
 };
 
@@ -43,7 +43,7 @@ pub(crate) struct Figures {
 /// connection is lost.
 pub(crate) async fn connect<'a>(
     plan: &'a e2e::Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     publisher: &Route,
     subscriber: &Route,
 ) -> anyhow::Result<Pair<'a>> {

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::latency_stamps::{LatencyStamps, Recorders};
 use crate::{
-    mqtt::{ClientIds, ClientRole, Mqtt, Route},
+    mqtt::{ClientIds, ClientRole, MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -97,7 +97,7 @@ struct Shared {
 /// Runs the plan, and tells its progress.
 pub(crate) async fn run(
     plan: &Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     route: &Route,
     mut tell: impl FnMut(LoadProgress) -> anyhow::Result<()>,
 ) -> anyhow::Result<LoadResult> {

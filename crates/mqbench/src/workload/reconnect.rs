@@ -18,7 +18,7 @@ use super::{
     wire_use,
 };
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(
     plan: &Plan,
     clock: RunClock,
     resumption: Resumption,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     end: (Address, ConnectOptions),
     arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {
@@ -68,7 +68,7 @@ pub(crate) async fn run(
 #[derive(Debug)]
 pub(crate) struct Publisher {
     plan: Plan,
-    mqtt: Mqtt,
+    mqtt: MqttOptions,
     route: Route,
     client_id: String,
     payloads: Payloads,
@@ -79,7 +79,7 @@ impl Publisher {
     pub(crate) fn new(
         plan: &Plan,
         resumption: Resumption,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         (address, options): (Address, ConnectOptions),
         client_id: &str,
         arrivals: Arrivals,

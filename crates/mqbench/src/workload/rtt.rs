@@ -18,7 +18,7 @@ use mq_measure::{
 
 use super::{RunClock, send_thread::wait_until};
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::{Payloads, sequence},
 };
 
@@ -55,7 +55,7 @@ struct Shared {
 /// Runs the plan beside a worker in this process, which answers at once.
 pub(crate) async fn run_with_worker(
     plan: Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     publisher: &Route,
     subscriber: &Route,
 ) -> anyhow::Result<RttResult> {
@@ -71,7 +71,11 @@ pub(crate) async fn run_with_worker(
 }
 
 /// Publishes the plan's jobs, and collects the results of a [`worker`].
-pub(crate) async fn run(plan: Plan, mqtt: &Mqtt, route: &Route) -> anyhow::Result<RttResult> {
+pub(crate) async fn run(
+    plan: Plan,
+    mqtt: &MqttOptions,
+    route: &Route,
+) -> anyhow::Result<RttResult> {
     let Plan {
         count,
         interval,

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::nanoseconds,
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct ScheduledStations {
 
 impl ScheduledStations {
     /// Connects one client over each route, all at the same time.
-    pub(crate) async fn connect(mqtt: &Mqtt, routes: &[Route]) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(mqtt: &MqttOptions, routes: &[Route]) -> anyhow::Result<Self> {
         let mut connecting = JoinSet::new();
         for (number, route) in (2..).zip(routes) {
             let client = mqtt.builder(route, &format!("mqbench-pub-{number}"))?;

@@ -12,7 +12,7 @@ use mq_measure::{Sample, Samples};
 
 use super::{RunClock, arrivals::Arrivals};
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -46,7 +46,7 @@ pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
 pub(crate) async fn run(
     plan: &Plan,
     clock: RunClock,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     route: &Route,
     arrivals: Arrivals,
 ) -> anyhow::Result<Samples> {
@@ -67,7 +67,7 @@ pub(crate) struct Publisher {
 impl Publisher {
     pub(crate) async fn connect(
         plan: &Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         route: &Route,
         client_id: &str,
         arrivals: Arrivals,

@@ -16,7 +16,7 @@ use super::{
     claims,
     record::{self, METRICS},
 };
-use crate::{hosts::file::line, suggestion};
+use crate::{hosts::file::line_number, suggestion};
 pub(crate) use combinations::Combination;
 use combinations::{Exclusion, Variants, check_exclusions, combinations};
 use mistake::Mistake;
@@ -137,7 +137,7 @@ impl Campaign {
         Self::parse(&name, &text, extent).map_err(|wrong| {
             let file = path.display();
             match wrong.at {
-                Some(at) => anyhow::anyhow!("{file}:{}: {}", line(&text, at), wrong.problem),
+                Some(at) => anyhow::anyhow!("{file}:{}: {}", line_number(&text, at), wrong.problem),
                 None => anyhow::anyhow!("{file}: {}", wrong.problem),
             }
         })

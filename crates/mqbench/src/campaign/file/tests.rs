@@ -164,7 +164,7 @@ fn a_storm_keeps_or_loses_tickets_and_takes_no_link() {
         assert_ne!(text, STORM, "{from}");
         let wrong = Campaign::parse("storm", &text, Extent::Full).unwrap_err();
         assert!(wrong.problem.contains(says), "{to}: {}", wrong.problem);
-        let found = wrong.at.map(|at| line(&text, at));
+        let found = wrong.at.map(|at| line_number(&text, at));
         assert_eq!(found, Some(at), "{to}: {}", wrong.problem);
     }
 }
@@ -403,7 +403,7 @@ fn mistakes_name_the_line_the_key_and_what_is_right() {
         assert_ne!(text, FILE, "{from}");
         let wrong = Campaign::parse("x", &text, Extent::Full).unwrap_err();
         assert_eq!(
-            wrong.at.map(|at| line(&text, at)),
+            wrong.at.map(|at| line_number(&text, at)),
             Some(at),
             "{to}: {}",
             wrong.problem

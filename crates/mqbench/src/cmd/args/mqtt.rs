@@ -8,7 +8,7 @@ use mq_transport::Address;
 
 use super::{transport::TransportArgs, value_parsers::mqtt_version};
 use crate::{
-    mqtt::{Mqtt, MqttVersion, Route, parse_qos},
+    mqtt::{MqttOptions, MqttVersion, Route, parse_qos},
     units::parse_duration,
 };
 
@@ -62,16 +62,16 @@ pub(crate) struct MqttArgs {
 
 impl MqttArgs {
     /// The same where somebody waits for each connection: without an option it may take `patience`.
-    pub(crate) fn get_impatient(&self, patience: Duration) -> Mqtt {
-        Mqtt {
+    pub(crate) fn get_impatient(&self, patience: Duration) -> MqttOptions {
+        MqttOptions {
             connect_timeout: self.connect_timeout.unwrap_or(patience),
             ..self.get()
         }
     }
 
-    pub(crate) fn get(&self) -> Mqtt {
+    pub(crate) fn get(&self) -> MqttOptions {
         let some = |time: Duration| (!time.is_zero()).then_some(time);
-        Mqtt {
+        MqttOptions {
             qos: self.qos,
             version: self.mqtt.into(),
             keep_alive: Duration::from_secs(self.keep_alive.into()),
@@ -100,7 +100,7 @@ pub(crate) struct ClientArgs {
 
 impl ClientArgs {
     /// The MQTT options, and a route to `broker` with the transport options.
-    pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(Mqtt, Route)> {
+    pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(MqttOptions, Route)> {
         let options = self.transport.options();
         Ok((self.mqtt.get(), Route::new((broker.clone(), options))?))
     }

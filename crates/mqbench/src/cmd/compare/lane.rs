@@ -12,7 +12,7 @@ use mq_transport::{Address, ConnectOptions};
 use super::options::Args;
 use crate::{
     clock::nanoseconds,
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     testbed::{Access, Testbed},
     workload::{
         RunClock,
@@ -50,13 +50,13 @@ impl Lane {
         testbed: Option<&Testbed>,
     ) -> anyhow::Result<Self> {
         let end = |access: Option<Access>| match access {
-            Some(access) => access.end(address, options),
+            Some(access) => access.dial_options(address, options),
             None => (address.clone(), options.clone()),
         };
         let publisher = end(testbed.map(Testbed::publisher));
         let subscriber = end(testbed.map(Testbed::subscriber));
         let neighbours = testbed.into_iter().flat_map(Testbed::neighbours);
-        let neighbours = neighbours.map(|access| Route::new(access.end(address, options)));
+        let neighbours = neighbours.map(|access| Route::new(access.dial_options(address, options)));
         let diallers = connect::kinds(address.scheme)
             .iter()
             .map(|kind| {
@@ -152,7 +152,7 @@ impl Lane {
     async fn publish(
         &self,
         plan: &e2e::Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         progress: impl Fn(u64) + Send + 'static,
     ) -> anyhow::Result<(e2e::E2eResult, u64)> {
         let neighbours = ScheduledStations::connect(mqtt, &self.neighbours).await?;

@@ -98,7 +98,7 @@ fn stack(args: &Args, testbed: Option<&Testbed>) -> TransportParameters {
     let tcp = match testbed {
         // A kernel that hides its settings leaves them unknown.
         Some(testbed) => testbed.tcp_settings().ok().flatten(),
-        None => TcpSettings::here(),
+        None => TcpSettings::of_this_network(),
     };
     TransportParameters::of(&options.crypto, &options.quic, options.congestion, tcp)
 }

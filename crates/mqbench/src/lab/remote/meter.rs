@@ -48,7 +48,7 @@ impl RemoteRun<'_> {
         let meter = format!("--meter={}", configured_meter.spec);
         let arguments = ["energy", "record", "--announce", &meter].map(str::to_owned);
         let mut remote = self.ssh.start(host, &arguments, false)?;
-        remote.ready().await?;
+        remote.wait_until_ready().await?;
         Ok(RunMeter::There(Box::new(remote)))
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     clock::{WallClock, chrony::error_bound_ns},
     hosts::{
         HostSession, Hosts, Machine, RemoteRole, Ssh,
-        check::{reachable, ready},
+        check::{ensure_reachable, ensure_ready},
     },
     meter::MeterRecording,
 };
@@ -54,7 +54,7 @@ impl RemoteHosts {
         for cell in cells {
             self.hosts.placement(cell)?;
         }
-        ready(&self.ssh, &self.hosts).await
+        ensure_ready(&self.ssh, &self.hosts).await
     }
 
     pub(super) async fn run(&self, request: &RunRequest) -> anyhow::Result<Outcome> {
@@ -73,7 +73,7 @@ impl RemoteHosts {
         let mut outcome = findings.outcome(went, link, began);
         if outcome.error.is_some() {
             // A lost host is the reason, and all other runs would fail as well.
-            let there = reachable(&self.ssh, &self.hosts).await;
+            let there = ensure_reachable(&self.ssh, &self.hosts).await;
             there.context("a run was cut off, `mqbench campaign resume` goes on")?;
         }
         if let Some((taken, sending)) = energy {
@@ -134,7 +134,7 @@ impl<'a> RemoteRun<'a> {
     ) -> anyhow::Result<Self> {
         let mut sessions = BTreeMap::new();
         for host in placement.hosts() {
-            sessions.insert(host.name.clone(), HostSession::of(ssh, host).await?);
+            sessions.insert(host.name.clone(), HostSession::open(ssh, host).await?);
         }
         Ok(Self {
             ssh,
@@ -164,7 +164,7 @@ impl<'a> RemoteRun<'a> {
             });
         }
         for session in self.sessions.into_values() {
-            ended = ended.and(session.leave().await);
+            ended = ended.and(session.close().await);
         }
         ended
     }

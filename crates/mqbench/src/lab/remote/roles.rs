@@ -72,7 +72,7 @@ impl RemoteRun<'_> {
             format!("--congestion={}", cell.congestion()?),
         ];
         let mut remote = self.ssh.start(host, &arguments, false)?;
-        let addresses = remote.ready().await?;
+        let addresses = remote.wait_until_ready().await?;
         self.background.push(BackgroundRole {
             host,
             is_link: false,
@@ -99,7 +99,7 @@ impl RemoteRun<'_> {
             let by_sudo = !self.session(shaped.host)?.report.may_shape;
             let arguments = arguments.map(str::to_owned);
             let mut remote = self.ssh.start(shaped.host, &arguments, by_sudo)?;
-            let ready = remote.ready().await;
+            let ready = remote.wait_until_ready().await;
             self.background.push(BackgroundRole {
                 host: shaped.host,
                 is_link: true,
@@ -192,7 +192,7 @@ impl RemoteRun<'_> {
                 let mut worker = self.client_arguments(subscriber, "worker", address)?;
                 worker.push("--announce".to_owned());
                 let mut worker = self.ssh.start(subscriber, &worker, false)?;
-                worker.ready().await?;
+                worker.wait_until_ready().await?;
                 let mut jobs = self.client_arguments(publisher, "rtt", address)?;
                 jobs.extend([count(cell.messages), size, interval, out]);
                 jobs.push(time_option("--grace", nanoseconds(SUBSCRIBER_IDLE)));
@@ -229,7 +229,7 @@ impl RemoteRun<'_> {
         arguments.push(self.option(host, "--log", RECEIVED)?);
         arguments.extend(tell.then(|| "--tell".to_owned()));
         let mut remote = self.ssh.start(host, &arguments, false)?;
-        remote.ready().await?;
+        remote.wait_until_ready().await?;
         Ok(remote)
     }
 
@@ -242,10 +242,10 @@ impl RemoteRun<'_> {
         let began = Instant::now();
         let mut compared = began;
         while !sending.has_ended().await? {
-            let line = timeout(POLL_INTERVAL, receiving.line()).await;
+            let line = timeout(POLL_INTERVAL, receiving.next_line()).await;
             if let Some(line) = line.unwrap_or(Ok(None))? {
                 // If the publisher has ended, the loop's condition finds out why.
-                let _ = sending.tell(line).await;
+                let _ = sending.send_line(line).await;
             } else {
                 // No message has come for a while, or all have.
                 sleep(COMPARISON_PAUSE).await;
