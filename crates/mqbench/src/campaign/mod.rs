@@ -5,6 +5,7 @@
 //! | `file` | a campaign, from its file |
 //! | `changes` | changes to a file, which its name has |
 //! | `cell`, `broker_row` | one combination of levels, and those with hosts in a row |
+//! | `cell_keys` | the keys of a cell in a file, and the values that each takes |
 //! | `pattern` | traffic patterns, and the properties in which they differ |
 //! | `contradiction` | keys of a cell that contradict each other |
 //! | `record`, `store` | the record of a run, and the result set on disk |
@@ -16,6 +17,7 @@
 pub(crate) mod artifacts;
 mod broker_row;
 pub(crate) mod cell;
+mod cell_keys;
 pub(crate) mod changes;
 pub(crate) mod claims;
 mod contradiction;

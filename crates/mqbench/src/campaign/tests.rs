@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    cell::KEYS,
+    cell_keys::KEYS,
     claims::{Claim, Form, parse},
     file::{Campaign, Extent},
     record::{METRICS, is_metric},

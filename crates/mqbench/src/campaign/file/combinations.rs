@@ -6,10 +6,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::mistake::Mistake;
-use crate::campaign::{
-    cell::{Cell, shown},
-    changes::Changes,
-};
+use crate::campaign::{cell::Cell, cell_keys::toml_text, changes::Changes};
 
 /// A cell with its levels.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,9 +65,9 @@ pub(super) fn check_exclusions(
             let known = factors.iter().chain(quick);
             let of_factor = known.filter(|(known, _)| known.get_ref() == factor);
             let levels: Vec<_> = of_factor
-                .flat_map(|(_, levels)| levels.iter().map(|level| shown(level.get_ref())))
+                .flat_map(|(_, levels)| levels.iter().map(|level| toml_text(level.get_ref())))
                 .collect();
-            for level in excluded.levels().iter().map(shown) {
+            for level in excluded.levels().iter().map(toml_text) {
                 if !levels.contains(&level) {
                     let known = levels.join(", ");
                     let problem =
@@ -87,7 +84,7 @@ fn is_excluded(exclusions: &[Spanned<Exclusion>], names: &BTreeMap<String, Strin
     exclusions.iter().any(|exclusion| {
         exclusion.get_ref().iter().all(|(factor, excluded)| {
             let level = names.get(factor.get_ref());
-            level.is_some_and(|level| excluded.levels().iter().any(|one| shown(one) == *level))
+            level.is_some_and(|level| excluded.levels().iter().any(|one| toml_text(one) == *level))
         })
     })
 }
@@ -119,7 +116,7 @@ pub(super) fn combinations(
                 } else {
                     set(&mut cell, key, level)?;
                 }
-                names.insert(key.get_ref().clone(), shown(level.get_ref()));
+                names.insert(key.get_ref().clone(), toml_text(level.get_ref()));
                 more.push((names, cell));
             }
         }
@@ -159,7 +156,7 @@ fn set_variant(
     variants: &Variants,
     level: &Spanned<Value>,
 ) -> Result<(), Mistake> {
-    let name = shown(level.get_ref());
+    let name = toml_text(level.get_ref());
     let Some(keys) = variants.get(&name) else {
         let known: Vec<_> = variants.keys().map(String::as_str).collect();
         let problem = format!(
