@@ -100,7 +100,7 @@ impl TrafficDirection {
     }
 
     /// This direction of a link.
-    pub(crate) fn of(self, link: Link) -> Direction {
+    pub(crate) fn in_link(self, link: Link) -> Direction {
         match self {
             Self::Up => link.up,
             Self::Down => link.down,
@@ -115,7 +115,7 @@ fn shape<'a>(
     link: &str,
     way: TrafficDirection,
 ) -> anyhow::Result<()> {
-    let direction = way.of(Link::load(link)?);
+    let direction = way.in_link(Link::load(link)?);
     let other = shaped.iter().find(|shaped| shaped.host == host);
     match other {
         Some(other) if other.direction == direction => {}

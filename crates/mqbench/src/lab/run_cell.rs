@@ -181,7 +181,7 @@ impl CellRun<'_> {
         };
         let mut contention = Contention::new(self.testbed, neighbours.messages());
         let (first, last) = (plan.due(clock, 0), plan.due(clock, plan.count - 1));
-        let run = neighbours.beside(&plan, clock, work);
+        let run = neighbours.run_beside(&plan, clock, work);
         let ((outcome, hand_over), _) = contention.between(first, last, run).await?;
         contention.report(findings);
         if let (Some(before), Some(now)) = (uplink, self.testbed.uplink()) {
@@ -227,7 +227,7 @@ impl CellRun<'_> {
                 contention.end();
             }
         });
-        let samples = peers.beside(clock, work).await?;
+        let samples = peers.run_beside(clock, work).await?;
         contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
         findings.add_stop_and_wait(delta, &samples)?;
@@ -255,7 +255,7 @@ impl CellRun<'_> {
                 contention.end();
             }
         });
-        let attempts = peers.beside(clock, work).await?;
+        let attempts = peers.run_beside(clock, work).await?;
         contention.report(findings);
         let wire = attempts.iter().map(|attempt| attempt.wire);
         let wire = wire.reduce(|a, b| add_wire(&a, &b));

@@ -80,7 +80,7 @@ impl Arrivals {
     }
 
     /// Ends the subscriber if it is in this process.
-    pub(super) async fn end(self) -> anyhow::Result<()> {
+    pub(super) async fn disconnect(self) -> anyhow::Result<()> {
         if let Self::Local { client, .. } = self {
             client.disconnect().await.context("cannot disconnect")?;
         }

@@ -134,7 +134,7 @@ impl ClosedLoopStations {
     ///
     /// # Errors
     /// The error of `work`, or of a station that cannot go on, with its role: `work` is then cancelled.
-    pub(crate) async fn beside<T>(
+    pub(crate) async fn run_beside<T>(
         self,
         clock: RunClock,
         work: impl Future<Output = anyhow::Result<T>>,
@@ -145,12 +145,12 @@ impl ClosedLoopStations {
             let run = station.publisher.run(clock, messages);
             async move { run.await.with_context(|| role(number)) }
         });
-        beside(runs, work).await
+        run_beside(runs, work).await
     }
 }
 
 /// Runs `work`, and these endless tasks beside it.
-async fn beside<T>(
+async fn run_beside<T>(
     tasks: impl Iterator<Item = impl Future<Output = anyhow::Result<Infallible>> + Send + 'static>,
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
@@ -227,7 +227,7 @@ mod tests {
             let fails = fails(number);
             async move { fails.await.with_context(|| role(number)) }
         });
-        let ended = beside(stations, pending::<anyhow::Result<()>>()).await;
+        let ended = run_beside(stations, pending::<anyhow::Result<()>>()).await;
         let said = format!("{:#}", ended.unwrap_err());
         assert_eq!(said, "publisher-3: message 7 did not arrive within 120s");
     }
@@ -249,7 +249,7 @@ mod tests {
             anyhow::Ok("done")
         };
         assert_eq!(
-            beside(std::iter::once(station), work).await.unwrap(),
+            run_beside(std::iter::once(station), work).await.unwrap(),
             "done"
         );
         // The station's task is gone with its count.

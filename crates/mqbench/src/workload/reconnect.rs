@@ -113,7 +113,7 @@ impl Publisher {
                 wire: wire_use(&stats),
             });
         }
-        self.arrivals.end().await?;
+        self.arrivals.disconnect().await?;
         Ok(attempts)
     }
 

@@ -69,7 +69,7 @@ impl ScheduledStations {
     ///
     /// # Errors
     /// The error of `work`, or of a client that cannot go on: `work` is then cancelled.
-    pub(crate) async fn beside<T>(
+    pub(crate) async fn run_beside<T>(
         self,
         plan: &Plan,
         clock: RunClock,

@@ -95,7 +95,7 @@ impl Publisher {
         }
         let disconnected = self.sender.disconnect().await;
         disconnected.context("cannot disconnect")?;
-        self.arrivals.end().await?;
+        self.arrivals.disconnect().await?;
         Ok(Samples(samples))
     }
 

@@ -125,7 +125,7 @@ impl Asking {
         let mut buffer = [0; DATAGRAM + 1];
         loop {
             tokio::select! {
-                arrival = self.socket.receive(&mut buffer) => self.note(arrival, &buffer),
+                arrival = self.socket.receive(&mut buffer) => self.record_answer(arrival, &buffer),
                 _ = questions.tick() => self.ask().await,
                 () = tokio::time::sleep_until(end) => break,
                 signal = &mut interrupted => {
@@ -140,7 +140,7 @@ impl Asking {
             let Ok(arrival) = tokio::time::timeout_at(last, arrival).await else {
                 break;
             };
-            self.note(arrival, &buffer);
+            self.record_answer(arrival, &buffer);
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Asking {
     }
 
     /// Notes an answer, if it is one to a question that has none yet.
-    fn note(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
+    fn record_answer(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
         let arrival = match arrival {
             Ok(arrival) => arrival,
             Err(error) => {

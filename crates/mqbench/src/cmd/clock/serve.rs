@@ -44,7 +44,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let bound = Cell::new(None);
     tokio::select! {
         ended = answer(&socket, &bound) => match ended? {},
-        never = keep(&bound) => match never {},
+        never = refresh_bound(&bound) => match never {},
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
     }
 }
@@ -75,7 +75,7 @@ async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<I
 }
 
 /// Keeps this clock's error bound up to date.
-async fn keep(bound: &Cell<Option<u64>>) -> Infallible {
+async fn refresh_bound(bound: &Cell<Option<u64>>) -> Infallible {
     loop {
         bound.set(chrony::error_bound_ns().await);
         tokio::time::sleep(BOUND_EVERY).await;

@@ -159,7 +159,7 @@ impl Lane {
         let pair = e2e::Pair::connect(plan, mqtt, &self.publisher, &self.subscriber).await?;
         let clock = RunClock::start();
         neighbours
-            .beside(plan, clock, pair.run(clock, progress))
+            .run_beside(plan, clock, pair.run(clock, progress))
             .await
     }
 

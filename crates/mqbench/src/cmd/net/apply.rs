@@ -45,11 +45,11 @@ pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(hold(args, &controller, &direction))
+    runtime.block_on(apply_until_end(args, &controller, &direction))
 }
 
 /// After `apply`, the drop of `applied` restores the interface, also on an error or a panic.
-async fn hold(
+async fn apply_until_end(
     args: &ApplyArgs,
     controller: &Controller,
     direction: &Direction,
@@ -99,7 +99,7 @@ async fn while_it_runs(
         .with_context(|| format!("cannot start {}", program.display()))?;
     let status = tokio::select! {
         status = child.wait() => status,
-        signal = signals.next() => end(&mut child, signal).await,
+        signal = signals.next() => end_child(&mut child, signal).await,
     };
     Ok(shell_exit_code(
         status.context("cannot wait for the command")?,
@@ -107,7 +107,7 @@ async fn while_it_runs(
 }
 
 /// Ends the command within seven seconds, by the signal that ends this program.
-async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
+async fn end_child(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
     if signal == Signal::SIGINT
         && let Ok(status) = timeout(PATIENCE, child.wait()).await
     {

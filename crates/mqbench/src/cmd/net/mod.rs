@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Target {
     /// The direction of the link, loaded and checked.
     fn load(&self) -> anyhow::Result<Direction> {
-        let direction = self.direction.of(Link::load(&self.link)?);
+        let direction = self.direction.in_link(Link::load(&self.link)?);
         if direction == Direction::default() {
             bail!(
                 "{} does nothing {}: choose the other --direction, or add something such as \

@@ -33,7 +33,7 @@ pub(crate) fn report(
         .collect();
     let claims: Vec<_> = claims
         .iter()
-        .map(|claim| verdict::of(claim, &finished))
+        .map(|claim| verdict::judge(claim, &finished))
         .collect();
     let held_against = |report: &&ClaimReport| {
         let mut campaigns = finished.iter();
@@ -165,7 +165,7 @@ fn facets(finished: &FinishedRuns, metric: &Metric) -> Vec<Levels> {
         levels.retain(|factor, _| {
             let drawn = *factor == plot.x || *factor == plot.series;
             let of_xi = metric.xi.is_some() && factor == TRANSPORT;
-            !drawn && !of_xi && !finished.follows.contains(factor)
+            !drawn && !of_xi && !finished.dependent_factors.contains(factor)
         });
         if !all.contains(&levels) {
             all.push(levels);

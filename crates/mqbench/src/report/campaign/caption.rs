@@ -21,12 +21,12 @@ pub(super) fn sentence(plot: &PlotReport, panel: &Panel, beside: &str) -> String
         beside,
     };
     let text = if Metric::parse(&plot.metric).xi.is_some() {
-        caption.ratios()
+        caption.describe_ratios()
     } else {
         match caption.sides() {
-            Some((of, with)) => caption.two(of, with),
-            None if panel.series.len() > 1 => caption.many(),
-            None => caption.alone(),
+            Some((of, with)) => caption.compare_two(of, with),
+            None if panel.series.len() > 1 => caption.compare_many(),
+            None => caption.describe_one(),
         }
     };
     let longest = caption.longest();
@@ -83,7 +83,7 @@ impl<'a> Caption<'a> {
     }
 
     /// The places to speak of: the last one first, where an abscissa has an order.
-    fn places(&self, has: impl Fn(usize) -> bool) -> Vec<usize> {
+    fn places_to_name(&self, has: impl Fn(usize) -> bool) -> Vec<usize> {
         let all: Vec<usize> = (0..self.panel.x.len()).filter(|at| has(*at)).collect();
         let ordered = ["loss", "size", "interval", "stations", "retries"];
         let (Some(first), Some(last)) = (all.first(), all.last()) else {
@@ -150,9 +150,9 @@ impl<'a> Caption<'a> {
     }
 
     /// `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
-    fn two(&self, of: &'a Series, with: &'a Series) -> Option<String> {
+    fn compare_two(&self, of: &'a Series, with: &'a Series) -> Option<String> {
         let both = |at: usize| Some((Self::cell(of, at)?, Self::cell(with, at)?));
-        let places = self.places(|at| both(at).is_some());
+        let places = self.places_to_name(|at| both(at).is_some());
         let (of_name, with_name) = (self.name(of), self.name(with));
         let mut parts = Vec::new();
         let mut before = "";
@@ -161,7 +161,7 @@ impl<'a> Caption<'a> {
             let place = self.place(at);
             let difference = difference(self.value(of), self.value(with));
             let found = match &difference {
-                Some(way) => format!("{of_name} is {way}{}", self.doubt(at, of, with)),
+                Some(way) => format!("{of_name} is {way}{}", self.chance_note(at, of, with)),
                 None if before == "alike" => "likewise".to_owned(),
                 None => "they differ by less than 1 %".to_owned(),
             };
@@ -181,8 +181,8 @@ impl<'a> Caption<'a> {
     }
 
     /// `At 5 % packet loss BBR has the lowest mean delay (110 ms) and CUBIC the highest (4900 ms)`.
-    fn many(&self) -> Option<String> {
-        let places = self.places(|at| self.cells(at).len() > 1);
+    fn compare_many(&self) -> Option<String> {
+        let places = self.places_to_name(|at| self.cells(at).len() > 1);
         let mut parts = Vec::new();
         for at in places {
             let mut cells = self.cells(at);
@@ -199,16 +199,16 @@ impl<'a> Caption<'a> {
                     self.number(low),
                     self.name(most.series),
                     self.number(high),
-                    self.doubt(at, *most, *least),
+                    self.chance_note(at, *most, *least),
                 ),
             });
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    fn alone(&self) -> Option<String> {
+    fn describe_one(&self) -> Option<String> {
         let series = self.panel.series.first()?;
-        let mut places = self.places(|at| Self::cell(series, at).is_some());
+        let mut places = self.places_to_name(|at| Self::cell(series, at).is_some());
         places.sort_unstable();
         let each = places.into_iter().filter_map(|at| {
             let value = self.number(self.value(Self::cell(series, at)?));
@@ -221,15 +221,15 @@ impl<'a> Caption<'a> {
     }
 
     /// `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
-    fn ratios(&self) -> Option<String> {
+    fn describe_ratios(&self) -> Option<String> {
         let beside = labels::level(TRANSPORT, self.beside);
         let mut parts = Vec::new();
-        for at in self.places(|at| !self.cells(at).is_empty()) {
+        for at in self.places_to_name(|at| !self.cells(at).is_empty()) {
             // What was found, and the series that found it.
             let mut found: Vec<(String, Vec<String>)> = Vec::new();
             for cell in self.cells(at) {
                 let place = labels::place(&self.plot.series, &cell.series.name);
-                let is = self.beside_one(cell);
+                let is = self.compared_with_one(cell);
                 match found.iter_mut().find(|(other, _)| *other == is) {
                     Some((_, places)) => places.push(place),
                     None => found.push((is, vec![place])),
@@ -250,7 +250,7 @@ impl<'a> Caption<'a> {
     }
 
     /// A ξ beside 1.
-    fn beside_one(&self, cell: Cell) -> String {
+    fn compared_with_one(&self, cell: Cell) -> String {
         let value = self.value(cell);
         let away = match (cell.point.low, cell.point.high) {
             (Some(low), Some(high)) => high < 1.0 || low > 1.0,
@@ -268,7 +268,7 @@ impl<'a> Caption<'a> {
 
     /// The longest delays, where the figure draws those of all messages.
     fn longest(&self) -> String {
-        let last = self.places(|at| !self.cells(at).is_empty());
+        let last = self.places_to_name(|at| !self.cells(at).is_empty());
         let Some(at) = last.first() else {
             return String::new();
         };
@@ -296,7 +296,7 @@ impl<'a> Caption<'a> {
     }
 
     /// Why the difference of two cells may be chance.
-    fn doubt(&self, at: usize, a: Cell, b: Cell) -> &'static str {
+    fn chance_note(&self, at: usize, a: Cell, b: Cell) -> &'static str {
         if a.point.n < 2 || b.point.n < 2 {
             return " (one run each)";
         }

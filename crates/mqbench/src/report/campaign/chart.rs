@@ -20,7 +20,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         PlotKind::Lines => custom(plot, one, "line", mean),
         PlotKind::BoxTukey | PlotKind::BoxPercentiles => custom(plot, one, "box", boxed),
     });
-    let split = split(campaign, panel).map(|axis| {
+    let split = split_axis(campaign, panel).map(|axis| {
         let parts = axis.parts().iter();
         parts.map(|part| [part.low, part.high]).collect::<Vec<_>>()
     });
@@ -69,7 +69,7 @@ pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
 
 /// The split ordinate of boxes with whiskers at p5 and p95: linear for the boxes, and above them logarithmic for the
 /// outliers (S22 Figs. 5, 6). `None` for other plots, and where no outlier is far above the boxes.
-pub(super) fn split(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
+pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
     if campaign.plot.kind != PlotKind::BoxPercentiles {
         return None;
     }
@@ -150,7 +150,7 @@ pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
 
 /// Whether outliers would press the boxes flat on a linear axis.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
-    if !has_boxes(campaign.plot.kind) || split(campaign, panel).is_some() {
+    if !has_boxes(campaign.plot.kind) || split_axis(campaign, panel).is_some() {
         return false;
     }
     let points = panel.series.iter().flat_map(|series| &series.points);

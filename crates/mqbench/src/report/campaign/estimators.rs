@@ -78,9 +78,9 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
             " \"{}\": {}, {}, by DL's estimator; {}, {}, by number.",
             one.claim.says,
             one.verdict.label(),
-            formatting::measured(one),
+            formatting::measured_value(one),
             other.verdict.label(),
-            formatting::measured(other)
+            formatting::measured_value(other)
         ));
     }
     text

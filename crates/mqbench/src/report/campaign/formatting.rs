@@ -66,7 +66,7 @@ pub(super) fn levels(levels: &Levels) -> String {
 }
 
 /// The claimed value, in words.
-pub(super) fn printed(claim: &ClaimReport) -> String {
+pub(super) fn claimed_value(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
     let figure = claim.figure.unwrap_or_default();
     let bound = match claim.expected {
@@ -102,7 +102,7 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
 }
 
 /// The measured value of a claim, with its interval.
-pub(super) fn measured(claim: &ClaimReport) -> String {
+pub(super) fn measured_value(claim: &ClaimReport) -> String {
     value_of(&claim.claim, claim.measured.as_ref(), claim.of)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
 }
 
 /// The same by the campaign with changes; the verdict first. `–` if the set does not have it.
-pub(super) fn beside(claim: &ClaimReport, changes: &str) -> String {
+pub(super) fn verdict_with_changes(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);
     found.map_or_else(dash, |one| {
         let value = value_of(&claim.claim, one.measured.as_ref(), one.of);

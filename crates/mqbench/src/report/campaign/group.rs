@@ -123,6 +123,6 @@ fn thinned(values: Vec<f64>) -> Vec<f64> {
 
 /// The runs with these levels whose last attempt was disturbed.
 pub(super) fn disturbed(finished: &FinishedRuns, levels: &Levels) -> usize {
-    let runs = finished.with(levels);
+    let runs = finished.runs_at(levels);
     runs.filter(|run| run.outcome.is_disturbed()).count()
 }

@@ -37,7 +37,7 @@ pub(crate) fn render(report: &Report) -> String {
     let (claims, changes) = (report.claims_of_campaigns(), report.changes());
     if !claims.is_empty() {
         text.push_str("## What the papers claim\n\n");
-        for sentence in paper_findings::turned(&claims, &changes) {
+        for sentence in paper_findings::changed_verdicts(&claims, &changes) {
             text.push_str(&format!("{sentence}\n\n"));
         }
         let rows = claims.iter().map(|claim| {
@@ -45,13 +45,13 @@ pub(crate) fn render(report: &Report) -> String {
                 claim.verdict.label().to_owned(),
                 claim.claim.says.clone(),
                 claim.claim.source.clone(),
-                formatting::printed(claim),
-                formatting::measured(claim),
+                formatting::claimed_value(claim),
+                formatting::measured_value(claim),
             ];
             row.extend(
                 changes
                     .iter()
-                    .map(|changes| formatting::beside(claim, changes)),
+                    .map(|changes| formatting::verdict_with_changes(claim, changes)),
             );
             row.push(formatting::why_and_note(claim));
             row

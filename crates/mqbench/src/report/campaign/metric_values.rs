@@ -33,7 +33,7 @@ pub(crate) struct FinishedRuns<'a> {
     /// The earlier attempts.
     pub(crate) repeated: Vec<&'a Record>,
     /// Factors that the plot does not name and whose level follows from all others.
-    pub(crate) follows: Vec<String>,
+    pub(crate) dependent_factors: Vec<String>,
 }
 
 impl<'a> FinishedRuns<'a> {
@@ -50,15 +50,17 @@ impl<'a> FinishedRuns<'a> {
             campaign,
             runs,
             repeated,
-            follows: follows(campaign),
+            dependent_factors: dependent_factors(campaign),
         }
     }
 
     /// The runs with all of these levels. A key that is not a factor is looked up in the campaign's work.
-    pub(crate) fn with(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
+    pub(crate) fn runs_at(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
         let has = |run: &Record, factor: &str, level: &str| match run.levels.get(factor) {
             Some(own) => own == level,
-            None => serde_json::to_value(&run.cell).is_ok_and(|cell| plain(&cell[factor]) == level),
+            None => {
+                serde_json::to_value(&run.cell).is_ok_and(|cell| json_text(&cell[factor]) == level)
+            }
         };
         self.runs
             .iter()
@@ -135,16 +137,16 @@ impl<'a> FinishedRuns<'a> {
             return Vec::new();
         };
         let mut values = Vec::new();
-        for run in self.with(&levels) {
-            let beside = self.beside(&run.levels);
+        for run in self.runs_at(&levels) {
+            let beside = self.baseline_levels(&run.levels);
             let tcp = match xi {
                 Xi::W20 => self
-                    .with(&beside)
+                    .runs_at(&beside)
                     .find(|other| other.repetition == run.repetition)
-                    .and_then(|other| value(other, name)),
+                    .and_then(|other| metric_of(other, name)),
                 Xi::S21 => stats::mean(&self.plain_values(name, &beside)),
             };
-            if let (Some(own), Some(tcp)) = (value(run, name), tcp) {
+            if let (Some(own), Some(tcp)) = (metric_of(run, name), tcp) {
                 values.extend(stats::xi(own, tcp));
             }
         }
@@ -176,26 +178,26 @@ impl<'a> FinishedRuns<'a> {
             Some(_) => self.of_xi(levels)?,
             None => levels.clone(),
         };
-        let cells: BTreeSet<&Levels> = self.with(&levels).map(|run| &run.levels).collect();
+        let cells: BTreeSet<&Levels> = self.runs_at(&levels).map(|run| &run.levels).collect();
         let each = cells.into_iter().map(|cell| {
             // For a spread these are deviations, whose mean it is.
             if metric.xi != Some(Xi::S21) {
                 return Estimate::of_mean(&self.values(metric, cell));
             }
             let of = |levels: &Levels| Estimate::of_mean(&self.plain_values(&metric.name, levels));
-            of(cell)?.over(&of(&self.beside(cell))?)
+            of(cell)?.over(&of(&self.baseline_levels(cell))?)
         });
         Estimate::of_all(&each.collect::<Option<Vec<_>>>()?)
     }
 
     fn plain_values(&self, name: &str, levels: &Levels) -> Vec<f64> {
-        let runs = self.with(levels);
-        runs.filter_map(|run| value(run, name)).collect()
+        let runs = self.runs_at(levels);
+        runs.filter_map(|run| metric_of(run, name)).collect()
     }
 
     /// How far each run is from the median of its cell's runs.
     fn deviations(&self, name: &str, levels: &Levels) -> Vec<f64> {
-        let cells: BTreeSet<&Levels> = self.with(levels).map(|run| &run.levels).collect();
+        let cells: BTreeSet<&Levels> = self.runs_at(levels).map(|run| &run.levels).collect();
         let each = cells.into_iter().flat_map(|cell| {
             let values = self.plain_values(name, cell);
             let middle = stats::median(&values).unwrap_or_default();
@@ -213,12 +215,12 @@ impl<'a> FinishedRuns<'a> {
     }
 
     /// The levels of ξ's divisor. A level that follows from the transport differs for it.
-    fn beside(&self, levels: &Levels) -> Levels {
+    fn baseline_levels(&self, levels: &Levels) -> Levels {
         let mut beside = levels.clone();
         if let Some(baseline) = self.baseline() {
             beside.insert(TRANSPORT.to_owned(), baseline);
         }
-        beside.retain(|factor, _| !self.follows.contains(factor));
+        beside.retain(|factor, _| !self.dependent_factors.contains(factor));
         beside
     }
 
@@ -232,7 +234,7 @@ impl<'a> FinishedRuns<'a> {
     /// All values recorded within the runs with these levels, as one recorder; `None` if there are none.
     pub(crate) fn pooled(&self, of: &str, levels: &Levels) -> Option<LatencyRecorder> {
         let mut all = LatencyRecorder::new();
-        for run in self.with(levels) {
+        for run in self.runs_at(levels) {
             if let Some(text) = run.outcome.histograms.get(of) {
                 decode(text, &mut all);
             }
@@ -243,7 +245,7 @@ impl<'a> FinishedRuns<'a> {
 
 /// The factors that follow from others: without them, too, no two cells have the same levels. The transport is
 /// never one of them.
-fn follows(campaign: &Campaign) -> Vec<String> {
+fn dependent_factors(campaign: &Campaign) -> Vec<String> {
     let plot = &campaign.plot;
     let named = [&plot.x, &plot.series].into_iter().chain(&plot.facet);
     let named: Vec<&String> = named.collect();
@@ -269,13 +271,13 @@ fn follows(campaign: &Campaign) -> Vec<String> {
     follows
 }
 
-fn plain(value: &serde_json::Value) -> String {
+fn json_text(value: &serde_json::Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn value(run: &Record, metric: &str) -> Option<f64> {
+fn metric_of(run: &Record, metric: &str) -> Option<f64> {
     run.outcome
         .metrics
         .get(metric)

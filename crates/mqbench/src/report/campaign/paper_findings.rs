@@ -125,7 +125,7 @@ struct Group<'a> {
 }
 
 /// What is claimed, and the case.
-fn split(report: &ClaimReport) -> (&str, &str) {
+fn sentence_and_case(report: &ClaimReport) -> (&str, &str) {
     let says = &report.claim.says[..];
     says.rsplit_once(": ").unwrap_or((says, ""))
 }
@@ -137,7 +137,7 @@ fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<Group<'a>
         .iter()
         .filter(|claim| verdicts.contains(&claim.verdict));
     for report in with {
-        let (says, case) = split(report);
+        let (says, case) = sentence_and_case(report);
         let why = reason(report);
         let note = report.claim.note.as_deref();
         if let Some(group) = all
@@ -151,7 +151,10 @@ fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<Group<'a>
         all.push(Group {
             says,
             cases: vec![case],
-            all: claims.iter().filter(|one| split(one).0 == says).count(),
+            all: claims
+                .iter()
+                .filter(|one| sentence_and_case(one).0 == says)
+                .count(),
             why,
             note,
         });
@@ -181,7 +184,7 @@ fn sentences(claims: &[&ClaimReport]) -> Vec<String> {
         let named = groups
             .iter()
             .take(NAMED)
-            .map(|group| group.words(with_reason));
+            .map(|group| group.sentence(with_reason));
         let named: Vec<_> = named.collect();
         let others = groups.iter().skip(NAMED).map(|group| group.cases.len());
         let more = match others.sum::<usize>() {
@@ -193,13 +196,13 @@ fn sentences(claims: &[&ClaimReport]) -> Vec<String> {
         }
     }
     if all.len() < SENTENCES {
-        all.extend(open(claims, &[Undecided, NotTested]));
+        all.extend(open_claims(claims, &[Undecided, NotTested]));
     }
     all
 }
 
 /// Why claims are open, with the number of each reason.
-fn open(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> {
+fn open_claims(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for report in claims
         .iter()
@@ -220,7 +223,7 @@ fn open(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> {
 }
 
 impl Group<'_> {
-    fn words(&self, with_reason: bool) -> String {
+    fn sentence(&self, with_reason: bool) -> String {
         let named = || self.cases.join("; ");
         let cases = match (self.cases.len(), self.all) {
             (1, 1) => String::new(),
@@ -241,7 +244,7 @@ impl Group<'_> {
 }
 
 /// For each of the changes, how many verdicts turn by them, and from what to what.
-pub(super) fn turned(claims: &[&ClaimReport], changes: &[&str]) -> Vec<String> {
+pub(super) fn changed_verdicts(claims: &[&ClaimReport], changes: &[&str]) -> Vec<String> {
     let each = changes.iter().map(|changes| {
         let pairs = claims.iter().filter_map(|claim| {
             let beside = claim.beside.iter().find(|one| one.changes == *changes)?;
@@ -325,11 +328,11 @@ mod tests {
         ];
         let claims: Vec<_> = claims.iter().collect();
         assert_eq!(
-            turned(&claims, &["repeat=probe"]),
+            changed_verdicts(&claims, &["repeat=probe"]),
             ["With repeat=probe 2 of 3 verdicts turn: 2 from opposite to reproduced."]
         );
         assert_eq!(
-            turned(&claims[2..], &["repeat=probe"]),
+            changed_verdicts(&claims[2..], &["repeat=probe"]),
             ["With repeat=probe none of 1 verdicts turns."]
         );
     }

@@ -271,7 +271,7 @@ impl<'a> Drawing<'a> {
 
 /// The ordinate that the values need.
 fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
-    if let Some(split) = chart::split(campaign, panel) {
+    if let Some(split) = chart::split_axis(campaign, panel) {
         return split;
     }
     let points = panel.series.iter().flat_map(|series| &series.points);

@@ -12,7 +12,7 @@ use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verd
 const LEAST_GAIN: f64 = 0.25;
 
 /// The verdict by the claim's campaign, and by the same campaign with changes beside it.
-pub(crate) fn of(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
+pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
     let beside = all.iter().filter_map(|one| {
         let changes = one.changes_beside(claim)?.to_owned();

@@ -40,7 +40,7 @@ pub(super) fn claims(report: &Report) -> String {
         .chain(heads.iter().map(|head| &head[..]))
         .collect();
     let counts = table_of("Verdicts of each paper's claims", &columns, rows, 1);
-    let turned = paper_findings::turned(&known, &changes).into_iter();
+    let turned = paper_findings::changed_verdicts(&known, &changes).into_iter();
     let turned = turned.map(|sentence| format!("<p>{}</p>\n", escape(&sentence)));
     let turned: String = turned.collect();
     let open = if known.len() <= 12 { " open" } else { "" };
@@ -82,12 +82,12 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
             badge + &format!("<small>{}</small>", escape(&report.why)),
             escape(&claim.says) + &note.unwrap_or_default(),
             escape(&claim.source),
-            escape(&formatting::printed(report)),
-            escape(&formatting::measured(report)),
+            escape(&formatting::claimed_value(report)),
+            escape(&formatting::measured_value(report)),
         ];
         let beside = changes
             .iter()
-            .map(|changes| escape(&formatting::beside(report, changes)));
+            .map(|changes| escape(&formatting::verdict_with_changes(report, changes)));
         own.into_iter().chain(beside).collect()
     });
     let columns = formatting::claim_columns(changes);

@@ -78,7 +78,7 @@ fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
         }
         None => String::new(),
     };
-    let split = if chart::split(campaign, panel).is_some() {
+    let split = if chart::split_axis(campaign, panel).is_some() {
         " The axis is linear up to the break, and logarithmic above it, for the outliers."
     } else {
         ""
