@@ -1,4 +1,4 @@
-//! How the clients of a workload speak MQTT.
+//! MQTT options of a workload's clients.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions, Connector, TicketCache};
 use serde::{Deserialize, Serialize};
 
-/// How a client reaches the broker. Clones share the tickets of earlier sessions.
+/// The way of a client to the broker. Clones share the tickets of earlier sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) address: Address,
@@ -20,7 +20,7 @@ impl Route {
         Ok(Self { address, connector })
     }
 
-    /// The same route, with the same sockets over QUIC, for another device: with tickets of its own.
+    /// Returns a route with the same sockets over QUIC for another device, which has tickets of its own.
     pub(crate) fn for_another_device(&self) -> Self {
         Self {
             address: self.address.clone(),
@@ -36,15 +36,15 @@ pub(crate) struct MqttOptions {
     pub(crate) version: Version,
     /// In whole seconds; zero for none.
     pub(crate) keep_alive: Duration,
-    /// When a subscriber over QUIC sends PINGREQ, to find out whether its address has changed.
+    /// PINGREQs by which a subscriber over QUIC finds out that its address has changed.
     pub(crate) probes: Probes,
     pub(crate) user_name: Option<String>,
     pub(crate) password: Option<String>,
-    /// How long a connection may take, until CONNACK.
+    /// Time within which a connection has to be made, until CONNACK.
     pub(crate) connect_timeout: Duration,
-    /// Which QUIC stream each message and each subscription goes on.
+    /// QUIC stream of each message and each subscription.
     pub(crate) streams: QuicStreams,
-    /// How the broker is asked to spread messages over QUIC streams of its own.
+    /// Spread of messages over QUIC streams of the broker's, which the client asks for.
     pub(crate) deliveries: Spread,
     /// QoS 0 messages go as QUIC datagrams, both ways.
     pub(crate) datagrams: bool,

@@ -29,7 +29,7 @@ pub(crate) struct StdinLines {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) text: String,
-    /// When it was read, in nanoseconds since the Unix epoch.
+    /// Time of reading, in nanoseconds since the Unix epoch.
     pub(crate) read_ns: u64,
 }
 
@@ -72,12 +72,12 @@ impl StdinLines {
         }
     }
 
-    /// Hands each line on.
+    /// Passes each line to `take`.
     pub(crate) fn for_each(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
         self.listen(take, || {})
     }
 
-    /// Hands each line on, and ends this process as SIGTERM would once the input has ended.
+    /// Passes each line to `take`, and ends this process as SIGTERM would once the input has ended.
     pub(crate) fn terminate_at_end(
         self,
         take: impl FnMut(Line) + Send + 'static,

@@ -1,9 +1,10 @@
 //! Suggestions for a misspelt name.
 
-/// How alike two names are at least, from 0 to 1, for one to be meant by the other.
+/// Likeness, from 0 to 1, above which one name is taken for a misspelling of the other.
 const ALIKE: f64 = 0.7;
 
-/// Returns the message for a name that is not known: "there is no metric `latncy_mean`: did you mean `latency_mean`?", or without the question if no name is near.
+/// Returns the message for a name that is not known: "there is no metric `latncy_mean`: did you mean `latency_mean`?", or
+/// without the question if no name is near.
 pub(crate) fn unknown<'a>(
     what: &str,
     asked: &str,

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use mq_measure::manifest::Software;
 
-/// A mask in `/proc/self/status`, proc(5), such as `SigIgn:`.
+/// Returns a mask in `/proc/self/status`, proc(5), such as `SigIgn:`.
 pub(crate) fn status_mask(status: &str, name: &str) -> u64 {
     let mut lines = status.lines();
     let status_mask = lines.find_map(|line| line.strip_prefix(name));
@@ -28,13 +28,13 @@ pub(crate) fn this_software(name: &str) -> Software {
     }
 }
 
-/// The folder for results; it is created if need be.
+/// Creates the folder for results if there is none.
 pub(crate) fn create_output_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
-/// The exit code of a command as a shell has it: 128 plus the signal if a signal ended it.
+/// Returns the exit code of a command as a shell has it: 128 plus the signal if a signal ended it.
 #[cfg(unix)]
 pub(crate) fn shell_exit_code(status: ExitStatus) -> ExitCode {
     let killed = status.signal().map(|signal| 128 + signal);

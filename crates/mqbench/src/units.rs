@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// A time in nanoseconds with three or four digits and a unit.
+/// Formats a time in nanoseconds with three or four digits and a unit.
 #[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
 pub(crate) fn format_time(ns: u64) -> String {
     format_time_f64(ns as f64)
 }
 
-/// The same for a mean, which may have a fraction.
+/// Formats a mean in nanoseconds, which may have a fraction, likewise.
 pub(crate) fn format_time_f64(ns: f64) -> String {
     let (value, unit) = if ns < 1e3 {
         (ns, "ns")
@@ -22,12 +22,12 @@ pub(crate) fn format_time_f64(ns: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// An energy in microjoule with three or four digits and a unit.
+/// Formats an energy in microjoule with three or four digits and a unit.
 pub(crate) fn format_energy(uj: f64) -> String {
     of_millionths(uj, 'J')
 }
 
-/// A power in microwatt, likewise.
+/// Formats a power in microwatt likewise.
 pub(crate) fn format_power(uw: f64) -> String {
     of_millionths(uw, 'W')
 }
@@ -52,7 +52,7 @@ fn digits(value: f64) -> String {
     format!("{value:.after_point$}")
 }
 
-/// A number of bytes in decimal units.
+/// Formats a number of bytes in decimal units.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(crate) fn format_bytes(count: u64) -> String {
     match count {
@@ -62,7 +62,7 @@ pub(crate) fn format_bytes(count: u64) -> String {
     }
 }
 
-/// A time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
+/// Parses a time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
@@ -80,19 +80,19 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
-/// The word that the command line and a campaign file have for a value.
+/// Returns the word that the command line and a campaign file have for a value.
 pub(crate) fn serialized_name(value: impl serde::Serialize) -> String {
     let value = serde_json::json!(value);
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Nanoseconds in milliseconds.
+/// Converts nanoseconds to milliseconds.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
 pub(crate) fn ns_to_ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// A factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.
+/// Parses a factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.
 pub(crate) fn parse_time_threshold(text: &str) -> Result<f32, String> {
     let factor: f32 = text
         .parse()

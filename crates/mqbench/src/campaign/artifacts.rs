@@ -1,4 +1,4 @@
-//! What is kept of each run beside its record, on request.
+//! Files that are kept of each run beside its record, on request.
 
 use std::{
     fs,
@@ -42,7 +42,7 @@ pub(crate) struct ArtifactPaths {
 }
 
 impl ArtifactPaths {
-    /// The files of the run `name`, in the folder of its result set.
+    /// Returns the files of the run `name`, in the folder of its result set.
     pub(crate) fn of(name: &str, artifacts: &[Artifact], set: &Path) -> Self {
         let path = |kind, path: String| artifacts.contains(&kind).then(|| set.join(path));
         Self {

@@ -21,7 +21,7 @@ use crate::{
     units::ns_to_ms,
 };
 
-/// How long a network, its brokers and its clients usually need before the first message is due.
+/// Time that a network, its brokers and its clients usually need before the first message is due.
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Cell {
@@ -40,7 +40,7 @@ impl Cell {
         vec![uplink; usize::from(self.tiers()) - 1]
     }
 
-    /// When the last uplink carries nothing: about the middle of the messages.
+    /// Returns the time in which the last uplink carries nothing: about the middle of the messages.
     pub(crate) fn outage(&self) -> Option<Outage> {
         let lasts = Duration::from_nanos(self.outage_ns?);
         let middle = SETTLED + self.schedule() / 2;
@@ -48,7 +48,7 @@ impl Cell {
         Some(Outage { from, lasts })
     }
 
-    /// How much longer than otherwise the subscriber waits for stragglers. Where the tries before an outage's end were
+    /// Returns the time by which the subscriber waits longer for stragglers. If the tries before an outage's end were
     /// each twice as long apart, the next one may come as late again, and after two that are lost four times as late.
     pub(crate) fn patience_after_outage(&self) -> Duration {
         Duration::from_nanos(self.outage_ns.unwrap_or_default()) * 4
@@ -80,7 +80,7 @@ impl Cell {
         self.bridge.unwrap_or(Transport::Quic)
     }
 
-    /// What is wrong about a row, or about its keys without one.
+    /// Returns a mistake in a row, or in its keys without one, with the key.
     pub(super) fn contradicts_row(&self) -> Option<(&'static str, String)> {
         let of_a_row = [
             ("uplink", self.uplink.is_some()),

@@ -1,4 +1,4 @@
-//! One cell of a campaign: a combination of levels, run once.
+//! A cell of a campaign: a combination of levels, run once.
 
 use std::{num::NonZeroU32, time::Duration};
 

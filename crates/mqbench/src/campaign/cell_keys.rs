@@ -110,7 +110,7 @@ impl Cell {
     }
 }
 
-/// A value as a file writes it, without quotes.
+/// Returns a value as a file writes it, without quotes.
 pub(super) fn toml_text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -131,7 +131,7 @@ fn text(value: &toml::Value) -> Result<&str, String> {
     text.ok_or_else(|| format!("{} is no text: write it in quotes", toml_text(value)))
 }
 
-/// A value of a type that has names for its values.
+/// Parses a value of a type that has names for its values.
 fn named<T: serde::de::DeserializeOwned>(value: &toml::Value) -> Result<T, String> {
     let named: Result<T, toml::de::Error> = value.clone().try_into();
     named.map_err(|error| error.message().replace('\n', " "))
@@ -164,7 +164,7 @@ fn time(value: &toml::Value) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", toml_text(value)))
 }
 
-/// Streams have the same names on the way to the broker and from it.
+/// Parses a spread over streams, which has the same names on the way to the broker and from it.
 fn spread(value: &toml::Value) -> Result<String, String> {
     let spread: Result<Spread, _> = text(value)?.parse();
     Ok(spread.map_err(|error| error.to_string())?.to_string())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{cell::Cell, transport_parameters::TransportParameters};
 
-/// One run of one cell.
+/// A run of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -41,7 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) transport_parameters: Option<TransportParameters>,
     /// The warnings about the run.
     pub(crate) warnings: Vec<Warning>,
-    /// Why the run ended early, if it did.
+    /// The error that ended the run early.
     pub(crate) error: Option<String>,
     pub(crate) elapsed_ns: u64,
     /// The meter of the energy among the metrics, such as `model:pi-3b`; `None` without energy.
@@ -76,7 +76,7 @@ pub(crate) struct Reading {
 }
 
 impl Outcome {
-    /// Whether the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
+    /// Returns true if the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
     /// and slow messages are findings, and no reason to repeat.
     pub(crate) fn is_disturbed(&self) -> bool {
         let of_emulated = |warning: &Warning| matches!(warning, Warning::Emulated { .. });
@@ -96,7 +96,8 @@ macro_rules! metrics {
     ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
 }
 
-/// Whether a plot or a claim can ask for it: a metric's name, with `xi_w20:`, `xi_s21:` or `spread:` before it or without.
+/// Returns true if a plot or a claim can ask for it: a metric's name, with `xi_w20:`, `xi_s21:` or `spread:` before it or
+/// without.
 pub(crate) fn is_metric(asked: &str) -> bool {
     let name = match asked.split_once(':') {
         Some(("xi_w20" | "xi_s21" | "spread", name)) => name,

@@ -1,4 +1,4 @@
-//! How far a campaign is. The terminal and the report count by this, so that both say the same.
+//! The progress of a campaign, in runs. The terminal and the report count by this, so that both say the same.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,7 +9,7 @@ use super::{file::Campaign, record::Record};
 /// The runs of a campaign, each counted by its last attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RunCounts {
-    /// By the campaign's file.
+    /// All runs of the campaign's file.
     pub(crate) planned: usize,
     /// The runs that have an attempt.
     pub(crate) finished: usize,

@@ -1,4 +1,4 @@
-//! What of the transports shapes a result, as numbers: also what nobody asked for.
+//! Parameters of the transports that shape a result, as numbers: defaults too, which nobody asked for.
 //!
 //! A default of a library or a kernel decides as much as an option does. A result that names its options alone is
 //! not the same result on the next version.

@@ -37,7 +37,7 @@ pub(crate) struct Machine {
     roles: BTreeSet<HostRole>,
     /// The machine's name for OpenSSH: `user@host`, `ssh://user@host:port`, or a name of its configuration.
     pub(crate) ssh: String,
-    /// Where mqbench is on it.
+    /// The path of mqbench on the machine.
     program: Option<String>,
     /// Where the other machines reach it.
     pub(crate) address: IpAddr,
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Where mqbench is on it.
+    /// The path of mqbench on the machine.
     pub(crate) fn program(&self) -> &str {
         self.program.as_deref().unwrap_or("mqbench")
     }
@@ -167,7 +167,7 @@ impl Hosts {
     }
 }
 
-/// The line, counted from 1, that has the byte at `at`.
+/// Returns the number of the line, from 1, that has the byte at `at`.
 pub(crate) fn line_number(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }

@@ -43,11 +43,11 @@ pub(crate) struct HostReport {
     pub(crate) machine: String,
     #[serde(deserialize_with = "what_is_known")]
     pub(crate) context: HostContext,
-    /// How far the machine's clock is from UTC at most, if chrony knows.
+    /// Bound of the machine's clock error against UTC, if chrony knows it.
     pub(crate) clock_bound_ns: Option<u64>,
     /// Network interfaces.
     pub(crate) interfaces: Vec<String>,
-    /// Whether the program may shape interfaces without sudo.
+    /// `true` if the program may shape interfaces without sudo.
     pub(crate) may_shape: bool,
     /// The folder for the files of a run.
     pub(crate) folder: PathBuf,
@@ -70,9 +70,9 @@ fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::E
 /// A host's answer to [`CLOCK`], in nanoseconds since the Unix epoch.
 #[derive(Debug, Serialize, Deserialize)]
 struct Time {
-    /// When the question came.
+    /// Arrival of the question.
     received_ns: u64,
-    /// When the answer left.
+    /// Departure of the answer.
     sent_ns: u64,
 }
 
@@ -149,7 +149,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
     u64::try_from(free).ok()
 }
 
-/// Whether this process has `CAP_NET_ADMIN`, as root does, or a file after setcap(8).
+/// Returns true if this process has `CAP_NET_ADMIN`, as root does, or a file after setcap(8).
 fn may_shape() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -23,25 +23,25 @@ use tokio::{
 use super::Machine;
 use crate::broker_under_test::read_announcement;
 
-/// How long a role goes on without a line from its controller.
+/// Time that a role goes on without a line from its controller.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// The interval of the lines that keep a role alive: several fit into the shortest lease.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long a role may take until it is ready, its ssh connection included.
+/// Time within which a role has to be ready, its ssh connection included.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a role may take to end in order.
+/// Time within which a role has to end in order.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How many bytes of a role's standard error are kept: its last lines matter.
+/// Bytes of a role's standard error that are kept: the last lines matter.
 const STDERR_TAIL: usize = 2000;
 
 /// OpenSSH's exit code if it has no connection, or has lost it.
 const NO_CONNECTION: i32 = 255;
 
-/// How other machines are reached.
+/// The way to other machines by OpenSSH.
 #[derive(Debug)]
 pub(crate) struct Ssh {
     /// A configuration in place of the user's own.
@@ -230,7 +230,7 @@ impl RemoteRole {
         told.map_err(|_| anyhow::anyhow!("{}: it is gone", self.name))
     }
 
-    /// Whether the role has ended. The error says why it failed.
+    /// Returns true if the role has ended. The error has the reason of a failure.
     pub(crate) async fn has_ended(&mut self) -> anyhow::Result<bool> {
         match self.child.try_wait().context("cannot look at ssh")? {
             None => Ok(false),

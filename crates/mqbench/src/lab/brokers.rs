@@ -15,7 +15,7 @@ use crate::{
     units::serialized_name,
 };
 
-/// How long the bridges may take to carry a first message.
+/// Time within which the bridges have to carry a first message.
 const BRIDGED_WITHIN: Duration = Duration::from_mins(1);
 
 /// The time between two messages that ask whether the bridges carry any.
@@ -28,9 +28,9 @@ pub(super) struct Brokers<'a> {
     setups: Vec<BrokerSetup<'a>>,
     /// Their processes, in the same order; none while they are stopped.
     processes: Vec<BrokerProcess>,
-    /// Where the publisher finds its broker, but for the host, which differs for each link.
+    /// Address of the publisher's broker, except for the host, which differs for each link.
     pub(super) publisher: Address,
-    /// The same of the subscriber.
+    /// Address of the subscriber's broker, with the same exception.
     pub(super) subscriber: Address,
 }
 

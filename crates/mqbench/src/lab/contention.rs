@@ -1,4 +1,4 @@
-//! How full the shared channel of a run was, and what its other stations did, while the measured messages were
+//! Use of a run's shared channel, and the messages of its other stations, while the measured messages were
 //! under way.
 
 use std::{convert::Infallible, time::Instant};

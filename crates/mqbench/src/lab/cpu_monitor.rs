@@ -1,4 +1,4 @@
-//! How busy this machine is.
+//! The load of this machine's processors.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl CpuMonitor {
         }
     }
 
-    /// Whether the host of this virtual machine has noticeably withheld processors since the last call. Then
+    /// Returns true if the host of this virtual machine has noticeably withheld processors since the last call. Then
     /// runs are late even if few run here.
     pub(super) fn had_time_stolen(&mut self) -> bool {
         const NOTICEABLE: f64 = 0.003;
@@ -52,7 +52,7 @@ impl CpuMonitor {
             .is_some_and(|(now, before)| now.stolen_since(before) > NOTICEABLE)
     }
 
-    /// Whether the processors were nearly all in use lately.
+    /// Returns true if the processors were nearly all in use lately.
     pub(super) fn is_busy(&mut self) -> bool {
         let Some(times) = read() else {
             return false;
@@ -112,7 +112,7 @@ pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many cells at once leave half of the free memory. A cell is two processes of some 30 MB.
+/// Returns the number of cells that together leave half of the free memory. A cell is two processes of some 30 MB.
 pub(super) fn most_parallel_cells() -> usize {
     const CELL: u64 = 64 << 20;
     const RANGE: (u64, u64) = (1, 256);

@@ -37,11 +37,11 @@ struct EmulatorCounts {
 pub(super) struct ModelledEnergy {
     pub(super) joules: f64,
     pub(super) power_w: f64,
-    /// What the work adds to the board's idle power, which is nine tenths of it and more.
+    /// Power that the work adds to the board's idle power, which is nine tenths of all and more.
     pub(super) above_idle_w: f64,
     /// `None` if no message arrived.
     pub(super) per_message_uj: Option<f64>,
-    /// The same of what the work adds.
+    /// Energy a message that the work adds to the idle board's.
     pub(super) above_idle_per_message_uj: Option<f64>,
     /// The meter's name, as in `mqbench energy`.
     pub(super) meter: String,

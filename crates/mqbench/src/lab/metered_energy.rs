@@ -8,12 +8,12 @@ use crate::{
     meter::MeterRecording,
 };
 
-/// When messages were sent, by the clock of the machine that read the meter.
+/// The time in which messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendingWindow {
     /// Since 1970.
     pub(crate) window: Window,
-    /// How far both ends may be off.
+    /// Bound of the error of both ends.
     pub(crate) uncertainty_ns: u64,
 }
 

@@ -35,6 +35,6 @@ mod storm;
 
 use std::time::Duration;
 
-/// How long a message or a connection may take. It is longer than any transport tries, so that a slow one counts
+/// Time that a message or a connection may take. No transport tries for so long, so that a slow one counts
 /// as slow and not as failed.
 const PATIENCE: Duration = Duration::from_mins(2);

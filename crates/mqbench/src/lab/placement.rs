@@ -1,4 +1,4 @@
-//! Which real machine does what in a cell.
+//! The real machine of each part of a cell.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{
     testbed::Topology,
 };
 
-/// Which host does what in a cell.
+/// The host of each part of a cell.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Placement<'a> {
     pub(crate) broker: &'a Machine,
@@ -29,7 +29,7 @@ pub(crate) struct ShapedInterface<'a> {
     pub(crate) host: &'a Machine,
     /// The link's name, with its changes.
     pub(crate) link: String,
-    /// Which of its directions.
+    /// The direction of the link.
     pub(crate) way: TrafficDirection,
     direction: Direction,
 }
@@ -91,7 +91,7 @@ pub(crate) enum TrafficDirection {
 }
 
 impl TrafficDirection {
-    /// As the command line and the link's file have it.
+    /// Returns its name on the command line and in a link's file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -99,7 +99,7 @@ impl TrafficDirection {
         }
     }
 
-    /// This direction of a link.
+    /// Returns this direction of a link.
     pub(crate) fn in_link(self, link: Link) -> Direction {
         match self {
             Self::Up => link.up,
@@ -148,7 +148,7 @@ impl<'a> Placement<'a> {
         hosts
     }
 
-    /// What is shaped, for the record: host, interface, link and direction.
+    /// Returns the shaped interfaces for the record: host, interface, link and direction.
     pub(crate) fn configured(&self) -> serde_json::Value {
         let shaped = self.shaped.iter().map(|shaped| {
             serde_json::json!({

@@ -11,7 +11,7 @@ use crate::{
     testbed::Topology,
 };
 
-/// One run of one cell.
+/// A run of one of a campaign's cells.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct PlannedRun {
     /// The index of the campaign's cell.
@@ -120,7 +120,7 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     ((BEGINNING + messages * message) * tiers + others) / expected.as_secs_f64()
 }
 
-/// What a cell's links add to its work.
+/// Times that a cell's links add to its work.
 struct LinkTimes {
     /// The round trip from the publisher to the broker.
     publisher: Duration,
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::campaign::{file::Extent, tests::campaigns};
 
-    /// How many cells a quick run has at once.
+    /// Cells that a quick run has at once.
     const SIDE_BY_SIDE: u32 = 16;
 
     fn campaign() -> Campaign {

@@ -17,7 +17,7 @@ use crate::campaign::{
     record::{Outcome, Record},
 };
 
-/// How often a disturbed run is tried; the last attempt is kept as it is.
+/// Attempts of a disturbed run; the last one is kept as it is.
 const ATTEMPTS: u32 = 3;
 
 /// A run that is to be done.
@@ -65,7 +65,7 @@ impl QueuedRun {
         format!("{campaign}-{:016x}", self.seed())
     }
 
-    /// Whether several campaigns want it.
+    /// Returns true if several campaigns want the run.
     pub(crate) fn is_shared(&self) -> bool {
         self.wanted_by.len() > 1
     }
@@ -118,7 +118,7 @@ pub(crate) struct MissingRuns {
 }
 
 impl MissingRuns {
-    /// What these campaigns lack, given these records.
+    /// Returns the runs and records that these campaigns lack, given these records.
     pub(crate) fn of(campaigns: &[Campaign], records: &[Record]) -> Self {
         let mut finished = HashMap::new();
         let mut attempts: HashMap<_, u32> = HashMap::new();

@@ -1,4 +1,4 @@
-//! One run of one cell: its network, its broker, its pattern, and its outcome.
+//! A run of a cell: its network, its broker, its pattern, and its outcome.
 
 use std::time::{Duration, Instant};
 
@@ -348,7 +348,7 @@ impl CellRun<'_> {
         })
     }
 
-    /// How publisher and subscriber reach the broker.
+    /// Returns the addresses and options by which publisher and subscriber dial the broker.
     fn ends(&self) -> ((Address, ConnectOptions), (Address, ConnectOptions)) {
         let (publisher, subscriber) = (self.testbed.publisher(), self.testbed.subscriber());
         (self.publishing(publisher), self.subscribing(subscriber))
@@ -378,7 +378,7 @@ impl CellRun<'_> {
         Ok((Route::new(publisher)?, Route::new(subscriber)?))
     }
 
-    /// How the other stations of the publisher's channel, and a subscriber for each, reach the broker.
+    /// Returns the same for the other stations of the publisher's channel, and a subscriber for each.
     fn peers(&self) -> Vec<Ends> {
         let subscriber = || self.subscribing(self.testbed.subscriber());
         let neighbours = self.testbed.neighbours();

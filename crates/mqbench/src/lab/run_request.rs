@@ -1,4 +1,4 @@
-//! One run that is to be done, and the order that its process gets.
+//! A run that is to be done, and the order that its process gets.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     meter::JournalFolder,
 };
 
-/// One run that is to be done.
+/// A run that is to be done.
 #[derive(Clone, Debug)]
 pub(super) struct RunRequest {
     pub(super) cell: Cell,
@@ -31,7 +31,7 @@ pub(crate) struct CellOrder {
     pub(crate) seed: u64,
     /// The profile that computes the energy; `None` if a meter measures it from outside.
     pub(crate) energy_profile: Option<String>,
-    /// What is kept beside the outcome.
+    /// Files that are kept beside the outcome.
     pub(crate) files: ArtifactPaths,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct CampaignProgress {
     pub(crate) left: Duration,
 }
 
-/// How much of the processors all cells may use together, in processors.
+/// The processors that all cells may use together.
 ///
 /// The budget changes by windows of as many runs as there are at once. One moment of trouble disturbs many runs,
 /// and chance disturbs some however few there are.
@@ -127,7 +127,7 @@ impl Budget {
     }
 }
 
-/// How long these runs take side by side if the machine disturbs none of them.
+/// Returns the time that these runs take side by side if the machine disturbs none of them.
 pub(crate) fn best_case(runs: &VecDeque<QueuedRun>) -> Duration {
     let request: f64 = runs
         .iter()
@@ -260,10 +260,10 @@ impl Runner {
     }
 }
 
-/// How fast expected time passes: the sum over cells that run side by side.
+/// The speed at which expected time passes: the sum over cells that run side by side.
 struct TimeEstimate {
     began: Instant,
-    /// Of the runs that have ended.
+    /// Expected time of the runs that have ended.
     expected: Duration,
     /// The start of each run under way, and how long it is expected to take.
     under_way: Vec<(Instant, Duration)>,
@@ -289,14 +289,14 @@ impl TimeEstimate {
         ended.map(|at| self.under_way.remove(at));
     }
 
-    /// What is left of the runs under way, so that the time left counts down while long ones go on.
+    /// Returns the rest of the runs under way, so that the time left counts down while long ones go on.
     fn under_way(&self) -> Duration {
         let left =
             |(began, expected): &(Instant, Duration)| expected.saturating_sub(began.elapsed());
         self.under_way.iter().map(left).sum()
     }
 
-    /// How long the rest takes at the speed so far; at first, at the speed of the present runs.
+    /// Returns the time that the rest takes at the speed so far; at first, at the speed of the present runs.
     fn left(&self, rest: Duration, running: usize) -> Duration {
         let begun: Duration = self.under_way.iter().map(|(_, expected)| *expected).sum();
         let passed = self.expected + begun.saturating_sub(self.under_way());
@@ -318,7 +318,7 @@ mod tests {
         lab::plan,
     };
 
-    /// As many runs at once, of which so many are disturbed.
+    /// Ends so many runs of a window, of which some are disturbed.
     fn window(budget: &mut Budget, runs: usize, disturbed: usize) {
         for number in 0..runs {
             budget.reserve(0.01);

@@ -30,7 +30,7 @@ use crate::{
     workload::storm::Devices,
 };
 
-/// How long the devices may take, all together, to connect before the restart.
+/// Time within which all devices have to connect before the restart.
 const CONNECT_WITHIN: Duration = Duration::from_mins(5);
 
 /// The rest before the restart, in which the last tickets and acknowledgements arrive.

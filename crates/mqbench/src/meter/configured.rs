@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use super::spec::{MeterSettings, MeterSpec};
 use crate::clock::WallClock;
 
-/// How long a multimeter may take to identify itself.
+/// Time within which a multimeter has to identify itself.
 #[cfg(target_os = "linux")]
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a multimeter measures beyond the expected time of a run before it stops by itself.
+/// Time that a multimeter measures beyond the expected time of a run before it stops by itself.
 const SPARE: Duration = Duration::from_mins(10);
 
 /// A meter with its settings.
@@ -60,7 +60,7 @@ impl JournalFolder {
         Self(directory.join("meters"))
     }
 
-    /// A new journal for this run; journals of attempts that were cut off stay.
+    /// Returns a new journal for this run; journals of attempts that were cut off stay.
     fn new_journal(&self, run: &str) -> anyhow::Result<PathBuf> {
         let cannot = || format!("cannot make {}", self.0.display());
         std::fs::create_dir_all(&self.0).with_context(cannot)?;
@@ -129,7 +129,7 @@ impl RunningMeter {
         })
     }
 
-    /// As [`stop`](Self::stop), without blocking other tasks.
+    /// Stops the meter as [`stop`](Self::stop) does, without blocking other tasks.
     pub(crate) async fn stopped(self) -> anyhow::Result<MeterRecording> {
         let name = self.meter.name().to_owned();
         let stopped = tokio::task::spawn_blocking(move || self.stop()).await;
@@ -138,7 +138,7 @@ impl RunningMeter {
     }
 }
 
-/// Whether a meter of this name measures or computes.
+/// Returns the basis of a meter of this name: measured or modelled.
 pub(crate) fn basis(meter: &str) -> Basis {
     if meter == "model" || meter.starts_with("model:") {
         Basis::Modelled

@@ -90,7 +90,7 @@ impl MeterSpec {
     pub(crate) const HELP: &str =
         "model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT]";
 
-    /// Whether the controller reads the meter, and not the machine that it measures.
+    /// Returns true if the controller reads the meter, and not the machine that it measures.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self, Self::Dmm(_) | Self::Csv(_))
@@ -102,18 +102,18 @@ pub(crate) fn sys() -> PathBuf {
     std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
 }
 
-/// How instruments are set.
+/// Settings of instruments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MeterSettings {
     /// The time between two readings; `None` for the default.
     pub(crate) interval: Option<Duration>,
-    /// For how long of each interval a multimeter looks; `None` for half of it.
+    /// Time of each interval in which a multimeter measures; `None` for half of it.
     pub(crate) aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range; `None` for the largest.
     pub(crate) amps: Option<f64>,
     /// The supply's voltage, for a multimeter or a file that has the current alone.
     pub(crate) volts: Option<f64>,
-    /// Where a multimeter's readings are kept; `None` for a new file.
+    /// File of a multimeter's readings; `None` for a new one.
     pub(crate) journal: Option<PathBuf>,
 }
 

@@ -30,12 +30,12 @@ impl Testbed {
         std::iter::once((&self.broker, None)).chain(edges)
     }
 
-    /// When the links began to be emulated, from which their changes count.
+    /// Returns the time at which the links began to be emulated, from which their changes count.
     pub(crate) fn began(&self) -> Instant {
         self.began
     }
 
-    /// What the link to the last host of the row has carried so far; `None` without a row.
+    /// Returns the frames that the link to the last host of the row has carried so far; `None` without a row.
     pub(crate) fn uplink(&self) -> Option<Carried> {
         // The links were made in the order of the row, the publisher's first.
         let last = self.edges.len().checked_sub(1)?;

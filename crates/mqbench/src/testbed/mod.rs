@@ -36,11 +36,11 @@ pub(crate) struct Testbed {
     neighbours: Vec<Station>,
     /// The hosts between the publisher and the broker's, each with its link to the next one; mostly none.
     edges: Vec<Station>,
-    /// Whether these pass packets on; else each has a broker.
+    /// `true` if these pass packets on; else each has a broker.
     passes_on: bool,
     /// `None` if the subscriber is on the publisher's host.
     subscriber: Option<Station>,
-    /// When the first link began to be emulated.
+    /// Time at which the first link began to be emulated.
     began: Instant,
     /// The channel that stations without a link share with the broker.
     channel: Option<Named<Medium>>,
@@ -59,7 +59,7 @@ struct Station {
     next: Option<(Named<Link>, Addresses)>,
 }
 
-/// How one role reaches the broker.
+/// The way of a role to the broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     /// The namespace of its sockets.
@@ -223,7 +223,7 @@ impl Testbed {
         networks.map(|station| station.addresses.far)
     }
 
-    /// How the publisher reaches its broker.
+    /// Returns the publisher's way to its broker.
     pub(crate) fn publisher(&self) -> Access {
         let access = self.publisher.access();
         let last = self.edges.last().filter(|_| self.passes_on);
@@ -233,17 +233,17 @@ impl Testbed {
         }
     }
 
-    /// How each other station on the channel reaches the broker.
+    /// Returns the way to the broker of each other station on the channel.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
         self.neighbours.iter().map(Station::access)
     }
 
-    /// How the subscriber reaches the broker.
+    /// Returns the subscriber's way to the broker.
     pub(crate) fn subscriber(&self) -> Access {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
     }
 
-    /// How many stations share the channel, if there is one.
+    /// Returns the number of stations that share the channel, if there is one.
     pub(crate) fn stations_on_channel(&self) -> Option<usize> {
         self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }

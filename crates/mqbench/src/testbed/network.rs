@@ -51,7 +51,7 @@ impl Network {
         })
     }
 
-    /// The same network, with a link that the publisher can be handed over to.
+    /// Adds a link that the publisher can be handed over to.
     ///
     /// # Errors
     /// If there is no such link.

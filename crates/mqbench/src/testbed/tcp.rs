@@ -13,7 +13,7 @@ const RTO_MIN: Duration = Duration::from_millis(200);
 /// The initial congestion window of Linux, in segments (RFC 6928).
 const INITIAL_WINDOW: u32 = 10;
 
-/// What is tuned of TCP; the default is nothing.
+/// Settings of TCP that are tuned; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TcpTuning {
     /// The shortest retransmission time-out; `None` for the kernel's 200 ms.
@@ -22,7 +22,7 @@ pub(crate) struct TcpTuning {
     pub(crate) thin: bool,
 }
 
-/// What of a host's TCP shapes a result.
+/// Settings of a host's TCP that shape a result.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a setting of its own"

@@ -1,4 +1,4 @@
-//! How a publisher that waits for each message learns that it has reached the subscriber.
+//! Arrivals at the subscriber, for a publisher that waits for each of its messages.
 
 use std::time::{Duration, Instant};
 

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::mqtt::{MqttOptions, Route};
 
-/// How many messages the other stations have got through so far. Clones count the same.
+/// A count of the messages that the other stations have got through so far. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MessageCount(Arc<AtomicU64>);
 
@@ -40,7 +40,7 @@ impl MessageCount {
     }
 }
 
-/// How the publisher and the subscriber of a station reach the broker.
+/// Addresses and options by which the publisher and the subscriber of a station dial the broker.
 pub(crate) type Ends = ((Address, ConnectOptions), (Address, ConnectOptions));
 
 /// Stations that are ready to publish.
@@ -52,7 +52,7 @@ pub(crate) struct ClosedLoopStations {
 
 #[derive(Debug)]
 struct Station {
-    /// Its number among the stations; the measured publisher has 1.
+    /// The station's number; the measured publisher has 1.
     number: usize,
     publisher: Publisher,
 }
@@ -83,7 +83,7 @@ impl ClosedLoopStations {
         Self::connect(ends, connect).await
     }
 
-    /// As [`stop_and_wait`](Self::stop_and_wait), for stations that will connect for each message.
+    /// Prepares stations like those of [`stop_and_wait`](Self::stop_and_wait), which will connect for each message.
     pub(crate) async fn reconnect(
         plan: &Plan,
         resumption: Resumption,

@@ -122,7 +122,7 @@ impl ScheduledStations {
     }
 }
 
-/// One thread for all stations. Its schedule has a slot for each station; the first slot is the measured
+/// The thread of all stations. Its schedule has a slot for each station; the first slot is the measured
 /// publisher's.
 struct Publisher {
     stations: Vec<Station>,

@@ -38,7 +38,7 @@ pub(crate) struct Campaign {
     pub(crate) claims: Vec<String>,
 }
 
-/// How much of a campaign is run.
+/// The extent to which a campaign is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Extent {
@@ -61,12 +61,12 @@ pub(crate) struct Plot {
     pub(crate) series: String,
     /// The factor with a plot for each level, if there is one.
     pub(crate) facet: Option<String>,
-    /// What boxes are of.
+    /// The values that a box is made of.
     #[serde(default)]
     pub(crate) boxes: BoxesOf,
 }
 
-/// What a box is of.
+/// The values that a box of a plot is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum BoxesOf {
@@ -104,7 +104,7 @@ struct RawFile {
     seed: Option<u64>,
     work: BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
-    /// The levels of the factor [`VARIANT`].
+    /// The levels of the factor `variant`.
     #[serde(default)]
     variants: Variants,
     /// Combinations that are left out.
@@ -129,7 +129,7 @@ impl Campaign {
     /// Reads a campaign file.
     ///
     /// # Errors
-    /// One line that names the file, the line in it, the key, and what would be right.
+    /// A line that names the file, the line in it, the key, and a value that would be right.
     pub(crate) fn load(path: &Path, extent: Extent) -> anyhow::Result<Self> {
         let (path, name) = changes::file_and_name(path);
         let text = std::fs::read_to_string(&path)

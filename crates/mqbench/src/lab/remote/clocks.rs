@@ -13,13 +13,13 @@ use crate::{
     lab::{findings::Findings, metered_energy::SendingWindow},
 };
 
-/// How often clocks are compared before a run, and after it.
+/// Comparisons of clocks before a run, and after it.
 pub(super) const COMPARISONS: usize = 40;
 
 /// The pause between comparisons.
 pub(super) const COMPARISON_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a host may take to answer what time it is.
+/// Time within which a host has to answer with its time.
 const CLOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The name of this machine among the hosts; no host has this name.

@@ -19,7 +19,7 @@ pub(super) enum RunMeter {
     There(Box<RemoteRole>),
 }
 
-/// Whose clock a meter's readings have.
+/// The machine whose clock a meter's readings have.
 pub(super) enum ReadingClock {
     Host,
     Controller,

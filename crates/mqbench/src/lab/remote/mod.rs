@@ -109,11 +109,11 @@ struct RemoteRun<'a> {
     placement: &'a Placement<'a>,
     /// The hosts that take part, by their names.
     sessions: BTreeMap<String, HostSession>,
-    /// This machine's clock.
+    /// The clock of this machine.
     clock: WallClock,
     /// Comparisons of each host's clock with this machine's.
     comparisons: BTreeMap<String, Vec<Exchange>>,
-    /// How far this machine's clock is from UTC at most, by chrony.
+    /// Bound of this machine's clock error against UTC, by chrony.
     own_bound_ns: Option<u64>,
     /// The roles that have to last as long as the run.
     background: Vec<BackgroundRole<'a>>,

@@ -27,10 +27,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time between comparisons of clocks during a run.
 const LONGEST_COMPARISON_GAP: Duration = Duration::from_millis(500);
 
-/// How long the subscriber waits for the last messages.
+/// Time that the subscriber waits for the last messages.
 const SUBSCRIBER_IDLE: Duration = Duration::from_secs(10);
 
-/// How much longer a run may take than its schedule.
+/// Time that a run may take longer than its schedule.
 const EXTRA_TIME: Duration = Duration::from_mins(3);
 
 /// Files of the broker and of its clients, in the run's folder on a host.
@@ -233,7 +233,7 @@ impl RemoteRun<'_> {
         Ok(remote)
     }
 
-    /// Tells the publisher which messages have reached the subscriber, until both have ended.
+    /// Sends the publisher the numbers of messages that have reached the subscriber, until both have ended.
     async fn relay_arrivals(
         &mut self,
         mut receiving: RemoteRole,
@@ -312,7 +312,7 @@ impl RemoteRun<'_> {
     }
 }
 
-/// How long a publisher may take.
+/// Returns the time that a publisher may take.
 fn publisher_timeout(cell: &Cell) -> Duration {
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
     let each = if cell.pattern.is_scheduled() {

@@ -1,4 +1,4 @@
-//! What a figure shows, in a sentence made from its data.
+//! The caption of a figure: a sentence made from its data.
 
 use super::{
     formatting, labels,
@@ -8,7 +8,7 @@ use super::{
 
 /// The least difference that a sentence calls a difference.
 const LEAST: f64 = 0.01;
-/// What an energy is called that no meter measured.
+/// Name of an energy that no meter measured.
 const MODELLED: &str = "modelled";
 /// So many places of an abscissa without an order are named; of more, the first and the last.
 const PLACES: usize = 3;
@@ -295,7 +295,7 @@ impl<'a> Caption<'a> {
         }
     }
 
-    /// Why the difference of two cells may be chance.
+    /// Returns a note on a difference of two cells that may be chance.
     fn chance_note(&self, at: usize, a: Cell, b: Cell) -> &'static str {
         if a.point.n < 2 || b.point.n < 2 {
             return " (one run each)";

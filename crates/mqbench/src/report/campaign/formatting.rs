@@ -83,7 +83,7 @@ pub(super) fn claimed_value(claim: &ClaimReport) -> String {
     }
 }
 
-/// Whether the energy of runs is measured or modelled, in words.
+/// Returns the meter of runs' energy in words, with its basis: measured or modelled.
 pub(super) fn energy(of: &EnergyReport) -> String {
     let scope = of.scope.as_ref();
     let scope = scope.map_or_else(String::new, |scope| format!(": {scope}"));
@@ -113,7 +113,7 @@ pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
     own.map(str::to_owned).into_iter().chain(beside).collect()
 }
 
-/// The same by the campaign with changes; the verdict first. `–` if the set does not have it.
+/// Returns the verdict by the campaign with changes, then its value; `–` if the set does not have it.
 pub(super) fn verdict_with_changes(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);
     found.map_or_else(dash, |one| {

@@ -216,7 +216,7 @@ pub(super) fn series(factor: &str, name: &str) -> String {
     level(factor, name)
 }
 
-/// Where a level is, for a sentence: `at 5 % packet loss`.
+/// Returns the place of a level in a sentence: `at 5 % packet loss`.
 pub(super) fn place(factor: &str, name: &str) -> String {
     let words = level(factor, name);
     match factor {

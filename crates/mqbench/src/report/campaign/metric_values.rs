@@ -54,7 +54,7 @@ impl<'a> FinishedRuns<'a> {
         }
     }
 
-    /// The runs with all of these levels. A key that is not a factor is looked up in the campaign's work.
+    /// Returns the runs with all of these levels. A key that is not a factor is looked up in the campaign's work.
     pub(crate) fn runs_at(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
         let has = |run: &Record, factor: &str, level: &str| match run.levels.get(factor) {
             Some(own) => own == level,
@@ -68,7 +68,7 @@ impl<'a> FinishedRuns<'a> {
             .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
     }
 
-    /// For a metric of energy, whether its runs were measured, in words.
+    /// Returns, in words, the basis of an energy's runs: measured or modelled.
     pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
         if !is_energy(&metric.name) {
             return None;
@@ -82,14 +82,14 @@ impl<'a> FinishedRuns<'a> {
         (!bases.is_empty()).then(|| bases.join(" or "))
     }
 
-    /// Whether the metric is an energy that a model computed, in one run at least.
+    /// Returns true if the metric is an energy that a model computed, in one run at least.
     pub(crate) fn is_modelled(&self, metric: &Metric) -> bool {
         let meters = self.runs.iter();
         let mut meters = meters.filter_map(|run| run.outcome.energy_meter.as_deref());
         is_energy(&metric.name) && meters.any(|name| meter::basis(name) == Basis::Modelled)
     }
 
-    /// Whether it is the claim's campaign, without changes.
+    /// Returns true if this is the claim's campaign, without changes.
     pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
         self.changes_of(claim) == Some("")
     }
@@ -195,7 +195,7 @@ impl<'a> FinishedRuns<'a> {
         runs.filter_map(|run| metric_of(run, name)).collect()
     }
 
-    /// How far each run is from the median of its cell's runs.
+    /// Returns the distance of each run from the median of its cell's runs.
     fn deviations(&self, name: &str, levels: &Levels) -> Vec<f64> {
         let cells: BTreeSet<&Levels> = self.runs_at(levels).map(|run| &run.levels).collect();
         let each = cells.into_iter().flat_map(|cell| {
@@ -214,7 +214,7 @@ impl<'a> FinishedRuns<'a> {
         (*transport.or_insert_with(|| "quic".to_owned()) != baseline).then_some(levels)
     }
 
-    /// The levels of ξ's divisor. A level that follows from the transport differs for it.
+    /// Returns the levels of ξ's divisor. A level that follows from the transport differs for it.
     fn baseline_levels(&self, levels: &Levels) -> Levels {
         let mut beside = levels.clone();
         if let Some(baseline) = self.baseline() {
@@ -243,7 +243,7 @@ impl<'a> FinishedRuns<'a> {
     }
 }
 
-/// The factors that follow from others: without them, too, no two cells have the same levels. The transport is
+/// Returns the factors that follow from others: without them, too, no two cells have the same levels. The transport is
 /// never one of them.
 fn dependent_factors(campaign: &Campaign) -> Vec<String> {
     let plot = &campaign.plot;
@@ -321,7 +321,7 @@ pub(crate) struct Metric {
     pub(crate) meaning: String,
 }
 
-/// How runs are divided by those of the baseline.
+/// The way in which runs are divided by those of the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Xi {
     /// Each run over the baseline's run of the same repetition (W20 eq. 1).

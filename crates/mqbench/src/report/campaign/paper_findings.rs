@@ -1,4 +1,4 @@
-//! What the runs say of each paper: counts of its claims, and sentences made from the verdicts.
+//! Findings on each paper: counts of its claims, and sentences made from the verdicts.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ pub(super) fn name_of(claim: &ClaimReport) -> &str {
     source.split([' ', ',']).next().unwrap_or(source)
 }
 
-/// Whether a claim of a difference found none that counts: the whole interval is within 2 % of no difference.
+/// Returns true if a claim of a difference found none that counts: the whole interval is within 2 % of no difference.
 pub(super) fn no_difference(report: &ClaimReport) -> bool {
     let claim = &report.claim;
     if report.verdict != Verdict::NotReproduced
@@ -117,14 +117,14 @@ pub(super) fn no_difference(report: &ClaimReport) -> bool {
 struct Group<'a> {
     says: &'a str,
     cases: Vec<&'a str>,
-    /// How many claims it has with any verdict.
+    /// Claims of the group, with any verdict.
     all: usize,
     why: String,
     /// The remark on the first of its claims that has one.
     note: Option<&'a str>,
 }
 
-/// What is claimed, and the case.
+/// Splits a claim's sentence from its case.
 fn sentence_and_case(report: &ClaimReport) -> (&str, &str) {
     let says = &report.claim.says[..];
     says.rsplit_once(": ").unwrap_or((says, ""))
@@ -163,7 +163,7 @@ fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<Group<'a>
     all
 }
 
-/// Why, in the words of the verdict.
+/// Returns the reason of a verdict.
 fn reason(report: &ClaimReport) -> String {
     if no_difference(report) {
         return "no difference: within 2 %".to_owned();
@@ -201,7 +201,7 @@ fn sentences(claims: &[&ClaimReport]) -> Vec<String> {
     all
 }
 
-/// Why claims are open, with the number of each reason.
+/// Returns the reasons for which claims are open, with the number of each.
 fn open_claims(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for report in claims
@@ -243,7 +243,7 @@ impl Group<'_> {
     }
 }
 
-/// For each of the changes, how many verdicts turn by them, and from what to what.
+/// Returns a sentence for each of the changes: the number of verdicts that it turns, from one to another.
 pub(super) fn changed_verdicts(claims: &[&ClaimReport], changes: &[&str]) -> Vec<String> {
     let each = changes.iter().map(|changes| {
         let pairs = claims.iter().filter_map(|claim| {

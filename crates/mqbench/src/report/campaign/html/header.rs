@@ -1,4 +1,4 @@
-//! The top of the page: how to read it, what to be wary of, and what is in it.
+//! The head of the page: a guide to it, notices, and its contents.
 
 use super::elements::escape;
 use crate::{campaign::file::Extent, report::campaign::model::Report};

@@ -1,4 +1,4 @@
-//! Where the results are from: program, machine, and who resumed the set. It is at the end of the page.
+//! Origin of the results: program, machine, and who resumed the set. It is at the end of the page.
 
 use super::elements::escape;
 use crate::report::campaign::{formatting, model::Report};
