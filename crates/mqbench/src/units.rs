@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use mq_measure::convert::float;
+
 /// Formats a time in nanoseconds with three or four digits and a unit.
-#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
 pub(crate) fn format_time(ns: u64) -> String {
-    format_time_f64(ns as f64)
+    format_time_f64(float(ns))
 }
 
 /// Formats a mean in nanoseconds, which may have a fraction, likewise.
@@ -53,12 +54,11 @@ fn digits(value: f64) -> String {
 }
 
 /// Formats a number of bytes in decimal units.
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(crate) fn format_bytes(count: u64) -> String {
     match count {
         0..10_000 => format!("{count} B"),
-        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
-        _ => format!("{:.1} MB", count as f64 / 1e6),
+        10_000..10_000_000 => format!("{:.1} kB", float(count) / 1e3),
+        _ => format!("{:.1} MB", float(count) / 1e6),
     }
 }
 
@@ -87,9 +87,8 @@ pub(crate) fn serialized_name(value: impl serde::Serialize) -> String {
 }
 
 /// Converts nanoseconds to milliseconds.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
 pub(crate) fn ns_to_ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
+    float(ns) / 1e6
 }
 
 /// Parses a factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.

@@ -3,7 +3,9 @@
 
 use std::{convert::Infallible, time::Instant};
 
-use super::findings::{Findings, count};
+use mq_measure::convert::float;
+
+use super::findings::Findings;
 use crate::{
     testbed::{ChannelUse, Testbed},
     workload::closed_loop_stations::MessageCount,
@@ -84,6 +86,6 @@ impl<'a> Contention<'a> {
                 findings.set_metric(metric, value);
             }
         }
-        findings.set_metric("neighbour_messages", count(have - had));
+        findings.set_metric("neighbour_messages", float(have - had));
     }
 }

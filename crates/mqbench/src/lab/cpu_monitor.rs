@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use mq_measure::convert::float;
+
 /// Watches the processors by `/proc/stat`. Without that file they never count as busy.
 #[derive(Debug)]
 pub(super) struct CpuMonitor {
@@ -102,9 +104,8 @@ impl CpuTicks {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ticks of a few hours")]
 fn share(part: u64, all: u64) -> Option<f64> {
-    (all > 0).then(|| part as f64 / all as f64)
+    (all > 0).then(|| float(part) / float(all))
 }
 
 /// The processors that this program may use.

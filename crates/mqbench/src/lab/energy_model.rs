@@ -11,7 +11,7 @@ use mq_energy::{
     average_power_uw,
     profile::{Activity, Profile},
 };
-use mq_measure::{process::ProcessMeter, result::WireUse};
+use mq_measure::{convert::float, process::ProcessMeter, result::WireUse};
 
 use crate::{clock::nanoseconds, testbed::Testbed};
 
@@ -125,8 +125,7 @@ impl CpuTimes {
 fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<ModelledEnergy> {
     let energy_uj = profile.energy_uj(activity);
     let above_idle_uj = profile.energy_above_idle_uj(activity);
-    #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
-    let each = |uj: f64| (delivered > 0).then(|| uj / delivered as f64);
+    let each = |uj: f64| (delivered > 0).then(|| uj / float(delivered));
     Some(ModelledEnergy {
         joules: energy_uj / 1e6,
         power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mq_measure::{
-    Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated,
+    Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated, convert::float,
     manifest::LinkContext, recorder::encode, schedule::Lateness, topics::Topics, validity,
 };
 
@@ -61,7 +61,7 @@ impl Findings {
     /// Adds the counts of messages on a schedule, and their lateness.
     pub(super) fn add_counts(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
         self.so_far.counts = counts;
-        self.set_metric("lost", count(counts.lost));
+        self.set_metric("lost", float(counts.lost));
         self.validity.extend(validity::counts(&counts));
         self.validity.note(lateness.warning(interval_ns));
     }
@@ -94,7 +94,7 @@ impl Findings {
         if let Some(window) = metered_energy::sending_window(samples) {
             let arrived = samples.0.iter().filter(|one| one.received_ns.is_some());
             let seconds = Duration::from_nanos(window.duration_ns()).as_secs_f64();
-            let arrived = count(arrived.count() as u64);
+            let arrived = float(arrived.count() as u64);
             self.set_metric("arrived_per_second", arrived / seconds);
         }
         if cell.topics == one() {
@@ -129,7 +129,7 @@ impl Findings {
 
     /// Adds what the link to the last broker of a row carried for so many messages.
     pub(super) fn add_uplink(&mut self, carried: Carried, messages: u64) {
-        let each = |of: u64| count(of) / count(messages);
+        let each = |of: u64| float(of) / float(messages);
         self.set_metric("uplink_bytes_per_message", each(carried.bytes));
         self.set_metric("uplink_packets_per_message", each(carried.packets));
     }
@@ -139,7 +139,7 @@ impl Findings {
         if let Some(gap) = figures.gap_ns {
             self.set_metric("gap", ns_to_ms(gap));
         }
-        self.set_metric("late", count(figures.late));
+        self.set_metric("late", float(figures.late));
     }
 
     /// Adds the results of messages that were each sent when its predecessor had arrived.
@@ -184,7 +184,7 @@ impl Findings {
         self.add_distribution("dial_to_connect", &connected)?;
         self.add_distribution("connack", &connack)?;
         self.add_distribution("connect_to_connack", &attempts.latencies_sent_ns())?;
-        self.set_metric("failed", count(failed as u64));
+        self.set_metric("failed", float(failed as u64));
         Ok(())
     }
 
@@ -222,9 +222,4 @@ impl Findings {
 
 fn ns_as_ms(ns: f64) -> f64 {
     ns / 1e6
-}
-
-#[expect(clippy::cast_precision_loss, reason = "messages of a run")]
-pub(super) fn count(number: u64) -> f64 {
-    number as f64
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mq_measure::stats::SplitMix64;
+use mq_measure::{
+    convert::{float, float_len},
+    stats::SplitMix64,
+};
 use mq_netem::Link;
 
 use super::cpu_monitor;
@@ -106,15 +109,13 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const MESSAGE: f64 = 0.0013;
     const CONNECTION: f64 = 0.005;
     if cell.pattern.saturates_processors() {
-        #[expect(clippy::cast_precision_loss, reason = "a few processors")]
-        return cpu_monitor::processors() as f64;
+        return float_len(cpu_monitor::processors());
     }
     let message = match cell.pattern {
         Pattern::Reconnect | Pattern::Connect => CONNECTION,
         _ => MESSAGE,
     };
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let messages = cell.messages as f64 * f64::from(cell.stations);
+    let messages = float(cell.messages) * f64::from(cell.stations);
     let others = 2.0 * CONNECTION * f64::from(cell.stations - 1);
     let tiers = f64::from(cell.tiers());
     ((BEGINNING + messages * message) * tiers + others) / expected.as_secs_f64()

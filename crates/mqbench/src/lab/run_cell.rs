@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use mq_codec::TopicName;
 use mq_energy::Window;
-use mq_measure::{Samples, manifest::LinkContext};
+use mq_measure::{Samples, convert::float, manifest::LinkContext};
 use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
@@ -14,7 +14,7 @@ use super::{
     brokers::{self, Brokers},
     contention::Contention,
     energy_model::EnergyModel,
-    findings::{Findings, count},
+    findings::Findings,
     metered_energy,
     run_request::CellOrder,
     storm,
@@ -142,12 +142,12 @@ impl CellRun<'_> {
             Pattern::Storm => return self.storm(brokers, findings).await,
         }
         let sent = self.testbed.publisher_packets().0 - before;
-        let rate = count(sent) / began.elapsed().as_secs_f64();
+        let rate = float(sent) / began.elapsed().as_secs_f64();
         findings.set_metric("packets_per_second", rate);
         // The first connection of `reconnect` has a message of its own.
         let first = u64::from(self.cell.pattern == Pattern::Reconnect);
         let messages = self.cell.messages + first;
-        findings.set_metric("packets_per_message", count(sent) / count(messages));
+        findings.set_metric("packets_per_message", float(sent) / float(messages));
         Ok(())
     }
 

@@ -24,6 +24,8 @@ use std::{
 use anyhow::Context as _;
 use tokio::task::JoinSet;
 
+use mq_measure::convert::float_len;
+
 use super::{
     backend::Backend,
     cpu_monitor::{self, CpuMonitor},
@@ -75,8 +77,7 @@ impl Budget {
     const WELL: usize = 20;
 
     fn new(processors: usize) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a few processors")]
-        let processors = processors as f64;
+        let processors = float_len(processors);
         let (least, most) = Self::RANGE;
         Self {
             most: processors * Self::FIRST,

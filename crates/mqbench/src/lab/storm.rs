@@ -14,17 +14,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use mq_measure::{
+    convert::float,
     process::{self, ProcessMeter},
     result::ConnectKind,
 };
 use mq_transport::{Address, ConnectOptions};
 use tokio::time::timeout;
 
-use super::{
-    PATIENCE,
-    brokers::Brokers,
-    findings::{Findings, count},
-};
+use super::{PATIENCE, brokers::Brokers, findings::Findings};
 use crate::{
     campaign::cell::Cell, clock::nanoseconds, mqtt::MqttOptions, units::ns_to_ms,
     workload::storm::Devices,
@@ -92,7 +89,7 @@ pub(super) async fn run(
         }
     }
     findings.add_distribution("back", &returned.after_ns)?;
-    findings.set_metric("failed", count(returned.missing()));
+    findings.set_metric("failed", float(returned.missing()));
     if let Some((broker, clients)) = cpu_ns {
         findings.set_metric("broker_cpu_s", seconds(broker));
         findings.set_metric("client_cpu_s", seconds(clients));
@@ -104,7 +101,7 @@ pub(super) async fn run(
             ("back_early", ConnectKind::ZeroRtt),
         ] {
             let devices = returned.kinds.get(&kind).copied();
-            findings.set_metric(metric, count(devices.unwrap_or_default()));
+            findings.set_metric(metric, float(devices.unwrap_or_default()));
         }
     }
     devices.disconnect().await;

@@ -3,6 +3,7 @@
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, presets};
 use mq_measure::{
     LatencyRecorder, Summary,
+    convert::float,
     result::{Comparison, ConnectKind, ConnectTimes, RunResult, TransportResult},
     stats::Interval,
     topics::TopicFigures,
@@ -151,9 +152,8 @@ fn cpu(transport: &TransportResult, role: &str) -> String {
         })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn ratio(count: u64, of: u64) -> String {
-    format!("{:.2}", count as f64 / of.max(1) as f64)
+    format!("{:.2}", float(count) / float(of.max(1)))
 }
 
 fn connections(result: &RunResult) -> Table {

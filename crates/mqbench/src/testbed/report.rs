@@ -1,6 +1,6 @@
 //! The report of a testbed on its links: as configured, and as measured.
 
-use mq_measure::{Validity, Warning, validity};
+use mq_measure::{Validity, Warning, convert::float, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
@@ -217,15 +217,13 @@ pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Op
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of packets")]
 pub(super) fn share(part: u64, all: u64) -> f64 {
-    part as f64 / all as f64
+    float(part) / float(all)
 }
 
 /// Warns if the emulator missed packets, which no profile asks for.
 pub(super) fn missed(of: &str, packets: u64) -> Option<Warning> {
-    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
-    let measured = packets as f64;
+    let measured = float(packets);
     (packets > 0).then(|| Warning::LinkOffProfile {
         quantity: format!("number of packets that the emulator missed {of}"),
         configured: 0.0,
@@ -238,8 +236,7 @@ pub(super) fn share_off(quantity: &str, configured: f64, part: u64, all: u64) ->
     if all == 0 {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
-    let likely = 2.58 * (configured * (1.0 - configured) / all as f64).sqrt();
+    let likely = 2.58 * (configured * (1.0 - configured) / float(all)).sqrt();
     let measured = share(part, all);
     if (measured - configured).abs() <= likely {
         return None;

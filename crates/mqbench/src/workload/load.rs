@@ -14,7 +14,10 @@ use std::{
 use anyhow::Context;
 use mq_client::{Client, Error, Outgoing, Receipt, Subscription};
 use mq_codec::{QoS, TopicName};
-use mq_measure::{LatencyRecorder, Summary};
+use mq_measure::{
+    LatencyRecorder, Summary,
+    convert::{float, float_len},
+};
 use tokio::task::JoinSet;
 
 use super::latency_stamps::{LatencyStamps, Recorders};
@@ -65,12 +68,8 @@ pub(crate) struct LoadResult {
 }
 
 impl LoadResult {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "rates are shown with a few digits"
-    )]
     pub(crate) fn per_second(&self, count: u64) -> f64 {
-        count as f64 / self.elapsed.as_secs_f64()
+        float(count) / self.elapsed.as_secs_f64()
     }
 }
 
@@ -258,9 +257,8 @@ impl Publisher {
     async fn run(self, pace: Pace, publishers: usize) {
         // An error is that of a client that has ended, as the counts show.
         let _ended = match pace {
-            #[expect(clippy::cast_precision_loss, reason = "a count of publishers")]
             Pace::Rate(rate) => {
-                let interval = Duration::from_secs_f64(publishers as f64 / rate);
+                let interval = Duration::from_secs_f64(float_len(publishers) / rate);
                 self.on_schedule(interval).await
             }
             Pace::Saturate => self.saturate().await,
@@ -271,14 +269,13 @@ impl Publisher {
     /// Timers tick in milliseconds; messages that became due in one tick are sent together, and each has the
     /// time at which it was due.
     #[expect(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "counts of messages stay far below 2^53 and are not negative"
     )]
     async fn on_schedule(&self, interval: Duration) -> Result<(), Error> {
         let start = tokio::time::Instant::now();
-        let due_at = |seq: u64| start + interval.mul_f64(seq as f64);
+        let due_at = |seq: u64| start + interval.mul_f64(float(seq));
         let mut seq = 0;
         while self.goes_on() {
             tokio::time::sleep_until(due_at(seq)).await;

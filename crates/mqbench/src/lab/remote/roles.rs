@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use mq_measure::Samples;
+use mq_measure::{Samples, convert::float};
 use mq_transport::Address;
 use tokio::time::{sleep, timeout};
 
@@ -331,7 +331,6 @@ fn topics_option(cell: &Cell) -> String {
 
 /// An option with a time.
 fn time_option(option: &str, ns: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
-    let ns = ns as f64;
+    let ns = float(ns);
     format!("{option}={}us", ns / 1e3)
 }

@@ -1,6 +1,6 @@
 //! The distribution of values within runs: shares on a logarithmic axis, and percentiles.
 
-use mq_measure::LatencyRecorder;
+use mq_measure::{LatencyRecorder, convert::float};
 
 use super::{
     metric_values::{FinishedRuns, Levels},
@@ -63,7 +63,6 @@ fn bounds(least: f64, most: f64) -> Vec<f64> {
     (0..=PARTS).map(part).collect()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
 fn shares(recorder: &LatencyRecorder, bounds: &[f64]) -> Vec<f64> {
     let histogram = recorder.histogram();
     let mut counts = vec![0_u64; bounds.len() - 1];
@@ -72,8 +71,8 @@ fn shares(recorder: &LatencyRecorder, bounds: &[f64]) -> Vec<f64> {
         let above = bounds.partition_point(|bound| *bound <= value);
         counts[above.clamp(1, bounds.len() - 1) - 1] += bucket.count_at_value();
     }
-    let all = recorder.count().max(1) as f64;
-    counts.iter().map(|count| *count as f64 / all).collect()
+    let all = float(recorder.count().max(1));
+    counts.iter().map(|count| float(*count) / all).collect()
 }
 
 fn percentiles(recorder: &LatencyRecorder) -> Vec<(f64, f64)> {

@@ -1,6 +1,6 @@
 //! Numbers and names, in the form that all reports share.
 
-use mq_measure::stats::Interval;
+use mq_measure::{convert::float, stats::Interval};
 
 use super::{
     metric_values::Levels,
@@ -177,21 +177,19 @@ fn queue(text: &str) -> String {
     )
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share of two digits")]
 pub(super) fn lost(link: &LinkMeasured) -> String {
     if link.packets == 0 {
         return "–".to_owned();
     }
-    share(link.lost as f64 / link.packets as f64)
+    share(float(link.lost) / float(link.packets))
 }
 
 fn share(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
 fn rate(bps: u64) -> String {
-    let bps = bps as f64;
+    let bps = float(bps);
     if bps >= 1e6 {
         format!("{} Mbit/s", number(bps / 1e6))
     } else {

@@ -1,6 +1,6 @@
 //! Whether series differ at one level of the abscissa, and by how much.
 
-use mq_measure::stats;
+use mq_measure::{convert::float_len, stats};
 
 use super::{
     group::{ENOUGH, Group},
@@ -67,7 +67,6 @@ pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Op
 }
 
 /// The share of all pairs in which the value of `a` is less, and in which it is more.
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
 fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
     let mut sorted = b.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -76,8 +75,8 @@ fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
         above += sorted.partition_point(|other| other < value);
         below += sorted.len() - sorted.partition_point(|other| other <= value);
     }
-    let all = (a.len() * b.len()).max(1) as f64;
-    (below as f64 / all, above as f64 / all)
+    let all = float_len((a.len() * b.len()).max(1));
+    (float_len(below) / all, float_len(above) / all)
 }
 
 /// Romano's word for a size of Cliff's δ.
