@@ -107,10 +107,12 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     let mut findings = Findings::new_local();
     findings.so_far.transport_parameters = Some(parameters);
     let measured = cell_run.measure(&mut brokers, &mut findings).await;
+    if !cell.pattern.is_on_broker_host() {
+        testbed.check_timing(&mut findings.validity);
+    }
     let went = measured.and(brokers.stop().await);
     let went = went.and(order.files.save(&findings.samples));
-    let link = cell_run.link(&mut findings);
-    Ok(findings.outcome(went, link, began))
+    Ok(findings.outcome(went, cell_run.link(), began))
 }
 
 struct CellRun<'a> {
@@ -306,13 +308,11 @@ impl CellRun<'_> {
         storm::run(self.cell, &self.mqtt, end, brokers, findings).await
     }
 
-    /// Returns the links as configured and as measured, and warns if the emulator was late; nothing where clients reach
-    /// the broker without a link.
-    fn link(&self, findings: &mut Findings) -> LinkContext {
+    /// Returns the links as configured and as measured; nothing where clients reach the broker without a link.
+    fn link(&self) -> LinkContext {
         if self.cell.pattern.is_on_broker_host() {
             return LinkContext::default();
         }
-        self.testbed.check_timing(&mut findings.validity);
         LinkContext {
             configured: Some(self.testbed.configured()),
             measured: Some(self.testbed.measured()),
