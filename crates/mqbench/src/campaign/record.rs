@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
     pub(crate) energy_meter: Option<String>,
     /// The meter's reading; `None` if the energy was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) energy_reading: Option<Reading>,
+    pub(crate) energy_reading: Option<MeterReading>,
     /// The name of the run's files in the folders `samples` and `pcap` of the results; `None` if none was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
 /// A meter's reading of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reading {
+pub(crate) struct MeterReading {
     /// What the energy covers, such as what flows through the sensor.
     pub(crate) scope: String,
     /// The time that the energy covers, since 1970, by the clock of the machine that read the meter.

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     cell_keys::KEYS,
-    claims::{Claim, Form, parse},
+    claims::{Claim, ClaimForm, parse},
     file::{Campaign, Extent},
     record::{METRICS, is_metric},
 };
@@ -156,19 +156,19 @@ fn check_form(claim: &Claim) {
         .map(|(name, _)| *name)
         .collect();
     let right: &[&str] = match claim.form {
-        Form::Relative | Form::Ratio if claim.expected.is_some() => {
+        ClaimForm::Relative | ClaimForm::Ratio if claim.expected.is_some() => {
             &["compare", "figure", "expected"]
         }
-        Form::Relative | Form::Ratio => &["compare", "figure"],
-        Form::Value if claim.expected.is_some() => &["figure", "expected"],
-        Form::Value => &["figure"],
-        Form::Order => &["compare", "expected"],
-        Form::Trend => &["along", "direction"],
+        ClaimForm::Relative | ClaimForm::Ratio => &["compare", "figure"],
+        ClaimForm::Value if claim.expected.is_some() => &["figure", "expected"],
+        ClaimForm::Value => &["figure"],
+        ClaimForm::Order => &["compare", "expected"],
+        ClaimForm::Trend => &["along", "direction"],
     };
     assert_eq!(has, right, "{}", claim.id);
     let metric = METRICS.iter().find(|(name, ..)| *name == claim.metric);
     let unit = match claim.form {
-        Form::Value => metric.map(|(_, unit, _)| *unit),
+        ClaimForm::Value => metric.map(|(_, unit, _)| *unit),
         _ => Some(""),
     };
     assert_eq!(unit, Some(&claim.unit[..]), "{}: unit", claim.id);

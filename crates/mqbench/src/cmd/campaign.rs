@@ -50,17 +50,17 @@ enum Action {
     /// Run campaigns and keep what they find
     Run {
         #[command(flatten)]
-        campaigns: Campaigns,
+        campaigns: CampaignArgs,
         /// Directory for the results; it has none yet
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
         #[command(flatten)]
-        testbed: OnHosts,
+        testbed: BackendArgs,
     },
     /// Say which cells campaigns have and how long they take, and run nothing
     Plan {
         #[command(flatten)]
-        campaigns: Campaigns,
+        campaigns: CampaignArgs,
         /// Real machines: say which does what, and what they cannot do
         #[arg(long, value_name = "FILE")]
         hosts: Option<PathBuf>,
@@ -71,7 +71,7 @@ enum Action {
         #[arg(value_name = "DIR")]
         out: PathBuf,
         #[command(flatten)]
-        testbed: OnHosts,
+        testbed: BackendArgs,
     },
     /// Say how far it is
     Status {
@@ -83,7 +83,7 @@ enum Action {
 
 /// Where runs take place: here, unless it is said; and what the energy is from.
 #[derive(clap::Args, Clone, Debug)]
-struct OnHosts {
+struct BackendArgs {
     #[arg(
         long,
         value_name = "METER",
@@ -110,7 +110,7 @@ struct OnHosts {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct Campaigns {
+struct CampaignArgs {
     /// Campaign files, such as profiles/campaigns/s22-fig4.toml
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -122,7 +122,7 @@ struct Campaigns {
     full: bool,
 }
 
-impl Campaigns {
+impl CampaignArgs {
     fn extent(&self) -> Extent {
         if self.full {
             Extent::Full
@@ -180,8 +180,8 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     Manifest::now(program, broker, parameters)
 }
 
-async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
-    let mut progress = Shown::new();
+async fn finish(mut set: ResultSet, testbed: BackendArgs) -> anyhow::Result<()> {
+    let mut progress = ProgressDisplay::new();
     let ran = testbed.run(&mut set, |now| progress.show(now)).await;
     progress.clear();
     ran?;
@@ -190,7 +190,7 @@ async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
     report::print(&format!("results are in {directory}\n"))
 }
 
-impl OnHosts {
+impl BackendArgs {
     async fn run(
         self,
         set: &mut ResultSet,
@@ -246,7 +246,7 @@ fn status(set: &ResultSet) -> anyhow::Result<()> {
     report::print(&text)
 }
 
-fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
+fn show_plan(args: &CampaignArgs, hosts: Option<&Path>) -> anyhow::Result<()> {
     let hosts = hosts.map(Hosts::load).transpose()?;
     let files = args.files.iter();
     let campaigns = files.map(|file| Campaign::load(file, args.extent()));
@@ -312,12 +312,12 @@ fn minutes(time: Duration) -> String {
 }
 
 /// A bar in a terminal, a line now and then in a log.
-struct Shown {
+struct ProgressDisplay {
     bar: Option<ProgressBar>,
     last: Option<Instant>,
 }
 
-impl Shown {
+impl ProgressDisplay {
     /// The time between lines of a log.
     const PAUSE: Duration = Duration::from_secs(15);
 

@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.size,
         args.seed,
     );
-    let pair = e2e::Pair::connect(&plan, &mqtt, &publisher, &subscriber).await?;
+    let pair = e2e::ClientPair::connect(&plan, &mqtt, &publisher, &subscriber).await?;
     let outcome = pair.run(RunClock::start(), |_| {}).await?;
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;

@@ -69,7 +69,7 @@ fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::E
 
 /// A host's answer to [`CLOCK`], in nanoseconds since the Unix epoch.
 #[derive(Debug, Serialize, Deserialize)]
-struct Time {
+struct ClockAnswer {
     /// Arrival of the question.
     received_ns: u64,
     /// Departure of the answer.
@@ -87,7 +87,7 @@ pub(crate) async fn serve(
     say(&json(&report(folder.path()).await)?)?;
     let clock = WallClock::from_env()?;
     input.terminate_at_end(move |line| {
-        let time = Time {
+        let time = ClockAnswer {
             received_ns: line.read_ns,
             sent_ns: clock.now_ns(),
         };
@@ -185,7 +185,7 @@ impl HostSession {
         let line = self.remote.next_line().await?;
         let line = line.context("it has ended")?;
         let t4_ns = own.now_ns();
-        let time: Time = serde_json::from_str(&line).context("a host's time is none")?;
+        let time: ClockAnswer = serde_json::from_str(&line).context("a host's time is none")?;
         Ok(Exchange {
             t1_ns,
             t2_ns: time.received_ns,

@@ -14,7 +14,7 @@ use crate::{
         record::Outcome,
     },
     clock::nanoseconds,
-    testbed::Carried,
+    testbed::CarriedFrames,
     units::ns_to_ms,
     workload::handover,
 };
@@ -128,7 +128,7 @@ impl Findings {
     }
 
     /// Adds what the link to the last broker of a row carried for so many messages.
-    pub(super) fn add_uplink(&mut self, carried: Carried, messages: u64) {
+    pub(super) fn add_uplink(&mut self, carried: CarriedFrames, messages: u64) {
         let each = |of: u64| float(of) / float(messages);
         self.set_metric("uplink_bytes_per_message", each(carried.bytes));
         self.set_metric("uplink_packets_per_message", each(carried.packets));

@@ -4,7 +4,7 @@ use mq_energy::{Window, average_power_uw};
 use mq_measure::{Samples, Warning};
 
 use crate::{
-    campaign::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, Outcome, Reading},
+    campaign::record::{ENERGY_METRICS, MODEL_ENERGY_METRICS, MeterReading, Outcome},
     meter::MeterRecording,
 };
 
@@ -56,7 +56,7 @@ impl MeterRecording {
             });
         }
         outcome.energy_meter = Some(self.meter.clone());
-        outcome.energy_reading = Some(Reading {
+        outcome.energy_reading = Some(MeterReading {
             scope: self.scope.clone(),
             window: sending_window.window,
             uncertainty_ns: self.recording.uncertainty_ns + sending_window.uncertainty_ns,

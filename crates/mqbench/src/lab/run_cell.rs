@@ -26,7 +26,7 @@ use crate::{
     },
     descriptors,
     mqtt::{MqttOptions, Route},
-    testbed::{Access, Testbed},
+    testbed::{BrokerAccess, Testbed},
     workload::{
         RunClock, add_wire,
         arrivals::Arrivals,
@@ -164,7 +164,7 @@ impl CellRun<'_> {
         let pair = if moves {
             handover::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         } else {
-            e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
+            e2e::ClientPair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         };
         let energy_model = self.energy_model();
         let uplink = self.testbed.uplink();
@@ -354,15 +354,15 @@ impl CellRun<'_> {
         (self.publishing(publisher), self.subscribing(subscriber))
     }
 
-    fn publishing(&self, access: Access) -> (Address, ConnectOptions) {
+    fn publishing(&self, access: BrokerAccess) -> (Address, ConnectOptions) {
         self.dial(access, &self.brokers[0])
     }
 
-    fn subscribing(&self, access: Access) -> (Address, ConnectOptions) {
+    fn subscribing(&self, access: BrokerAccess) -> (Address, ConnectOptions) {
         self.dial(access, &self.brokers[1])
     }
 
-    fn dial(&self, access: Access, broker: &Address) -> (Address, ConnectOptions) {
+    fn dial(&self, access: BrokerAccess, broker: &Address) -> (Address, ConnectOptions) {
         if self.cell.pattern.is_on_broker_host() {
             return (broker.clone(), self.options.clone());
         }

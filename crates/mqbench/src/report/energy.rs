@@ -8,7 +8,7 @@ use crate::units::{format_energy, format_power, format_time};
 const GAPS_SHOWN: usize = 5;
 
 /// A measured energy, with its meter.
-pub(crate) struct Measured<'a> {
+pub(crate) struct MeasuredEnergy<'a> {
     pub(crate) meter: &'a str,
     pub(crate) basis: Basis,
     pub(crate) scope: &'a str,
@@ -23,7 +23,7 @@ pub(crate) struct Measured<'a> {
 }
 
 /// The energy in a few lines, with its remarks.
-pub(crate) fn measured(of: &Measured<'_>) -> String {
+pub(crate) fn measured(of: &MeasuredEnergy<'_>) -> String {
     let found = of.energy;
     let mut text = format!(
         "{} ({}): {}\nenergy     {} in {}\n",
@@ -48,7 +48,7 @@ pub(crate) fn measured(of: &Measured<'_>) -> String {
     text + &gaps(of) + &super::warnings(of.notes)
 }
 
-fn gaps(of: &Measured<'_>) -> String {
+fn gaps(of: &MeasuredEnergy<'_>) -> String {
     let (gaps, missing) = (&of.energy.gaps, of.energy.window_ns - of.energy.covered_ns);
     if gaps.is_empty() {
         return String::new();
@@ -117,7 +117,7 @@ mod tests {
             covered_ns: 8_000_000_000,
             gaps: vec![gap(103, 104), gap(106, 107)],
         };
-        let text = measured(&Measured {
+        let text = measured(&MeasuredEnergy {
             meter: "iio:iio:device0",
             basis: Basis::Measured,
             scope: "what flows through the sensor",
@@ -147,7 +147,7 @@ times      to 500 µs
             covered_ns: 10_000_000_000,
             gaps: Vec::new(),
         };
-        let text = measured(&Measured {
+        let text = measured(&MeasuredEnergy {
             meter: "model:pi-3b",
             basis: Basis::Modelled,
             scope: "Raspberry Pi 3 Model B",

@@ -4,16 +4,16 @@ use std::{net::Ipv4Addr, time::Instant};
 
 use mq_netem::{Host, Lab, Link};
 
-use super::{Station, Testbed, named::Named};
+use super::{Station, Testbed, named::NamedProfile};
 
 /// Frames that were handed to a link, and their bytes; both directions together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Carried {
+pub(crate) struct CarriedFrames {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
 }
 
-impl Carried {
+impl CarriedFrames {
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             packets: self.packets - before.packets,
@@ -36,12 +36,12 @@ impl Testbed {
     }
 
     /// Returns the frames that the link to the last host of the row has carried so far; `None` without a row.
-    pub(crate) fn uplink(&self) -> Option<Carried> {
+    pub(crate) fn uplink(&self) -> Option<CarriedFrames> {
         // The links were made in the order of the row, the publisher's first.
         let last = self.edges.len().checked_sub(1)?;
         let report = self.lab.reports().get(1 + last).copied()?;
         let (up, down) = (report.up.counts, report.down.counts);
-        Some(Carried {
+        Some(CarriedFrames {
             packets: up.arrived + down.arrived,
             bytes: up.bytes + down.bytes,
         })
@@ -52,7 +52,7 @@ impl Station {
     /// The publisher, and the hosts between it and the broker, each with its link to the next one.
     pub(super) fn in_row(
         lab: &mut Lab,
-        links: Vec<Named<Link>>,
+        links: Vec<NamedProfile<Link>>,
         broker: &Host,
         passes_on: bool,
         seed: u64,

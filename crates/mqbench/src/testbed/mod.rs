@@ -20,8 +20,8 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::create_output_directory;
-pub(crate) use host_row::Carried;
-use named::Named;
+pub(crate) use host_row::CarriedFrames;
+use named::NamedProfile;
 pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
@@ -43,7 +43,7 @@ pub(crate) struct Testbed {
     /// Time at which the first link began to be emulated.
     began: Instant,
     /// The channel that stations without a link share with the broker.
-    channel: Option<Named<Medium>>,
+    channel: Option<NamedProfile<Medium>>,
     captures: Vec<(PathBuf, Capture)>,
 }
 
@@ -53,22 +53,22 @@ struct Station {
     role: String,
     host: Host,
     /// `None` if the host is on the channel.
-    link: Option<Named<Link>>,
+    link: Option<NamedProfile<Link>>,
     addresses: Addresses,
     /// The link that the host can be handed over to, and its addresses there.
-    next: Option<(Named<Link>, Addresses)>,
+    next: Option<(NamedProfile<Link>, Addresses)>,
 }
 
 /// The way of a role to the broker.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct BrokerAccess {
     /// The namespace of its sockets.
     pub(crate) namespace: PathBuf,
     /// The broker's address on its link.
     pub(crate) broker: Ipv4Addr,
 }
 
-impl Access {
+impl BrokerAccess {
     /// The address and options by which a client of this role dials the broker, made from those of another
     /// network.
     pub(crate) fn dial_options(
@@ -224,22 +224,22 @@ impl Testbed {
     }
 
     /// Returns the publisher's way to its broker.
-    pub(crate) fn publisher(&self) -> Access {
+    pub(crate) fn publisher(&self) -> BrokerAccess {
         let access = self.publisher.access();
         let last = self.edges.last().filter(|_| self.passes_on);
-        Access {
+        BrokerAccess {
             broker: last.map_or(access.broker, |last| last.addresses.far),
             ..access
         }
     }
 
     /// Returns the way to the broker of each other station on the channel.
-    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = BrokerAccess> {
         self.neighbours.iter().map(Station::access)
     }
 
     /// Returns the subscriber's way to the broker.
-    pub(crate) fn subscriber(&self) -> Access {
+    pub(crate) fn subscriber(&self) -> BrokerAccess {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
     }
 
@@ -274,7 +274,7 @@ impl Station {
         lab: &mut Lab,
         role: &str,
         broker: &Host,
-        link: Named<Link>,
+        link: NamedProfile<Link>,
         seed: u64,
     ) -> Result<Self, mq_netem::Error> {
         let host = Host::new()?;
@@ -293,7 +293,7 @@ impl Station {
         &mut self,
         lab: &mut Lab,
         broker: &Host,
-        link: Named<Link>,
+        link: NamedProfile<Link>,
         seed: u64,
     ) -> Result<(), mq_netem::Error> {
         let addresses = lab.connect(&self.host, broker, &link.profile, seed)?;
@@ -323,8 +323,8 @@ impl Station {
         Ok(stations.collect())
     }
 
-    fn access(&self) -> Access {
-        Access {
+    fn access(&self) -> BrokerAccess {
+        BrokerAccess {
             namespace: self.host.path(),
             broker: self.addresses.far,
         }

@@ -4,12 +4,12 @@ use mq_netem::Link;
 
 /// A profile with the name that the user gave.
 #[derive(Debug)]
-pub(crate) struct Named<T> {
+pub(crate) struct NamedProfile<T> {
     pub(super) name: String,
     pub(super) profile: T,
 }
 
-impl<T> Named<T> {
+impl<T> NamedProfile<T> {
     pub(super) fn load(
         name: &str,
         load: impl FnOnce(&str) -> Result<T, mq_netem::Error>,
@@ -22,8 +22,8 @@ impl<T> Named<T> {
 }
 
 /// Returns a link without delay, loss or limit.
-pub(super) fn perfect() -> Named<Link> {
-    Named {
+pub(super) fn perfect() -> NamedProfile<Link> {
+    NamedProfile {
         name: "perfect".to_owned(),
         profile: Link::default(),
     }

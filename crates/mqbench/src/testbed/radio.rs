@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::{
     Testbed,
-    named::Named,
+    named::NamedProfile,
     report::{emulated, late, missed, share, share_off, title},
 };
 use crate::{clock::nanoseconds, units::format_time};
 
 /// The channel, and what became of its frames.
 pub(super) struct Channel<'a> {
-    medium: &'a Named<Medium>,
+    medium: &'a NamedProfile<Medium>,
     /// In the order of the report's stations.
     roles: Vec<&'a str>,
     report: MediumReport,
@@ -221,12 +221,12 @@ mod tests {
         warnings.map(ToString::to_string).collect()
     }
 
-    fn medium() -> Named<Medium> {
-        Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
+    fn medium() -> NamedProfile<Medium> {
+        NamedProfile::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
     }
 
     /// A channel that was in use for a quarter of its first second.
-    fn channel(medium: &Named<Medium>, delivered: u64, late: u64) -> Channel<'_> {
+    fn channel(medium: &NamedProfile<Medium>, delivered: u64, late: u64) -> Channel<'_> {
         let counts = StationCounts {
             transmissions: 1500,
             collisions: 500,

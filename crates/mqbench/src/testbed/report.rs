@@ -4,12 +4,12 @@ use mq_measure::{Validity, Warning, convert::float, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
-use super::{Station, Testbed, named::Named};
+use super::{Station, Testbed, named::NamedProfile};
 use crate::{clock::nanoseconds, units::format_time};
 
 impl Testbed {
     /// Each link with its station and its counts.
-    fn links(&self) -> impl Iterator<Item = (&Station, &Named<Link>, LinkReport)> {
+    fn links(&self) -> impl Iterator<Item = (&Station, &NamedProfile<Link>, LinkReport)> {
         let linked = self.stations().flat_map(|station| {
             let next = station.next.as_ref().map(|(link, _)| link);
             let links = station.link.iter().chain(next);
@@ -140,7 +140,7 @@ impl Testbed {
 
     /// The link or channel by which the station reaches the broker.
     fn way(&self, station: &Station) -> String {
-        let link = station.link.as_ref().map(Named::<Link>::title);
+        let link = station.link.as_ref().map(NamedProfile::<Link>::title);
         let channel = || self.channel().map(|channel| channel.title());
         link.or_else(channel).unwrap_or_default()
     }
@@ -159,7 +159,7 @@ impl Testbed {
     }
 }
 
-impl Named<Link> {
+impl NamedProfile<Link> {
     fn title(&self) -> String {
         title(&self.name, &self.profile.description)
     }

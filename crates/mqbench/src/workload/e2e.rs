@@ -95,7 +95,7 @@ pub(crate) struct E2eResult {
 }
 
 /// A publisher and a subscriber that are connected.
-pub(crate) struct Pair<'a> {
+pub(crate) struct ClientPair<'a> {
     plan: &'a Plan,
     qos: QoS,
     topics: Vec<TopicName>,
@@ -105,7 +105,7 @@ pub(crate) struct Pair<'a> {
     subscriptions: Subscriptions,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ClientPair<'a> {
     pub(crate) async fn connect(
         plan: &'a Plan,
         mqtt: &MqttOptions,

@@ -76,9 +76,9 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot ask {remote}"))?;
     let socket = Stamped::new(socket, clock).context("cannot stamp datagrams")?;
-    let mut asking = Asking::new(socket);
-    asking.run(args.interval, args.lasts).await?;
-    let file = asking.finish(args, remote).await?;
+    let mut measurement = ClockMeasurement::new(socket);
+    measurement.run(args.interval, args.lasts).await?;
+    let file = measurement.finish(args, remote).await?;
     if let Some(path) = &args.out {
         file.save(path)?;
     }
@@ -90,7 +90,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Questions under way and answered.
-struct Asking {
+struct ClockMeasurement {
     socket: Stamped,
     host: String,
     session: u64,
@@ -102,7 +102,7 @@ struct Asking {
     refusal: Option<io::Error>,
 }
 
-impl Asking {
+impl ClockMeasurement {
     fn new(socket: Stamped) -> Self {
         Self {
             socket,

@@ -1,6 +1,6 @@
 //! `mqbench compare`: the same work over each transport, interleaved, in one table.
 
-mod lane;
+mod compared_transport;
 mod options;
 mod result;
 
@@ -18,7 +18,7 @@ use crate::{
     testbed::Testbed,
     this_program::create_output_directory,
 };
-use lane::Lane;
+use compared_transport::ComparedTransport;
 pub(crate) use options::Args;
 use result::result;
 
@@ -69,9 +69,9 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         .as_ref()
         .map_or(&args.broker, |broker| &broker.addresses)
         .clone();
-    let mut lanes = addresses
+    let mut compared = addresses
         .iter()
-        .map(|address| Lane::new(address, &options, testbed.as_ref()))
+        .map(|address| ComparedTransport::new(address, &options, testbed.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if is_reno_by_default {
         eprintln!(
@@ -80,22 +80,25 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         );
     }
     let pid = own.as_ref().and_then(BrokerProcess::pid);
-    let progress = progress_bar(&args, lanes.len());
-    let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
+    let progress = progress_bar(&args, compared.len());
+    let measured = measure(&args, &mut compared, pid, testbed.as_ref(), &progress).await;
     progress.finish_and_clear();
     if let Some(testbed) = &mut testbed {
         testbed.finish_captures()?;
     }
     // What was measured before an error is still a result.
-    if lanes.iter().any(|lane| !lane.rounds.is_empty()) {
-        let result = result(&args, &lanes, own.is_some(), testbed.as_ref());
+    if compared
+        .iter()
+        .any(|transport| !transport.rounds.is_empty())
+    {
+        let result = result(&args, &compared, own.is_some(), testbed.as_ref());
         if let Some(out) = &args.out {
-            write_files(out, &lanes, &result)?;
+            write_files(out, &compared, &result)?;
         }
         if args.json {
             report::print(&report::pretty_json(&result)?)?;
         } else {
-            report::print(&text(&args, &lanes, &result, testbed.as_ref()))?;
+            report::print(&text(&args, &compared, &result, testbed.as_ref()))?;
         }
     }
     measured?;
@@ -106,8 +109,8 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     Ok(())
 }
 
-fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
-    let all = args.messages_per_round() * u64::from(args.rounds) * lanes as u64;
+fn progress_bar(args: &Args, transports: usize) -> ProgressBar {
+    let all = args.messages_per_round() * u64::from(args.rounds) * transports as u64;
     let style = ProgressStyle::with_template("{prefix:>6} {wide_bar} {pos}/{len} {eta} left");
     let bar = ProgressBar::new(all);
     match style {
@@ -120,32 +123,39 @@ fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
 /// round, so that drift of the machine affects all alike.
 async fn measure(
     args: &Args,
-    lanes: &mut [Lane],
+    compared: &mut [ComparedTransport],
     broker: Option<u32>,
     testbed: Option<&Testbed>,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
-    let count = lanes.len();
+    let count = compared.len();
     for round in 0..args.rounds {
         for turn in 0..count {
             let offset = usize::try_from(round).unwrap_or(0);
-            let lane = &mut lanes[(turn + offset) % count];
-            progress.set_prefix(lane.name.clone());
+            let transport = &mut compared[(turn + offset) % count];
+            progress.set_prefix(transport.name.clone());
             let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-            lane.send(args, round, turn, broker, testbed, progress)
+            transport
+                .send(args, round, turn, broker, testbed, progress)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.address))?;
+                .with_context(|| format!("over {}", transport.publisher.address))?;
         }
-        for lane in lanes.iter_mut() {
-            lane.dial(args)
+        for transport in compared.iter_mut() {
+            transport
+                .dial(args)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.address))?;
+                .with_context(|| format!("over {}", transport.publisher.address))?;
         }
     }
     Ok(())
 }
 
-fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbed>) -> String {
+fn text(
+    args: &Args,
+    compared: &[ComparedTransport],
+    result: &RunResult,
+    testbed: Option<&Testbed>,
+) -> String {
     let mqtt = args.client.mqtt.get();
     let mut text = format!(
         "MQTT {} · QoS {} · {} B every {:?} · {} messages over each transport in {} rounds · \
@@ -186,26 +196,37 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     if let Some(testbed) = testbed {
         text.push_str(&testbed.describe());
     }
-    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
+    let recorders: Vec<_> = compared.iter().map(ComparedTransport::recorder).collect();
     text + &report::compare::whole(result, &recorders)
 }
 
-fn write_files(out: &std::path::Path, lanes: &[Lane], result: &RunResult) -> anyhow::Result<()> {
-    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
-    for lane in lanes {
-        lane.samples()
-            .save(&out.join(format!("samples-{}.csv", lane.name)))?;
+fn write_files(
+    out: &std::path::Path,
+    compared: &[ComparedTransport],
+    result: &RunResult,
+) -> anyhow::Result<()> {
+    let recorders: Vec<_> = compared.iter().map(ComparedTransport::recorder).collect();
+    for transport in compared {
+        transport
+            .samples()
+            .save(&out.join(format!("samples-{}.csv", transport.name)))?;
     }
     let start = std::time::SystemTime::now();
-    let tagged: Vec<_> = lanes
+    let tagged: Vec<_> = compared
         .iter()
         .zip(&recorders)
-        .map(|(lane, recorder)| mq_measure::recorder::TaggedHistogram {
-            tag: &lane.name,
-            start,
-            duration: lane.rounds.iter().map(|round| round.outcome.elapsed).sum(),
-            recorder,
-        })
+        .map(
+            |(transport, recorder)| mq_measure::recorder::TaggedHistogram {
+                tag: &transport.name,
+                start,
+                duration: transport
+                    .rounds
+                    .iter()
+                    .map(|round| round.outcome.elapsed)
+                    .sum(),
+                recorder,
+            },
+        )
         .collect();
     let path = out.join("latency.hlog");
     let file =

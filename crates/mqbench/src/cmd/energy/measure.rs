@@ -19,7 +19,7 @@ use crate::{
     clock::nanoseconds,
     {
         meter::{MeterSettings, MeterSpec},
-        report::{self, energy::Measured},
+        report::{self, energy::MeasuredEnergy},
     },
 };
 
@@ -87,8 +87,8 @@ impl InstrumentArgs {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let work = match (args.time, &args.command[..]) {
-        (Some(time), _) => Work::Wait(time),
-        (None, [program, arguments @ ..]) => Work::Command(program, arguments),
+        (Some(time), _) => MeasuredWork::Wait(time),
+        (None, [program, arguments @ ..]) => MeasuredWork::Command(program, arguments),
         (None, []) => {
             let MeterSpec::Csv(file) = &args.meter else {
                 bail!("say for how long (--for 10s), or a command behind --");
@@ -98,8 +98,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let longest = match work {
-        Work::Wait(time) => time + Duration::from_mins(1),
-        Work::Command(..) => LONGEST_COMMAND,
+        MeasuredWork::Wait(time) => time + Duration::from_mins(1),
+        MeasuredWork::Command(..) => LONGEST_COMMAND,
     };
     let instrument = args.instrument.get();
     let mut meter = instrument.meter(&args.meter, longest)?;
@@ -141,12 +141,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The work whose energy is measured.
-enum Work<'a> {
+enum MeasuredWork<'a> {
     Wait(Duration),
     Command(&'a str, &'a [String]),
 }
 
-impl Work<'_> {
+impl MeasuredWork<'_> {
     fn run(&self) -> anyhow::Result<Option<ExitStatus>> {
         match self {
             Self::Wait(time) => {
@@ -187,7 +187,7 @@ fn whole_file(file: &Path, args: &Args) -> anyhow::Result<()> {
         uncertainty_ns: 0,
         notes,
     };
-    let measured = Measured {
+    let measured = MeasuredEnergy {
         meter: &format!("csv:{}", file.display()),
         basis: Basis::Measured,
         scope: &format!("all of the file, by {origin}"),
@@ -206,7 +206,7 @@ fn show(
     window: Window,
     messages: Option<u64>,
 ) -> anyhow::Result<()> {
-    let measured = Measured {
+    let measured = MeasuredEnergy {
         meter: meter.name(),
         basis: meter.basis(),
         scope: meter.scope(),

@@ -8,10 +8,10 @@ use super::{
     caption, context,
     distribution::distributions,
     estimators,
-    group::{Group, disturbed},
+    group::{RunGroup, disturbed},
     labels,
     metric_values::{FinishedRuns, Levels, Metric, TRANSPORT},
-    model::{CampaignReport, ClaimReport, Panel, PlotReport, Report, Runs, SCHEMA, Series},
+    model::{CampaignReport, CampaignRuns, ClaimReport, Panel, PlotReport, Report, SCHEMA, Series},
     pairs::test,
     paper_findings::papers,
     verdict,
@@ -82,7 +82,7 @@ fn campaign(finished: &FinishedRuns, counts: RunCounts, claims: &[ClaimReport]) 
         name: name.clone(),
         title: title.clone(),
         source: source.clone(),
-        runs: Runs {
+        runs: CampaignRuns {
             counts,
             warned: finished
                 .runs
@@ -188,12 +188,12 @@ fn panel(finished: &FinishedRuns, metric: &Metric, plot: &PlotReport, facet: &Le
         levels.insert(plot.series.clone(), series.to_owned());
         levels
     };
-    let groups: Vec<Vec<Group>> = xs
+    let groups: Vec<Vec<RunGroup>> = xs
         .iter()
         .map(|x| {
             let series = names.iter();
             series
-                .map(|name| Group::of(finished, metric, &cell(x, name)))
+                .map(|name| RunGroup::of(finished, metric, &cell(x, name)))
                 .collect()
         })
         .collect();

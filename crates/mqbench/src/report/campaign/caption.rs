@@ -52,7 +52,7 @@ struct Caption<'a> {
 
 /// A cell of one series, at a place of the abscissa.
 #[derive(Clone, Copy)]
-struct Cell<'a> {
+struct SeriesPoint<'a> {
     series: &'a Series,
     point: &'a Point,
 }
@@ -71,13 +71,13 @@ impl<'a> Caption<'a> {
         }
     }
 
-    fn cell(series: &'a Series, at: usize) -> Option<Cell<'a>> {
+    fn cell(series: &'a Series, at: usize) -> Option<SeriesPoint<'a>> {
         let point = series.points.get(at)?.as_ref()?;
-        Some(Cell { series, point })
+        Some(SeriesPoint { series, point })
     }
 
     /// The series that have runs at this place.
-    fn cells(&self, at: usize) -> Vec<Cell<'a>> {
+    fn cells(&self, at: usize) -> Vec<SeriesPoint<'a>> {
         let all = self.panel.series.iter();
         all.filter_map(|series| Self::cell(series, at)).collect()
     }
@@ -250,7 +250,7 @@ impl<'a> Caption<'a> {
     }
 
     /// A ξ beside 1.
-    fn compared_with_one(&self, cell: Cell) -> String {
+    fn compared_with_one(&self, cell: SeriesPoint) -> String {
         let value = self.value(cell);
         let away = match (cell.point.low, cell.point.high) {
             (Some(low), Some(high)) => high < 1.0 || low > 1.0,
@@ -288,7 +288,7 @@ impl<'a> Caption<'a> {
         format!("; the longest {}: {}", self.place(*at), each.join(", "))
     }
 
-    fn value(&self, cell: Cell) -> f64 {
+    fn value(&self, cell: SeriesPoint) -> f64 {
         match &cell.point.quartiles {
             Some(one) if is_boxes(self.plot) => one.median,
             _ => cell.point.mean,
@@ -296,7 +296,7 @@ impl<'a> Caption<'a> {
     }
 
     /// Returns a note on a difference of two cells that may be chance.
-    fn chance_note(&self, at: usize, a: Cell, b: Cell) -> &'static str {
+    fn chance_note(&self, at: usize, a: SeriesPoint, b: SeriesPoint) -> &'static str {
         if a.point.n < 2 || b.point.n < 2 {
             return " (one run each)";
         }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::model::{
-    EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
+    EnergyReport, LinkConfigured, LinkMeasured, LinkReport, RepeatedAttempts, WarningFound,
+    WarningReport,
 };
 use crate::{
     campaign::{record::Record, transport_parameters::TransportParameters},
@@ -212,8 +213,8 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     all
 }
 
-pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
-    let attempt = |run: &&Record| Repeated {
+pub(crate) fn repeated(runs: &[&Record]) -> Vec<RepeatedAttempts> {
+    let attempt = |run: &&Record| RepeatedAttempts {
         levels: run.levels.clone(),
         repetition: run.repetition,
         attempt: run.attempt,

@@ -8,7 +8,7 @@ use super::{
     formatting,
     model::{ClaimReport, EstimatorPair, Estimators},
 };
-use crate::campaign::claims::{Form, Verdict};
+use crate::campaign::claims::{ClaimForm, Verdict};
 
 /// The metrics of DL's own estimator and of the one by number.
 const METRICS: [&str; 2] = ["rtt_last_mean", "rtt_mean"];
@@ -60,7 +60,7 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
         pairs.len()
     );
     let factors = pairs.iter().filter_map(|(one, other)| {
-        let times = one.claim.form == Form::Value;
+        let times = one.claim.form == ClaimForm::Value;
         let factor = other.measured.as_ref()?.estimate / one.measured.as_ref()?.estimate;
         times.then_some(factor)
     });

@@ -7,7 +7,7 @@ use super::{
     model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
 };
 use crate::{
-    campaign::claims::{Claim, Expected, Form},
+    campaign::claims::{Claim, ClaimForm, ExpectedOrder},
     units::serialized_name,
 };
 
@@ -70,16 +70,16 @@ pub(super) fn claimed_value(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
     let figure = claim.figure.unwrap_or_default();
     let bound = match claim.expected {
-        Some(Expected::More) => "> ",
-        Some(Expected::Less) => "< ",
-        Some(Expected::Alike) | None => "",
+        Some(ExpectedOrder::More) => "> ",
+        Some(ExpectedOrder::Less) => "< ",
+        Some(ExpectedOrder::Alike) | None => "",
     };
     match claim.form {
-        Form::Relative => format!("{bound}{:+.1} %", figure * 100.0),
-        Form::Ratio => format!("{bound}× {}", number(figure)),
-        Form::Value => format!("{bound}{}", in_unit(figure, &claim.unit)),
-        Form::Order => claim.expected.map_or_else(dash, serialized_name),
-        Form::Trend => claim.direction.map_or_else(dash, serialized_name),
+        ClaimForm::Relative => format!("{bound}{:+.1} %", figure * 100.0),
+        ClaimForm::Ratio => format!("{bound}× {}", number(figure)),
+        ClaimForm::Value => format!("{bound}{}", in_unit(figure, &claim.unit)),
+        ClaimForm::Order => claim.expected.map_or_else(dash, serialized_name),
+        ClaimForm::Trend => claim.direction.map_or_else(dash, serialized_name),
     }
 }
 
@@ -135,9 +135,9 @@ fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
         return dash();
     };
     let one = |value: f64| match claim.form {
-        Form::Relative => format!("{:+.1} %", value * 100.0),
-        Form::Value => in_unit(value, &claim.unit),
-        Form::Ratio | Form::Order | Form::Trend => format!("× {}", number(value)),
+        ClaimForm::Relative => format!("{:+.1} %", value * 100.0),
+        ClaimForm::Value => in_unit(value, &claim.unit),
+        ClaimForm::Ratio | ClaimForm::Order | ClaimForm::Trend => format!("× {}", number(value)),
     };
     if of == Basis::None {
         return one(found.estimate);

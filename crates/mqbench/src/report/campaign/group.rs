@@ -15,7 +15,7 @@ pub(super) const ENOUGH: usize = 5;
 const OUTLIERS: usize = 200;
 
 /// The runs of one cell.
-pub(super) struct Group {
+pub(super) struct RunGroup {
     /// One value for each repetition.
     pub(super) values: Vec<f64>,
     /// The values recorded within the runs, in ms, ascending.
@@ -27,7 +27,7 @@ pub(super) struct Group {
     disturbed: usize,
 }
 
-impl Group {
+impl RunGroup {
     pub(super) fn of(finished: &FinishedRuns, metric: &Metric, levels: &Levels) -> Self {
         let values = finished.values(metric, levels);
         let boxes = finished.campaign.plot.boxes;

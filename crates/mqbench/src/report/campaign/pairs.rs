@@ -3,14 +3,19 @@
 use mq_measure::{convert::float_len, stats};
 
 use super::{
-    group::{ENOUGH, Group},
+    group::{ENOUGH, RunGroup},
     metric_values::Statistic,
-    model::{Basis, Pair, Test},
+    model::{Basis, Pair, SignificanceTest},
     resample::Resample,
 };
 
 /// The tests of all series at one level of the abscissa; `None` with fewer than two series.
-pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
+pub(super) fn test(
+    x: &str,
+    names: &[String],
+    groups: &[RunGroup],
+    seed: u64,
+) -> Option<SignificanceTest> {
     let some = names
         .iter()
         .zip(groups)
@@ -58,7 +63,7 @@ pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Op
             ratio: resample.ratio(values[a], values[b]),
         })
     });
-    Some(Test {
+    Some(SignificanceTest {
         x: x.to_owned(),
         of,
         kruskal_wallis: stats::kruskal_wallis(&values),

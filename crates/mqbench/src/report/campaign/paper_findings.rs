@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::model::{ClaimReport, PaperReport};
-use crate::campaign::claims::{Direction, Expected, LEAST, Verdict};
+use crate::campaign::claims::{ExpectedOrder, LEAST, TrendDirection, Verdict};
 
 /// Name, title, authors, and DOI if there is one.
 const PAPERS: &[(&str, &str, &str, Option<&str>)] = &[
@@ -90,8 +90,8 @@ pub(super) fn name_of(claim: &ClaimReport) -> &str {
 pub(super) fn no_difference(report: &ClaimReport) -> bool {
     let claim = &report.claim;
     if report.verdict != Verdict::NotReproduced
-        || claim.expected == Some(Expected::Alike)
-        || claim.direction == Some(Direction::Flat)
+        || claim.expected == Some(ExpectedOrder::Alike)
+        || claim.direction == Some(TrendDirection::Flat)
     {
         return false;
     }
@@ -114,7 +114,7 @@ pub(super) fn no_difference(report: &ClaimReport) -> bool {
 }
 
 /// A claim whose sentences differ in their cases alone: `QUIC's gain grows with loss: WiFi`, and `: cellular`.
-struct Group<'a> {
+struct ClaimGroup<'a> {
     says: &'a str,
     cases: Vec<&'a str>,
     /// Claims of the group, with any verdict.
@@ -131,8 +131,8 @@ fn sentence_and_case(report: &ClaimReport) -> (&str, &str) {
 }
 
 /// The claims with one of these verdicts, each with its cases; those with more cases first.
-fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<Group<'a>> {
-    let mut all: Vec<Group> = Vec::new();
+fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<ClaimGroup<'a>> {
+    let mut all: Vec<ClaimGroup> = Vec::new();
     let with = claims
         .iter()
         .filter(|claim| verdicts.contains(&claim.verdict));
@@ -148,7 +148,7 @@ fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<Group<'a>
             group.note = group.note.or(note);
             continue;
         }
-        all.push(Group {
+        all.push(ClaimGroup {
             says,
             cases: vec![case],
             all: claims
@@ -222,7 +222,7 @@ fn open_claims(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> 
     (!each.is_empty()).then(|| format!("Open: {}.", each.join("; ")))
 }
 
-impl Group<'_> {
+impl ClaimGroup<'_> {
     fn sentence(&self, with_reason: bool) -> String {
         let named = || self.cases.join("; ");
         let cases = match (self.cases.len(), self.all) {

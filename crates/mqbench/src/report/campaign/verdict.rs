@@ -6,7 +6,7 @@ use super::{
     metric_values::{FinishedRuns, Levels, Metric},
     model::{Basis, ClaimBeside, ClaimReport},
 };
-use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verdict};
+use crate::campaign::claims::{CONFIDENCE, Claim, ClaimForm, Measured, TrendDirection, Verdict};
 
 /// A ξ this near to 1 counts as this far from it: a gain of nothing has no share that could be told.
 const LEAST_GAIN: f64 = 0.25;
@@ -40,7 +40,7 @@ fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
     let found = mine.and_then(|finished| Found::of(claim, finished, &metric));
     let measured = found.as_ref().map(|found| found.measured(claim));
     let (mut verdict, mut why) = claim.judge(measured.as_ref());
-    if let (Form::Trend, Some(finished), Verdict::Reproduced) = (claim.form, mine, verdict)
+    if let (ClaimForm::Trend, Some(finished), Verdict::Reproduced) = (claim.form, mine, verdict)
         && let Some(steps) = against(claim, finished, &metric)
     {
         verdict = Verdict::NotReproduced;
@@ -86,7 +86,7 @@ impl Found {
         let mean = |levels| stats::mean(&finished.values(metric, levels));
         let estimate = |levels| finished.estimate(metric, levels);
         let above = |levels| finished.link_delay(metric, levels).unwrap_or_default();
-        if claim.form == Form::Value {
+        if claim.form == ClaimForm::Value {
             let estimate = estimate(&of);
             let value = estimate.map_or_else(|| mean(&of), |one| Some(one.value))?;
             let effect = above_delay(claim.figure?, above(&of));
@@ -153,7 +153,7 @@ fn above_delay(time: f64, delay: f64) -> f64 {
 
 /// A quotient, in the claim's form.
 fn in_form(claim: &Claim, quotient: Interval) -> Interval {
-    let less = f64::from(u8::from(claim.form == Form::Relative));
+    let less = f64::from(u8::from(claim.form == ClaimForm::Relative));
     Interval {
         estimate: quotient.estimate - less,
         low: quotient.low - less,
@@ -187,7 +187,7 @@ fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
 
 /// How many steps go against a trend, if more than half of them do.
 fn against(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<String> {
-    if claim.direction == Some(Direction::Flat) {
+    if claim.direction == Some(TrendDirection::Flat) {
         return None;
     }
     let factor = claim.along.as_ref()?;
@@ -253,7 +253,7 @@ mod tests {
     fn verdict(claim: &Claim, of: &[f64], with: &[f64], delay: f64) -> Verdict {
         let [of, with] = [of, with].map(|values| Estimate::of_mean(values).unwrap());
         let found = match claim.form {
-            Form::Value => Found {
+            ClaimForm::Value => Found {
                 value: of.value,
                 estimate: Some(of),
                 effect: above_delay(claim.figure.unwrap(), delay),

@@ -13,7 +13,7 @@ use super::options::Args;
 use crate::{
     clock::nanoseconds,
     mqtt::{MqttOptions, Route},
-    testbed::{Access, Testbed},
+    testbed::{BrokerAccess, Testbed},
     workload::{
         RunClock,
         connect::{self, Connected, Dialler},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// One transport: its clients, and its results so far.
-pub(super) struct Lane {
+pub(super) struct ComparedTransport {
     pub(super) name: String,
     pub(super) publisher: Route,
     subscriber: Route,
@@ -43,13 +43,13 @@ pub(super) struct RoundOutcome {
     pub(super) publisher_host: Option<HostPackets>,
 }
 
-impl Lane {
+impl ComparedTransport {
     pub(super) fn new(
         address: &Address,
         options: &ConnectOptions,
         testbed: Option<&Testbed>,
     ) -> anyhow::Result<Self> {
-        let end = |access: Option<Access>| match access {
+        let end = |access: Option<BrokerAccess>| match access {
             Some(access) => access.dial_options(address, options),
             None => (address.clone(), options.clone()),
         };
@@ -156,7 +156,7 @@ impl Lane {
         progress: impl Fn(u64) + Send + 'static,
     ) -> anyhow::Result<(e2e::E2eResult, u64)> {
         let neighbours = ScheduledStations::connect(mqtt, &self.neighbours).await?;
-        let pair = e2e::Pair::connect(plan, mqtt, &self.publisher, &self.subscriber).await?;
+        let pair = e2e::ClientPair::connect(plan, mqtt, &self.publisher, &self.subscriber).await?;
         let clock = RunClock::start();
         neighbours
             .run_beside(plan, clock, pair.run(clock, progress))
