@@ -133,13 +133,13 @@ impl Command {
 
 fn main() -> ExitCode {
     run(Cli::parse()).unwrap_or_else(|error| {
-        complain(&error);
+        print_error(&error);
         ExitCode::FAILURE
     })
 }
 
 /// Prints one line: what was tried, and why it failed.
-fn complain(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     eprintln!("mqbench: {error:#}");
 }
 
@@ -170,7 +170,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cell => match cmd::cell::prepare() {
             Ok((order, mut testbed)) => block_on(cmd::cell::run(&order, &mut testbed)),
             Err(error) => {
-                complain(&error);
+                print_error(&error);
                 return Ok(cmd::cell::exit_code(&error));
             }
         },
