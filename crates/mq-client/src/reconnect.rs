@@ -57,20 +57,14 @@ pub(crate) struct Backoff {
     policy: Reconnect,
     attempts: u32,
     wait: Duration,
-    rng: u64,
 }
 
 impl Backoff {
     pub(crate) fn new(policy: Reconnect) -> Self {
-        Self::seeded(policy, rand::random())
-    }
-
-    fn seeded(policy: Reconnect, rng: u64) -> Self {
         Self {
             policy,
             attempts: 0,
             wait: Duration::ZERO,
-            rng,
         }
     }
 
@@ -91,7 +85,9 @@ impl Backoff {
         self.wait = Duration::try_from_secs_f64(longer)
             .unwrap_or(max)
             .clamp(initial.min(max), max);
-        let random = self.wait.mul_f64(jitter.clamp(0.0, 1.0) * self.fraction());
+        let random = self
+            .wait
+            .mul_f64(jitter.clamp(0.0, 1.0) * rand::random::<f64>());
         Some((self.attempts, self.wait.saturating_sub(random)))
     }
 
@@ -101,16 +97,6 @@ impl Backoff {
         if lasted > self.wait.max(STABLE) {
             self.wait = Duration::ZERO;
         }
-    }
-
-    /// From 0 to 1. `SplitMix64`.
-    fn fraction(&mut self) -> f64 {
-        self.rng = self.rng.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.rng;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        f64::from(u32::try_from(z >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 }
 
@@ -135,13 +121,13 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let mut backoff = Backoff::seeded(fixed(), 1);
+        let mut backoff = Backoff::new(fixed());
         assert_eq!(waits(&mut backoff, 6), [100, 200, 400, 800, 1000, 1000]);
     }
 
     #[test]
     fn a_connection_that_lasted_starts_anew() {
-        let mut backoff = Backoff::seeded(fixed(), 1);
+        let mut backoff = Backoff::new(fixed());
         assert_eq!(waits(&mut backoff, 2), [100, 200]);
         backoff.connected(Duration::from_millis(150));
         assert_eq!(waits(&mut backoff, 1), [400]);
@@ -151,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_server_that_soon_drops_its_clients_is_not_hammered() {
-        let mut backoff = Backoff::seeded(fixed(), 1);
+        let mut backoff = Backoff::new(fixed());
         let mut last = 0;
         for _ in 0..10 {
             last = backoff.next().unwrap().1.as_millis();
@@ -169,7 +155,7 @@ mod tests {
             max: Duration::from_millis(100),
             ..fixed()
         };
-        let mut backoff = Backoff::seeded(policy, 7);
+        let mut backoff = Backoff::new(policy);
         let waits = waits(&mut backoff, 100);
         assert!(waits.iter().all(|wait| (50..=100).contains(wait)));
         assert!(waits.iter().any(|wait| *wait < 75) && waits.iter().any(|wait| *wait > 75));
@@ -181,12 +167,12 @@ mod tests {
             attempts: Some(2),
             ..fixed()
         };
-        let mut backoff = Backoff::seeded(policy, 1);
+        let mut backoff = Backoff::new(policy);
         assert_eq!(backoff.next().unwrap().0, 1);
         assert_eq!(backoff.next().unwrap().0, 2);
         assert!(backoff.next().is_none());
         backoff.connected(Duration::ZERO);
         assert_eq!(backoff.next().unwrap().0, 1);
-        assert!(Backoff::seeded(Reconnect::never(), 1).next().is_none());
+        assert!(Backoff::new(Reconnect::never()).next().is_none());
     }
 }

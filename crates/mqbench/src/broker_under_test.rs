@@ -17,7 +17,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-/// How long a broker may take to say that it is ready.
+/// Time within which a broker has to announce that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The topics that a bridge of a broker under test carries.
@@ -48,16 +48,16 @@ pub(crate) fn configuration(quic: &QuicOptions) -> String {
 /// The bridge of a broker under test to the next broker of a row: it carries the measured messages there.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgeTo {
-    /// What it is called, and its client identifier there; no two of a run are alike.
+    /// The bridge's name, and its client identifier at the remote broker; no two of a run are alike.
     pub(crate) name: String,
     pub(crate) address: Address,
-    /// As a configuration has it: `5`, `3.1.1`, `3.1`.
+    /// The version of MQTT, in a configuration's form: `5`, `3.1.1`, `3.1`.
     pub(crate) mqtt: String,
     pub(crate) keep_alive: Duration,
 }
 
 impl BridgeTo {
-    /// Its tables of the configuration, with trust in this certificate alone.
+    /// Returns the bridge's tables of the configuration, with trust in this certificate alone.
     fn configuration(&self, certificate: &Path) -> String {
         // A string of JSON is one of TOML.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -108,7 +108,7 @@ pub(crate) struct TestCertificate {
 }
 
 impl TestCertificate {
-    /// As [`Certificate::make`], and the configuration of a broker with these options.
+    /// Makes a certificate as [`Certificate::make`] does, and the configuration of a broker with these options.
     pub(crate) fn make(
         addresses: impl Iterator<Item = IpAddr>,
         quic: &QuicOptions,
@@ -147,22 +147,22 @@ impl TestCertificate {
         Ok(bridged)
     }
 
-    /// Where the broker keeps its tickets while it is down, if it keeps them.
+    /// Returns the file in which a broker that keeps its tickets has them while it is down.
     fn tickets(&self) -> PathBuf {
         self.directory.path().join("tickets")
     }
 }
 
-/// How a broker under test is started. One setup can start several brokers, one after the other.
+/// The settings that a broker under test is started with. One setup can start several brokers, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerSetup<'a> {
-    /// Where it listens. With port 0 the system chooses the port.
+    /// Addresses that it listens at. With port 0 the system chooses the port.
     pub(crate) listen: Vec<Address>,
     pub(crate) certificate: &'a TestCertificate,
     pub(crate) congestion: Option<CongestionControl>,
     /// The host that it runs on; `None` for this machine itself.
     pub(crate) host: Option<&'a Host>,
-    /// Whether a broker that is stopped leaves its tickets to the next one.
+    /// `true` if a broker that is stopped leaves its tickets to the next one.
     pub(crate) keeps_tickets: bool,
     /// The broker that this one passes messages on to.
     pub(crate) bridge: Option<BridgeTo>,
@@ -211,7 +211,7 @@ impl BrokerSetup<'_> {
         let input = child.stdin.take().context("the broker has no input")?;
         let output = child.stdout.take().context("the broker has no output")?;
         let mut lines = BufReader::new(output).lines();
-        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut lines))
+        let addresses = tokio::time::timeout(START_TIMEOUT, read_announcement(&mut lines))
             .await
             .context("the broker did not say that it is ready")??;
         Ok(BrokerProcess {
@@ -222,8 +222,8 @@ impl BrokerSetup<'_> {
     }
 }
 
-/// Addresses at ports that the system chooses: all of an emulated host's, or loopback.
-pub(crate) fn anywhere(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<Address> {
+/// Returns an address for each scheme at a port that the system chooses: on all of an emulated host's, or on loopback.
+pub(crate) fn any_port(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<Address> {
     let host = if on_host { "0.0.0.0" } else { "127.0.0.1" };
     let schemes = schemes.iter();
     schemes
@@ -250,7 +250,7 @@ impl BrokerProcess {
         host: Option<&Host>,
     ) -> anyhow::Result<Self> {
         let setup = BrokerSetup {
-            listen: anywhere(schemes, host.is_some()),
+            listen: any_port(schemes, host.is_some()),
             certificate,
             congestion,
             host,
@@ -260,7 +260,7 @@ impl BrokerProcess {
         setup.start().await
     }
 
-    /// Its address for this transport.
+    /// Returns the broker's address for this transport.
     pub(crate) fn address(&self, scheme: mq_transport::Scheme) -> anyhow::Result<Address> {
         let address = self.addresses.iter().find(|one| one.scheme == scheme);
         let address = address.cloned();
@@ -303,8 +303,8 @@ impl BrokerProcess {
     }
 }
 
-/// The addresses that a starting program prints, up to the line `ready`.
-pub(crate) async fn announced(
+/// Reads the addresses that a starting program prints, up to the line `ready`.
+pub(crate) async fn read_announcement(
     lines: &mut Lines<BufReader<ChildStdout>>,
 ) -> anyhow::Result<Vec<Address>> {
     let mut addresses = Vec::new();

@@ -10,7 +10,7 @@ const BESIDE: u128 = 256;
 /// # Errors
 /// If the limit stays too low.
 #[cfg(unix)]
-pub(crate) fn make_room(sockets: u64) -> anyhow::Result<()> {
+pub(crate) fn raise_limit(sockets: u64) -> anyhow::Result<()> {
     use anyhow::Context as _;
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -36,7 +36,7 @@ pub(crate) fn make_room(sockets: u64) -> anyhow::Result<()> {
 /// Does nothing: only Unix has such a limit.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "as on Unix, where it can fail")]
-pub(crate) fn make_room(_sockets: u64) -> anyhow::Result<()> {
+pub(crate) fn raise_limit(_sockets: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
@@ -44,9 +44,9 @@ pub(crate) fn make_room(_sockets: u64) -> anyhow::Result<()> {
 mod tests {
     #[test]
     fn a_limit_that_is_too_low_is_one_clear_line() {
-        super::make_room(10).unwrap();
+        super::raise_limit(10).unwrap();
         // More than the kernel lets any process have.
-        let said = super::make_room(1 << 40).unwrap_err().to_string();
+        let said = super::raise_limit(1 << 40).unwrap_err().to_string();
         assert!(said.contains("need 1099511628032 open files"), "{said}");
         assert!(
             said.contains("ulimit -Hn") && said.lines().count() == 1,

@@ -3,7 +3,8 @@
 //! |---|---|
 //! | `cmd` | one module a command: its options, and how its result is printed |
 //! | `report` | tables, charts and pages |
-//! | `campaign` | many runs, from campaign files |
+//! | `lab` | the runs of campaigns: their order, and how each is run |
+//! | `campaign` | what is asked: campaign files, cells, claims, records |
 //! | `hosts` | the machines of a testbed |
 //! | `meter` | the energy of runs |
 //! | `workload` | the traffic patterns: functions that return values |
@@ -27,12 +28,13 @@ mod clock;
 mod cmd;
 mod descriptors;
 mod hosts;
-mod input;
+mod lab;
 mod meter;
 mod mqtt;
-mod nearest;
 mod payload;
 mod report;
+mod stdin_lines;
+mod suggestion;
 mod testbed;
 mod this_program;
 mod units;
@@ -41,8 +43,8 @@ mod workload;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use input::Input;
 use mqbroker::cli::write_manual;
+use stdin_lines::StdinLines;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -53,7 +55,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     /// End as SIGTERM would end it when standard input does, or nothing comes by it for so long: with the
     /// program that started this one, however that ends
-    #[arg(long, value_name = "TIME", value_parser = units::duration, hide = true)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration, hide = true)]
     lease: Option<Duration>,
     #[command(subcommand)]
     command: Command,
@@ -131,18 +133,22 @@ impl Command {
 
 fn main() -> ExitCode {
     run(Cli::parse()).unwrap_or_else(|error| {
-        // One line: what was tried, and why it failed.
-        eprintln!("mqbench: {error:#}");
+        print_error(&error);
         ExitCode::FAILURE
     })
+}
+
+/// Prints one line: what was tried, and why it failed.
+fn print_error(error: &anyhow::Error) {
+    eprintln!("mqbench: {error:#}");
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let takes_lines = cli.command.takes_lines();
     let wanted = takes_lines || cli.lease.is_some();
-    let mut input = wanted.then(|| Input::open(cli.lease)).transpose()?;
+    let mut input = wanted.then(|| StdinLines::open(cli.lease)).transpose()?;
     if let Some(input) = input.take_if(|_| !takes_lines) {
-        input.hold(|_| {})?;
+        input.terminate_at_end(|_| {})?;
     }
     match cli.command {
         // Programs that these commands start may have an exit code of their own.
@@ -161,10 +167,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(args) => cmd::report::run(&args),
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
         // Networks have to be made before there are threads.
-        Command::Cell => {
-            let (order, mut testbed) = cmd::cell::prepare()?;
-            block_on(cmd::cell::run(&order, &mut testbed))
-        }
+        Command::Cell => match cmd::cell::prepare() {
+            Ok((order, mut testbed)) => block_on(cmd::cell::run(&order, &mut testbed)),
+            Err(error) => {
+                print_error(&error);
+                return Ok(cmd::cell::exit_code(&error));
+            }
+        },
         Command::Compare(args) => {
             let testbed = args.testbed()?;
             block_on(cmd::compare::run(args, testbed))

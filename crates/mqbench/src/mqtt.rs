@@ -1,4 +1,4 @@
-//! How the clients of a workload speak MQTT.
+//! MQTT options of a workload's clients.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions, Connector, TicketCache};
 use serde::{Deserialize, Serialize};
 
-/// How a client reaches the broker. Clones share the tickets of earlier sessions.
+/// The way of a client to the broker. Clones share the tickets of earlier sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) address: Address,
@@ -20,7 +20,7 @@ impl Route {
         Ok(Self { address, connector })
     }
 
-    /// The same route, with the same sockets over QUIC, for another device: with tickets of its own.
+    /// Returns a route with the same sockets over QUIC for another device, which has tickets of its own.
     pub(crate) fn for_another_device(&self) -> Self {
         Self {
             address: self.address.clone(),
@@ -31,26 +31,26 @@ impl Route {
 
 /// The MQTT options that all clients of a workload share.
 #[derive(Clone, Debug)]
-pub(crate) struct Mqtt {
+pub(crate) struct MqttOptions {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
     /// In whole seconds; zero for none.
     pub(crate) keep_alive: Duration,
-    /// When a subscriber over QUIC sends PINGREQ, to find out whether its address has changed.
+    /// PINGREQs by which a subscriber over QUIC finds out that its address has changed.
     pub(crate) probes: Probes,
     pub(crate) user_name: Option<String>,
     pub(crate) password: Option<String>,
-    /// How long a connection may take, until CONNACK.
+    /// Time within which a connection has to be made, until CONNACK.
     pub(crate) connect_timeout: Duration,
-    /// Which QUIC stream each message and each subscription goes on.
+    /// QUIC stream of each message and each subscription.
     pub(crate) streams: QuicStreams,
-    /// How the broker is asked to spread messages over QUIC streams of its own.
+    /// Spread of messages over QUIC streams of the broker's, which the client asks for.
     pub(crate) deliveries: Spread,
     /// QoS 0 messages go as QUIC datagrams, both ways.
     pub(crate) datagrams: bool,
 }
 
-impl Mqtt {
+impl MqttOptions {
     /// No probes, unlike the library's default: the transports that QUIC is compared with send none.
     pub(crate) const NO_PROBES: Probes = Probes {
         quiet: None,
@@ -101,13 +101,13 @@ pub(crate) struct ClientIds(Vec<Piece>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Piece {
     Text(String),
-    Role,
+    ClientRole,
     Number,
 }
 
 /// The part of a client in a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
+pub(crate) enum ClientRole {
     Publisher,
     Subscriber,
 }
@@ -121,7 +121,7 @@ impl std::str::FromStr for ClientIds {
         let mut rest = pattern.chars();
         while let Some(c) = rest.next() {
             let piece = match (c, (c == '%').then(|| rest.next()).flatten()) {
-                ('%', Some('r')) => Piece::Role,
+                ('%', Some('r')) => Piece::ClientRole,
                 ('%', Some('i')) => Piece::Number,
                 ('%', Some('%')) => {
                     text.push('%');
@@ -147,11 +147,11 @@ impl std::str::FromStr for ClientIds {
 
 impl ClientIds {
     /// The identifier of one client.
-    pub(crate) fn id(&self, role: Role, number: usize) -> String {
+    pub(crate) fn id(&self, role: ClientRole, number: usize) -> String {
         let show = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
-            Piece::Role if role == Role::Publisher => "pub".to_owned(),
-            Piece::Role => "sub".to_owned(),
+            Piece::ClientRole if role == ClientRole::Publisher => "pub".to_owned(),
+            Piece::ClientRole => "sub".to_owned(),
             Piece::Number => number.to_string(),
         };
         self.0.iter().map(show).collect()
@@ -159,8 +159,8 @@ impl ClientIds {
 
     /// An identifier that two of these clients would share, if there is one.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
-        let publisher = (0..publishers).map(|number| self.id(Role::Publisher, number));
-        let subscriber = (0..subscribers).map(|number| self.id(Role::Subscriber, number));
+        let publisher = (0..publishers).map(|number| self.id(ClientRole::Publisher, number));
+        let subscriber = (0..subscribers).map(|number| self.id(ClientRole::Subscriber, number));
         let mut seen = std::collections::HashSet::new();
         let mut all = publisher.chain(subscriber);
         // An empty identifier asks the broker for one.
@@ -193,7 +193,7 @@ impl From<MqttVersion> for Version {
 }
 
 /// `0`, `1` or `2`.
-pub(crate) fn qos(text: &str) -> Result<QoS, String> {
+pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     text.parse()
         .ok()
         .and_then(QoS::from_bits)
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn client_identifiers_are_made_from_a_pattern() {
         let ids: ClientIds = "100%%-%r/%i%i".parse().unwrap();
-        assert_eq!(ids.id(Role::Publisher, 7), "100%-pub/77");
-        assert_eq!(ids.id(Role::Subscriber, 0), "100%-sub/00");
+        assert_eq!(ids.id(ClientRole::Publisher, 7), "100%-pub/77");
+        assert_eq!(ids.id(ClientRole::Subscriber, 0), "100%-sub/00");
         let clash = |pattern: &str| pattern.parse::<ClientIds>().unwrap().clash(2, 2);
         assert_eq!(clash("%r%i"), None);
         assert_eq!(clash("a%i"), Some("a0".into()));

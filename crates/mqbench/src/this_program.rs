@@ -10,11 +10,12 @@ use std::{
 use anyhow::Context as _;
 use mq_measure::manifest::Software;
 
-/// A mask in `/proc/self/status`, proc(5), such as `SigIgn:`.
-pub(crate) fn mask(status: &str, name: &str) -> u64 {
+/// Returns a mask in `/proc/self/status`, proc(5), such as `SigIgn:`.
+pub(crate) fn status_mask(status: &str, name: &str) -> u64 {
     let mut lines = status.lines();
-    let mask = lines.find_map(|line| line.strip_prefix(name));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+    let status_mask = lines.find_map(|line| line.strip_prefix(name));
+    status_mask
+        .and_then(|status_mask| u64::from_str_radix(status_mask.trim(), 16).ok())
         .unwrap_or_default()
 }
 
@@ -27,15 +28,15 @@ pub(crate) fn this_software(name: &str) -> Software {
     }
 }
 
-/// The folder for results; it is created if need be.
-pub(crate) fn output_directory(path: &Path) -> anyhow::Result<()> {
+/// Creates the folder for results if there is none.
+pub(crate) fn create_output_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
-/// The exit code of a command as a shell has it: 128 plus the signal if a signal ended it.
+/// Returns the exit code of a command as a shell has it: 128 plus the signal if a signal ended it.
 #[cfg(unix)]
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+pub(crate) fn shell_exit_code(status: ExitStatus) -> ExitCode {
     let killed = status.signal().map(|signal| 128 + signal);
     let code = status.code().or(killed).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn exit_codes_are_a_shells() {
         for (raw, code) in [(0, 0), (3 << 8, 3), (15, 143)] {
-            let found = exit_code(ExitStatus::from_raw(raw));
+            let found = shell_exit_code(ExitStatus::from_raw(raw));
             assert_eq!(format!("{found:?}"), format!("{:?}", ExitCode::from(code)));
         }
     }

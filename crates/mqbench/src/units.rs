@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-/// A time in nanoseconds with three or four digits and a unit.
-#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
-pub(crate) fn time(ns: u64) -> String {
-    time_f64(ns as f64)
+use mq_measure::convert::float;
+
+/// Formats a time in nanoseconds with three or four digits and a unit.
+pub(crate) fn format_time(ns: u64) -> String {
+    format_time_f64(float(ns))
 }
 
-/// The same for a mean, which may have a fraction.
-pub(crate) fn time_f64(ns: f64) -> String {
+/// Formats a mean in nanoseconds, which may have a fraction, likewise.
+pub(crate) fn format_time_f64(ns: f64) -> String {
     let (value, unit) = if ns < 1e3 {
         (ns, "ns")
     } else if ns < 1e6 {
@@ -22,13 +23,13 @@ pub(crate) fn time_f64(ns: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// An energy in microjoule with three or four digits and a unit.
-pub(crate) fn energy(uj: f64) -> String {
+/// Formats an energy in microjoule with three or four digits and a unit.
+pub(crate) fn format_energy(uj: f64) -> String {
     of_millionths(uj, 'J')
 }
 
-/// A power in microwatt, likewise.
-pub(crate) fn power(uw: f64) -> String {
+/// Formats a power in microwatt likewise.
+pub(crate) fn format_power(uw: f64) -> String {
     of_millionths(uw, 'W')
 }
 
@@ -52,18 +53,17 @@ fn digits(value: f64) -> String {
     format!("{value:.after_point$}")
 }
 
-/// A number of bytes in decimal units.
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-pub(crate) fn bytes(count: u64) -> String {
+/// Formats a number of bytes in decimal units.
+pub(crate) fn format_bytes(count: u64) -> String {
     match count {
         0..10_000 => format!("{count} B"),
-        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
-        _ => format!("{:.1} MB", count as f64 / 1e6),
+        10_000..10_000_000 => format!("{:.1} kB", float(count) / 1e3),
+        _ => format!("{:.1} MB", float(count) / 1e6),
     }
 }
 
-/// A time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+/// Parses a time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let scale = match unit {
@@ -80,20 +80,19 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
-/// The word that the command line and a campaign file have for a value.
-pub(crate) fn word(value: impl serde::Serialize) -> String {
+/// Returns the word that the command line and a campaign file have for a value.
+pub(crate) fn serialized_name(value: impl serde::Serialize) -> String {
     let value = serde_json::json!(value);
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Nanoseconds in milliseconds.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
-pub(crate) fn ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
+/// Converts nanoseconds to milliseconds.
+pub(crate) fn ns_to_ms(ns: u64) -> f64 {
+    float(ns) / 1e6
 }
 
-/// A factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.
-pub(crate) fn time_threshold(text: &str) -> Result<f32, String> {
+/// Parses a factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.
+pub(crate) fn parse_time_threshold(text: &str) -> Result<f32, String> {
     let factor: f32 = text
         .parse()
         .map_err(|_| format!("{text} is not a number"))?;
@@ -109,30 +108,30 @@ mod tests {
 
     #[test]
     fn times_keep_their_digits() {
-        assert_eq!(time(999), "999 ns");
-        assert_eq!(time(1_234), "1.23 µs");
-        assert_eq!(time(123_456), "123 µs");
-        assert_eq!(time(12_345_678), "12.3 ms");
-        assert_eq!(time(2_000_000_000), "2.00 s");
-        assert_eq!(bytes(123_456), "123.5 kB");
+        assert_eq!(format_time(999), "999 ns");
+        assert_eq!(format_time(1_234), "1.23 µs");
+        assert_eq!(format_time(123_456), "123 µs");
+        assert_eq!(format_time(12_345_678), "12.3 ms");
+        assert_eq!(format_time(2_000_000_000), "2.00 s");
+        assert_eq!(format_bytes(123_456), "123.5 kB");
     }
 
     #[test]
     fn energies_keep_their_digits() {
-        assert_eq!(energy(0.0), "0.00 µJ");
-        assert_eq!(energy(1_234.5), "1.23 mJ");
-        assert_eq!(energy(14_200_000.0), "14.2 J");
-        assert_eq!(power(-575_000.0), "-575 mW");
-        assert_eq!(power(1.9e9), "1.90 kW");
+        assert_eq!(format_energy(0.0), "0.00 µJ");
+        assert_eq!(format_energy(1_234.5), "1.23 mJ");
+        assert_eq!(format_energy(14_200_000.0), "14.2 J");
+        assert_eq!(format_power(-575_000.0), "-575 mW");
+        assert_eq!(format_power(1.9e9), "1.90 kW");
     }
 
     #[test]
     fn times_have_units() {
-        assert_eq!(duration("10"), Ok(Duration::from_millis(10)));
-        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
-        assert!(duration("10 parsecs").is_err());
-        assert!(duration("").is_err());
-        assert!(duration("-1s").is_err());
+        assert_eq!(parse_duration("10"), Ok(Duration::from_millis(10)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
+        assert!(parse_duration("10 parsecs").is_err());
+        assert!(parse_duration("").is_err());
+        assert!(parse_duration("-1s").is_err());
     }
 }

@@ -372,7 +372,8 @@ fn write_fields(out: &mut impl io::Write, of: &str, fields: &Map<String, Value>)
     Ok(())
 }
 
-/// Rows below the names of their fields, in aligned columns.
+/// Writes rows below the names of their fields, in columns aligned to the left and nothing more: the broker's program has
+/// no crate of tables for that.
 fn write_table(out: &mut impl io::Write, rows: &[Map<String, Value>]) -> io::Result<()> {
     let Some(first) = rows.first() else {
         return Ok(());

@@ -88,6 +88,8 @@ impl Parameters {
     }
 }
 
+/// Decodes percent-encoding (RFC 3986 §2.1) strictly: a `%` without two digits behind it is the client's mistake, which the
+/// crate `percent-encoding` would pass on as text.
 fn decoded(text: &str) -> Result<String, Failure> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -214,7 +214,8 @@ impl Node {
 }
 
 impl State {
-    /// A number below `bound`, by chance (`SplitMix64`).
+    /// Returns a number below `bound`, by chance. `SplitMix64`, whose sequence no release of a library changes: a printed
+    /// seed repeats its faults.
     fn below(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.random;

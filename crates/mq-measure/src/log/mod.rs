@@ -167,6 +167,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
+/// Returns the text of [`escape`], which escapes single ASCII characters; UTF-8 stands as it is, unlike in a URI.
 fn unescape(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut plain = parts.next()?.to_owned();

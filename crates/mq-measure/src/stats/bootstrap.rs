@@ -8,6 +8,9 @@ use super::{interpolated, mean};
 ///
 /// Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014, with the
 /// constants of Java's `SplittableRandom`. Not for secrets.
+///
+/// The sequence is part of kept results, and no library's release may change it: the order and seeds of a campaign's
+/// runs come from it, by which a resumed set finds what it lacks, and the intervals of reports.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 

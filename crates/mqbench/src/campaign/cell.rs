@@ -1,22 +1,19 @@
-//! One cell of a campaign: a combination of levels, run once.
+//! A cell of a campaign: a combination of levels, run once.
 
 use std::{num::NonZeroU32, time::Duration};
 
 use mq_client::{QuicStreams, Spread};
 use mq_codec::QoS;
-use mq_netem::{Link, Medium};
-use mq_transport::{
-    AckFrequency, CongestionControl, CryptoOptions, QuicOptions, Repeat, Scheme, TlsVersion,
-};
+use mq_netem::Link;
+use mq_transport::{AckFrequency, CongestionControl, CryptoOptions, QuicOptions, Repeat, Scheme};
 use serde::{Deserialize, Serialize};
 
+use super::pattern::Pattern;
 use crate::{
     clock::nanoseconds,
-    mqtt::{MqttVersion, qos},
-    nearest,
+    mqtt::MqttVersion,
     testbed::{Network, TcpTuning, Topology},
-    units::{duration, time_threshold},
-    workload::{handover::OnHandover, reconnect::Resumption, topics::MOST},
+    workload::{handover::OnHandover, resumption::Resumption},
 };
 
 /// The work of a cell, in the words of a campaign file, with every default filled in.
@@ -119,24 +116,6 @@ pub(crate) struct Cell {
     pub(crate) tickets: Tickets,
 }
 
-/// The traffic pattern: which client sends when.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Pattern {
-    /// A message every interval, whatever became of its predecessor (S22).
-    Periodic,
-    /// A message as soon as its predecessor has arrived (W20, S21 pattern A).
-    StopAndWait,
-    /// A new connection for every message (W20, S21 pattern B).
-    Reconnect,
-    /// A job every interval, answered by a worker (DL).
-    JobResult,
-    /// Connections without messages (DL).
-    Connect,
-    /// A restart of the broker under devices that hold a connection each.
-    Storm,
-}
-
 /// What becomes of a broker's tickets when it is restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -158,7 +137,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(super) fn scheme(self) -> Scheme {
+    pub(crate) fn scheme(self) -> Scheme {
         match self {
             Self::Tcp => Scheme::Tcp,
             Self::Tls => Scheme::Tls,
@@ -218,92 +197,6 @@ impl Default for Cell {
 }
 
 impl Cell {
-    /// Sets the field that a campaign file calls `key`.
-    ///
-    /// # Errors
-    /// The mistake in the value, without key and line; or that there is no such key.
-    pub(crate) fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), String> {
-        match key {
-            "pattern" => self.pattern = named(value)?,
-            "transport" => self.transport = named(value)?,
-            "topology" => self.topology = named(value)?,
-            "resumption" => self.resumption = named(value)?,
-            "on_handover" => self.on_handover = named(value)?,
-            "tickets" => self.tickets = named(value)?,
-            "mqtt" => self.mqtt = named(value)?,
-            "link" => self.link = Some(link(value)?),
-            "sub_link" => self.sub_link = Some(link(value)?),
-            "uplink" => self.uplink = Some(link(value)?),
-            "uplink_loss" => self.uplink_loss = Some(share(value)?),
-            "outage" => self.outage_ns = Some(time(value)?).filter(|ns| *ns > 0),
-            "bridge" => self.bridge = Some(named(value)?),
-            "tiers" => self.tiers = Some(within(value, 1, 3)?),
-            "handover" => self.handover = Some(link(value)?),
-            "medium" => {
-                let name = text(value)?;
-                Medium::load(name).map_err(|error| error.to_string())?;
-                self.medium = Some(name.to_owned());
-            }
-            "loss" => self.loss = Some(share(value)?),
-            "stations" => self.stations = within(value, 1, 64)?,
-            "retries" => self.retries = Some(within(value, 0, 7)?),
-            "messages" => self.messages = within(value, 1, 10_000_000)?,
-            "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
-            "interval" => self.interval_ns = time(value)?,
-            "burst" => {
-                let together: u32 = within(value, 1, 1000)?;
-                self.burst = NonZeroU32::MIN.saturating_add(together - 1);
-            }
-            "topics" => {
-                let topics: u32 = within(value, 1, MOST.get().into())?;
-                self.topics = NonZeroU32::MIN.saturating_add(topics - 1);
-            }
-            "streams" => self.streams = spread(value)?,
-            "deliveries" => self.deliveries = spread(value)?,
-            "datagrams" => self.datagrams = yes_or_no(value)?,
-            "keep_alive" => {
-                let ns = time(value)?;
-                let seconds = u16::try_from(ns / 1_000_000_000).ok();
-                let whole = seconds.filter(|s| *s > 0 && ns % 1_000_000_000 == 0);
-                self.keep_alive_s =
-                    Some(whole.ok_or_else(|| {
-                        format!("{} is not 1 to 65535 whole seconds", shown(value))
-                    })?);
-            }
-            "tls_version" => {
-                let version: Result<TlsVersion, _> = text(value)?.parse();
-                let version = version.map_err(|error| error.to_string())?;
-                self.tls_version = Some(version.to_string());
-            }
-            "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
-            "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
-            "time_threshold" => self.time_threshold = Some(time_threshold(&shown(value))?),
-            "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
-            "repeat" => {
-                let policy: Result<Repeat, _> = text(value)?.parse();
-                self.repeat = policy.map_err(|error| error.to_string())?.to_string();
-            }
-            "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
-            "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
-            "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
-            "qos" => self.qos = qos(&shown(value))? as u8,
-            "congestion" => {
-                self.tcp_congestion = congestion(value)?;
-                self.quic_congestion.clone_from(&self.tcp_congestion);
-            }
-            "tcp_congestion" => self.tcp_congestion = congestion(value)?,
-            "quic_congestion" => self.quic_congestion = congestion(value)?,
-            _ => {
-                let known = KEYS.split(',').map(str::trim);
-                return Err(format!(
-                    "{}; there are {KEYS}",
-                    nearest::none("key", key, known)
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// The network that the cell runs in.
     pub(crate) fn network(&self) -> Result<Network, mq_netem::Error> {
         let [publisher, subscriber] = self.links();
@@ -321,7 +214,7 @@ impl Cell {
                 Network::links(self.topology, publisher.as_deref(), subscriber.as_deref())?;
             return match &self.handover {
                 None => Ok(network),
-                Some(next) => network.then(&self.changed(next)),
+                Some(next) => network.with_next_link(&self.changed(next)),
             };
         };
         let retries = self.retries.map(|retries| format!("retries={retries}"));
@@ -371,7 +264,7 @@ impl Cell {
         self.congestion_of(self.transport)
     }
 
-    pub(super) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
+    pub(crate) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
         let name = match transport {
             Transport::Tcp | Transport::Tls => &self.tcp_congestion,
             Transport::Quic => &self.quic_congestion,
@@ -440,13 +333,16 @@ impl Cell {
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns)
     }
-}
 
-pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, uplink, uplink_loss, outage, bridge, tiers, medium, stations, loss, retries, \
-                    messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
-                    quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
-                    time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
-                    handover, on_handover, keep_alive, tickets";
+    /// Returns how many connections the clients of a run hold at once.
+    pub(crate) fn connections(&self) -> u64 {
+        match self.pattern {
+            Pattern::Storm => self.messages,
+            // A publisher and a subscriber each.
+            _ => 2 * u64::from(self.stations),
+        }
+    }
+}
 
 pub(super) fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();
@@ -457,61 +353,7 @@ pub(super) fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     name
 }
 
-/// A value as a file writes it, without quotes.
-pub(super) fn shown(value: &toml::Value) -> String {
-    match value {
-        toml::Value::String(text) => text.clone(),
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Float(number) => number.to_string(),
-        toml::Value::Boolean(yes) => yes.to_string(),
-        other => format!("this {}", other.type_str()),
-    }
-}
-
-fn yes_or_no(value: &toml::Value) -> Result<bool, String> {
-    let yes = value.as_bool();
-    yes.ok_or_else(|| format!("{} is not true or false", shown(value)))
-}
-
-fn text(value: &toml::Value) -> Result<&str, String> {
-    let text = value.as_str();
-    text.ok_or_else(|| format!("{} is no text: write it in quotes", shown(value)))
-}
-
-/// A value of a type that has names for its values.
-fn named<T: serde::de::DeserializeOwned>(value: &toml::Value) -> Result<T, String> {
-    let named: Result<T, toml::de::Error> = value.clone().try_into();
-    named.map_err(|error| error.message().replace('\n', " "))
-}
-
-fn link(value: &toml::Value) -> Result<String, String> {
-    let name = text(value)?;
-    Link::load(name).map_err(|error| error.to_string())?;
-    Ok(name.to_owned())
-}
-
-fn share(value: &toml::Value) -> Result<String, String> {
-    let share = text(value)?;
-    share.parse::<mq_netem::Probability>()?;
-    Ok(share.to_owned())
-}
-
-fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result<T, String> {
-    let number = value
-        .as_integer()
-        .and_then(|number| u64::try_from(number).ok());
-    number
-        .filter(|number| (least..=most).contains(number))
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| format!("{} is not within {least} and {most}", shown(value)))
-}
-
-fn time(value: &toml::Value) -> Result<u64, String> {
-    let time = duration(text(value)?)?;
-    u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
-}
-
-pub(super) fn one() -> NonZeroU32 {
+pub(crate) fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
@@ -522,12 +364,6 @@ fn is_one(number: &NonZeroU32) -> bool {
 
 pub(super) fn control() -> String {
     Spread::Control.to_string()
-}
-
-/// Streams have the same names on the way to the broker and from it.
-fn spread(value: &toml::Value) -> Result<String, String> {
-    let spread: Result<Spread, _> = text(value)?.parse();
-    Ok(spread.map_err(|error| error.to_string())?.to_string())
 }
 
 fn off() -> String {
@@ -544,11 +380,4 @@ fn is_off(policy: &String) -> bool {
 
 fn is_control(streams: &String) -> bool {
     *streams == control()
-}
-
-fn congestion(value: &toml::Value) -> Result<String, String> {
-    let name = text(value)?;
-    let known: Result<CongestionControl, _> = name.parse();
-    known.map_err(|error| error.to_string())?;
-    Ok(name.to_owned())
 }

@@ -7,7 +7,7 @@ use mq_measure::stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, METRICS};
-use crate::nearest;
+use crate::suggestion;
 
 /// A sentence of a paper, in a form that can be measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,15 +28,15 @@ pub(crate) struct Claim {
     pub(crate) at: BTreeMap<String, String>,
     /// The two levels that are compared, for `relative`, `ratio` and `order`.
     pub(crate) compare: Option<Compare>,
-    pub(crate) form: Form,
+    pub(crate) form: ClaimForm,
     /// The printed figure, for `relative`, `ratio` and `value`.
     pub(crate) figure: Option<f64>,
     /// For `order`: how `of` compares with `with`. With a figure: the side of a bound.
-    pub(crate) expected: Option<Expected>,
+    pub(crate) expected: Option<ExpectedOrder>,
     /// The factor that a `trend` runs along.
     pub(crate) along: Option<String>,
     /// Which way a `trend` goes.
-    pub(crate) direction: Option<Direction>,
+    pub(crate) direction: Option<TrendDirection>,
     /// The unit of a `value`; empty otherwise.
     #[serde(default)]
     pub(crate) unit: String,
@@ -58,7 +58,7 @@ pub(crate) struct Compare {
 /// The form of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Form {
+pub(crate) enum ClaimForm {
     /// `(of - with) / with`.
     Relative,
     /// `of / with`.
@@ -74,7 +74,7 @@ pub(crate) enum Form {
 /// An order of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedOrder {
     Less,
     More,
     Alike,
@@ -83,7 +83,7 @@ pub(crate) enum Expected {
 /// Which way a trend goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Direction {
+pub(crate) enum TrendDirection {
     Grows,
     Shrinks,
     Flat,
@@ -114,8 +114,8 @@ impl Verdict {
         Self::NotMeasured,
     ];
 
-    /// In words.
-    pub(crate) fn words(self) -> &'static str {
+    /// Returns its name for people.
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
             Self::NotReproduced => "not reproduced",
@@ -232,8 +232,8 @@ impl Claim {
         };
         if let Some(figure) = self.figure {
             return match (self.expected, neutral) {
-                (Some(Expected::More), _) => Region::Beyond(figure, 1, 0.0),
-                (Some(Expected::Less), _) => Region::Beyond(figure, -1, 0.0),
+                (Some(ExpectedOrder::More), _) => Region::Beyond(figure, 1, 0.0),
+                (Some(ExpectedOrder::Less), _) => Region::Beyond(figure, -1, 0.0),
                 (_, Some(neutral)) if side(figure, figure, neutral) == 0 => {
                     Region::Within(figure, same)
                 }
@@ -243,10 +243,10 @@ impl Claim {
         }
         let notable = same.max(LEAST);
         match (self.expected, self.direction) {
-            (Some(Expected::Less), _) => beyond(-1, LEAST),
-            (Some(Expected::More), _) => beyond(1, LEAST),
-            (_, Some(Direction::Shrinks)) => beyond(-1, notable),
-            (_, Some(Direction::Grows)) => beyond(1, notable),
+            (Some(ExpectedOrder::Less), _) => beyond(-1, LEAST),
+            (Some(ExpectedOrder::More), _) => beyond(1, LEAST),
+            (_, Some(TrendDirection::Shrinks)) => beyond(-1, notable),
+            (_, Some(TrendDirection::Grows)) => beyond(1, notable),
             _ => Region::Within(neutral.unwrap_or_default(), same),
         }
     }
@@ -254,9 +254,9 @@ impl Claim {
     /// The value that means no difference, in the claim's form; a `value` has none.
     fn neutral(&self) -> Option<f64> {
         match self.form {
-            Form::Relative => Some(0.0),
-            Form::Ratio | Form::Order | Form::Trend => Some(1.0),
-            Form::Value => None,
+            ClaimForm::Relative => Some(0.0),
+            ClaimForm::Ratio | ClaimForm::Order | ClaimForm::Trend => Some(1.0),
+            ClaimForm::Value => None,
         }
     }
 
@@ -269,17 +269,17 @@ impl Claim {
     /// The problem of a claim with missing or impossible fields.
     fn mistake(&self) -> Option<&'static str> {
         match self.form {
-            Form::Relative | Form::Ratio | Form::Value if self.figure.is_none() => {
+            ClaimForm::Relative | ClaimForm::Ratio | ClaimForm::Value if self.figure.is_none() => {
                 Some("this form needs a `figure`")
             }
-            Form::Relative | Form::Ratio | Form::Order if self.compare.is_none() => {
+            ClaimForm::Relative | ClaimForm::Ratio | ClaimForm::Order if self.compare.is_none() => {
                 Some("this form needs `compare`")
             }
-            Form::Order if self.figure.is_some() => Some("an order has no `figure`"),
-            Form::Order if self.expected.is_none() => {
+            ClaimForm::Order if self.figure.is_some() => Some("an order has no `figure`"),
+            ClaimForm::Order if self.expected.is_none() => {
                 Some("an order needs `expected`: `less`, `more` or `alike`")
             }
-            Form::Trend if self.along.is_none() || self.direction.is_none() => {
+            ClaimForm::Trend if self.along.is_none() || self.direction.is_none() => {
                 Some("a trend needs `along`, and `direction`: `grows`, `shrinks` or `flat`")
             }
             _ => None,
@@ -353,7 +353,7 @@ pub(crate) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
         }
         if !record::is_metric(&claim.metric) {
             let known = METRICS.iter().map(|(name, ..)| *name);
-            let problem = nearest::none("metric", &claim.metric, known);
+            let problem = suggestion::unknown("metric", &claim.metric, known);
             anyhow::bail!("{file}: {}: {problem}", claim.id);
         }
     }

@@ -2,11 +2,14 @@
 
 use mq_netem::Link;
 
-use super::cell::{Cell, Pattern, Tickets, Transport, control, one};
+use super::{
+    cell::{Cell, Tickets, Transport, control, one},
+    pattern::Pattern,
+};
 use crate::{
     mqtt::MqttVersion,
     testbed::Topology,
-    workload::{handover::OnHandover, reconnect::Resumption},
+    workload::{handover::OnHandover, resumption::Resumption},
 };
 
 /// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while
@@ -16,8 +19,8 @@ const MOST_DEVICES: u64 = 20_000;
 impl Cell {
     /// A contradiction between keys, with the key that is to blame.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
-        if self.pattern == Pattern::Storm
-            && let Some(contradiction) = self.contradicts_storm()
+        if self.pattern.is_on_broker_host()
+            && let Some(contradiction) = self.contradicts_loopback()
         {
             return Some(contradiction);
         }
@@ -86,11 +89,7 @@ impl Cell {
             let why = "they are for QoS 0 and MQTT 5, in which a client asks for them";
             return Some(("datagrams", why.into()));
         }
-        let resumes = returns
-            || matches!(
-                self.pattern,
-                Pattern::Reconnect | Pattern::Connect | Pattern::Storm
-            );
+        let resumes = returns || self.pattern.reconnects();
         if self.resumption != Resumption::Full && !resumes {
             let why = "this pattern connects once: connect, reconnect and storm resume";
             return Some(("resumption", why.into()));
@@ -104,7 +103,7 @@ impl Cell {
         {
             return Some(("tls_version", "TLS 1.2 has no early data".into()));
         }
-        if self.tickets == Tickets::Lost && self.pattern != Pattern::Storm {
+        if self.tickets == Tickets::Lost && !self.pattern.restarts_broker() {
             let why = "this pattern restarts no broker: storm does";
             return Some(("tickets", why.into()));
         }
@@ -115,8 +114,8 @@ impl Cell {
         self.overload().map(|problem| ("interval", problem))
     }
 
-    /// What a storm, which is about the processors and has no link, does not take.
-    fn contradicts_storm(&self) -> Option<(&'static str, String)> {
+    /// Returns a key that clients on the broker's host do not take: they have no link, and one address together.
+    fn contradicts_loopback(&self) -> Option<(&'static str, String)> {
         let given = [
             ("link", self.link.is_some()),
             ("sub_link", self.sub_link.is_some()),
@@ -138,7 +137,7 @@ impl Cell {
 
     /// The problem of a publisher that sends more than its link carries.
     fn overload(&self) -> Option<String> {
-        if !matches!(self.pattern, Pattern::Periodic | Pattern::JobResult) {
+        if !self.pattern.is_scheduled() {
             return None;
         }
         let links = self.link.iter().chain(&self.uplink);

@@ -1,65 +1,31 @@
-//! Campaigns: many runs from a file of factors and levels, and their records.
+//! Campaigns: many runs from a file of factors and levels, and their records. The folder `lab` runs them.
 //!
 //! | module | what it has |
 //! |---|---|
 //! | `file` | a campaign, from its file |
-//! | `cell` | one combination of levels |
-//! | `plan` | the order of runs, and how long they take |
-//! | `queue` | the runs that a result set lacks |
-//! | `runner` | runs many of them in a `place` |
-//! | `here`, `run_cell` | a run on this machine, in a process of its own |
-//! | `row` | brokers in a row, and what a cell says about them |
-//! | `storm` | a run in which the broker is restarted |
-//! | `machine` | how busy this machine is |
-//! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
+//! | `changes` | changes to a file, which its name has |
+//! | `cell`, `broker_row` | one combination of levels, and those with hosts in a row |
+//! | `cell_keys` | the keys of a cell in a file, and the values that each takes |
+//! | `pattern` | traffic patterns, and the properties in which they differ |
+//! | `contradiction` | keys of a cell that contradict each other |
 //! | `record`, `store` | the record of a run, and the result set on disk |
-//! | `contention` | how full a run's shared channel was |
-//! | `keep` | samples and captures of each run, on request |
-//! | `tally` | how many runs are good, disturbed, missing |
-//! | `energy`, `metered` | the energy of a run, by a model or by a meter |
+//! | `transport_parameters` | the parameters of the transports in a record |
+//! | `artifacts` | samples and captures of each run, on request |
+//! | `run_counts` | how many runs are good, disturbed, missing |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
+pub(crate) mod artifacts;
+mod broker_row;
 pub(crate) mod cell;
+mod cell_keys;
 pub(crate) mod changes;
 pub(crate) mod claims;
-mod contention;
 mod contradiction;
-mod energy;
 pub(crate) mod file;
-pub(crate) mod here;
-pub(crate) mod keep;
-mod machine;
-pub(crate) mod metered;
-#[cfg(target_os = "linux")]
-pub(crate) mod on_hosts;
-pub(crate) mod place;
-pub(crate) mod placement;
-pub(crate) mod plan;
-pub(crate) mod queue;
+pub(crate) mod pattern;
 pub(crate) mod record;
-mod row;
-pub(crate) mod run_cell;
-pub(crate) mod runner;
-pub(crate) mod stack;
+pub(crate) mod run_counts;
 pub(crate) mod store;
-mod storm;
-pub(crate) mod tally;
 #[cfg(test)]
-mod tests;
-
-use serde::{Deserialize, Serialize};
-
-use cell::Cell;
-use keep::Files;
-
-/// The order for one run, which its process (`mqbench cell`) gets.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Order {
-    pub(crate) cell: Cell,
-    pub(crate) seed: u64,
-    /// The profile that computes the energy; `None` if a meter measures it from outside.
-    pub(crate) energy_profile: Option<String>,
-    /// What is kept beside the outcome.
-    pub(crate) files: Files,
-}
+pub(crate) mod tests;
+pub(crate) mod transport_parameters;

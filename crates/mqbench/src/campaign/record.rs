@@ -6,9 +6,9 @@ use mq_energy::{Note, Window};
 use mq_measure::{Counts, Warning, manifest::LinkContext};
 use serde::{Deserialize, Serialize};
 
-use super::{cell::Cell, stack::Stack};
+use super::{cell::Cell, transport_parameters::TransportParameters};
 
-/// One run of one cell.
+/// A run of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -37,11 +37,11 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
     /// The parameters of the transports; `None` in records of an earlier version, which do not say them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stack: Option<Stack>,
+    #[serde(rename = "stack", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport_parameters: Option<TransportParameters>,
     /// The warnings about the run.
     pub(crate) warnings: Vec<Warning>,
-    /// Why the run ended early, if it did.
+    /// The error that ended the run early.
     pub(crate) error: Option<String>,
     pub(crate) elapsed_ns: u64,
     /// The meter of the energy among the metrics, such as `model:pi-3b`; `None` without energy.
@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
     pub(crate) energy_meter: Option<String>,
     /// The meter's reading; `None` if the energy was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) energy_reading: Option<Reading>,
+    pub(crate) energy_reading: Option<MeterReading>,
     /// The name of the run's files in the folders `samples` and `pcap` of the results; `None` if none was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
 /// A meter's reading of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reading {
+pub(crate) struct MeterReading {
     /// What the energy covers, such as what flows through the sensor.
     pub(crate) scope: String,
     /// The time that the energy covers, since 1970, by the clock of the machine that read the meter.
@@ -76,7 +76,7 @@ pub(crate) struct Reading {
 }
 
 impl Outcome {
-    /// Whether the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
+    /// Returns true if the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
     /// and slow messages are findings, and no reason to repeat.
     pub(crate) fn is_disturbed(&self) -> bool {
         let of_emulated = |warning: &Warning| matches!(warning, Warning::Emulated { .. });
@@ -96,13 +96,26 @@ macro_rules! metrics {
     ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
 }
 
-/// Whether a plot or a claim can ask for it: a metric's name, with `xi_w20:`, `xi_s21:` or `spread:` before it or without.
+/// Returns true if a plot or a claim can ask for it: a metric's name, with `xi_w20:`, `xi_s21:` or `spread:` before it or
+/// without.
 pub(crate) fn is_metric(asked: &str) -> bool {
     let name = match asked.split_once(':') {
         Some(("xi_w20" | "xi_s21" | "spread", name)) => name,
         _ => asked,
     };
     METRICS.iter().any(|(known, ..)| *known == name)
+}
+
+/// The metrics of a run's energy, by a meter or by a model; a run without energy has none of them.
+pub(crate) const ENERGY_METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
+
+/// The metrics of energy that only a model can tell from the idle board's.
+pub(crate) const MODEL_ENERGY_METRICS: [&str; 2] =
+    ["power_above_idle_w", "energy_above_idle_per_message_uj"];
+
+/// Returns true if a metric is an energy or a power.
+pub(crate) fn is_energy(metric: &str) -> bool {
+    ENERGY_METRICS.contains(&metric) || MODEL_ENERGY_METRICS.contains(&metric)
 }
 
 /// Figures of a run: name, unit, what it is.

@@ -3,19 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use super::{
-    cell::KEYS,
-    claims::{Claim, Form, parse},
+    cell_keys::KEYS,
+    claims::{Claim, ClaimForm, parse},
     file::{Campaign, Extent},
-    plan::{expected, turns},
     record::{METRICS, is_metric},
 };
-
-/// How many cells a quick run has at once.
-const SIDE_BY_SIDE: u32 = 16;
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -31,7 +26,8 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-fn campaigns(extent: Extent) -> BTreeMap<String, Campaign> {
+/// The campaigns that ship, by their names.
+pub(crate) fn campaigns(extent: Extent) -> BTreeMap<String, Campaign> {
     let load = |file: &PathBuf| Campaign::load(file, extent).unwrap_or_else(|e| panic!("{e:#}"));
     let all = files("campaigns");
     let all = all.iter().map(load);
@@ -145,41 +141,6 @@ fn the_documented_file_loads() {
     }
 }
 
-/// The wall time, and the time of one run after the other.
-fn estimate(campaign: &Campaign) -> (Duration, Duration) {
-    let runs = turns(campaign).into_iter();
-    let runs: Vec<_> = runs
-        .map(|turn| expected(&campaign.cells[turn.cell].cell))
-        .collect();
-    let serial: Duration = runs.iter().sum();
-    let longest = runs.iter().max().copied().unwrap_or_default();
-    (longest.max(serial / SIDE_BY_SIDE), serial)
-}
-
-#[test]
-fn a_quick_run_of_one_takes_two_minutes_and_of_all_seventeen() {
-    let full = campaigns(Extent::Full);
-    let (mut walls, mut serials) = ([Duration::ZERO; 2], [Duration::ZERO; 2]);
-    for (name, quick) in campaigns(Extent::Quick) {
-        for (extent, campaign) in [&quick, &full[&name]].into_iter().enumerate() {
-            let (wall, serial) = estimate(campaign);
-            let (cells, repetitions) = (campaign.cells.len(), campaign.repetitions);
-            println!(
-                "{name} {:?}: {cells} x {repetitions}, {wall:.0?}, serial {serial:.0?}",
-                [Extent::Quick, Extent::Full][extent]
-            );
-            walls[extent] += wall;
-            serials[extent] += serial;
-            assert!(
-                extent == 1 || wall < Duration::from_mins(2),
-                "{name}: {wall:?}"
-            );
-        }
-    }
-    println!("all: {walls:.0?}, serial {serials:.0?}");
-    assert!(walls[0] < Duration::from_mins(17), "{walls:?}");
-}
-
 /// Checks that a claim has the fields of its form and no others.
 fn check_form(claim: &Claim) {
     let has = [
@@ -195,19 +156,19 @@ fn check_form(claim: &Claim) {
         .map(|(name, _)| *name)
         .collect();
     let right: &[&str] = match claim.form {
-        Form::Relative | Form::Ratio if claim.expected.is_some() => {
+        ClaimForm::Relative | ClaimForm::Ratio if claim.expected.is_some() => {
             &["compare", "figure", "expected"]
         }
-        Form::Relative | Form::Ratio => &["compare", "figure"],
-        Form::Value if claim.expected.is_some() => &["figure", "expected"],
-        Form::Value => &["figure"],
-        Form::Order => &["compare", "expected"],
-        Form::Trend => &["along", "direction"],
+        ClaimForm::Relative | ClaimForm::Ratio => &["compare", "figure"],
+        ClaimForm::Value if claim.expected.is_some() => &["figure", "expected"],
+        ClaimForm::Value => &["figure"],
+        ClaimForm::Order => &["compare", "expected"],
+        ClaimForm::Trend => &["along", "direction"],
     };
     assert_eq!(has, right, "{}", claim.id);
     let metric = METRICS.iter().find(|(name, ..)| *name == claim.metric);
     let unit = match claim.form {
-        Form::Value => metric.map(|(_, unit, _)| *unit),
+        ClaimForm::Value => metric.map(|(_, unit, _)| *unit),
         _ => Some(""),
     };
     assert_eq!(unit, Some(&claim.unit[..]), "{}: unit", claim.id);

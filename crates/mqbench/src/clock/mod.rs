@@ -77,8 +77,8 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The name of this machine, for logs.
-pub(crate) fn host() -> String {
+/// Returns the name of this machine, for logs.
+pub(crate) fn host_name() -> String {
     std::env::var(HOST).unwrap_or_else(|_| {
         std::fs::read_to_string("/proc/sys/kernel/hostname")
             .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())

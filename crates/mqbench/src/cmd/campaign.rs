@@ -15,23 +15,25 @@ use mq_measure::manifest::Manifest;
 use mq_transport::ConnectOptions;
 
 #[cfg(target_os = "linux")]
-use crate::campaign::on_hosts::Testbed;
+use crate::lab::remote::RemoteHosts;
 use crate::{
     campaign::{
+        artifacts::Artifact,
         file::{Campaign, Extent},
-        here::Energy,
-        keep::Keep,
-        place::Place,
-        plan,
-        queue::{Job, Lacking},
-        runner::{self, Progress},
+        run_counts::RunCounts,
         store::ResultSet,
-        tally::Tally,
     },
     clock::nanoseconds,
     hosts::Hosts,
-    meter::{self, Instrument, Probe, Spec},
-    mqtt::{Mqtt, probe_parameters},
+    lab::{
+        backend::Backend,
+        local::EnergySource,
+        plan,
+        queue::{MissingRuns, QueuedRun},
+        runner::{self, CampaignProgress},
+    },
+    meter::{self, ConfiguredMeter, MeterSettings, MeterSpec},
+    mqtt::{MqttOptions, probe_parameters},
     report,
     this_program::this_software,
 };
@@ -48,17 +50,17 @@ enum Action {
     /// Run campaigns and keep what they find
     Run {
         #[command(flatten)]
-        campaigns: Campaigns,
+        campaigns: CampaignArgs,
         /// Directory for the results; it has none yet
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
         #[command(flatten)]
-        testbed: OnHosts,
+        testbed: BackendArgs,
     },
     /// Say which cells campaigns have and how long they take, and run nothing
     Plan {
         #[command(flatten)]
-        campaigns: Campaigns,
+        campaigns: CampaignArgs,
         /// Real machines: say which does what, and what they cannot do
         #[arg(long, value_name = "FILE")]
         hosts: Option<PathBuf>,
@@ -69,7 +71,7 @@ enum Action {
         #[arg(value_name = "DIR")]
         out: PathBuf,
         #[command(flatten)]
-        testbed: OnHosts,
+        testbed: BackendArgs,
     },
     /// Say how far it is
     Status {
@@ -81,14 +83,14 @@ enum Action {
 
 /// Where runs take place: here, unless it is said; and what the energy is from.
 #[derive(clap::Args, Clone, Debug)]
-struct OnHosts {
+struct BackendArgs {
     #[arg(
         long,
         value_name = "METER",
         default_value = "model",
-        help = format!("What the energy of runs is from: {}", Spec::HELP)
+        help = format!("What the energy of runs is from: {}", MeterSpec::HELP)
     )]
-    meter: Spec,
+    meter: MeterSpec,
     /// The supply's voltage, for a multimeter
     #[arg(long, value_name = "VOLT")]
     volts: Option<f64>,
@@ -97,7 +99,7 @@ struct OnHosts {
     amps: Option<f64>,
     /// Keep of each run, in DIR: samples, the times of each message; pcap, the packets of each host
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    keep: Vec<Keep>,
+    keep: Vec<Artifact>,
     /// On real machines, which ssh reaches. Their file names the meter
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps", "keep"])]
@@ -108,7 +110,7 @@ struct OnHosts {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct Campaigns {
+struct CampaignArgs {
     /// Campaign files, such as profiles/campaigns/s22-fig4.toml
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -120,7 +122,7 @@ struct Campaigns {
     full: bool,
 }
 
-impl Campaigns {
+impl CampaignArgs {
     fn extent(&self) -> Extent {
         if self.full {
             Extent::Full
@@ -155,7 +157,7 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
     let files: Vec<_> = files.collect();
-    let probes = probe_parameters(Mqtt::NO_PROBES);
+    let probes = probe_parameters(MqttOptions::NO_PROBES);
     // Devices of the pattern `storm` come back by the client library's defaults.
     let Reconnect {
         initial,
@@ -178,8 +180,8 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     Manifest::now(program, broker, parameters)
 }
 
-async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
-    let mut progress = Shown::new();
+async fn finish(mut set: ResultSet, testbed: BackendArgs) -> anyhow::Result<()> {
+    let mut progress = ProgressDisplay::new();
     let ran = testbed.run(&mut set, |now| progress.show(now)).await;
     progress.clear();
     ran?;
@@ -188,12 +190,16 @@ async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
     report::print(&format!("results are in {directory}\n"))
 }
 
-impl OnHosts {
-    async fn run(self, set: &mut ResultSet, tell: impl FnMut(Progress)) -> anyhow::Result<()> {
+impl BackendArgs {
+    async fn run(
+        self,
+        set: &mut ResultSet,
+        tell: impl FnMut(CampaignProgress),
+    ) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(hosts) = &self.hosts {
-            let testbed = Testbed::new(Hosts::load(hosts)?, self.ssh.ssh());
-            return runner::run(set, Place::Hosts(testbed), tell).await;
+            let hosts = RemoteHosts::new(Hosts::load(hosts)?, self.ssh.ssh());
+            return runner::run(set, Backend::Remote(hosts), tell).await;
         }
         let mut had = set.records.iter();
         let had = had.find_map(|record| record.outcome.energy_meter.as_ref());
@@ -203,34 +209,34 @@ impl OnHosts {
             bail!("the energy of these results is from {had}: go on with --meter {had}");
         }
         let energy = match self.meter {
-            Spec::Model(profile) => {
+            MeterSpec::Model(profile) => {
                 // A mistake in the profile's name is reported before anything begins.
-                Energy::Modelled(Profile::load(&profile).map(|_| profile)?)
+                EnergySource::Model(Profile::load(&profile).map(|_| profile)?)
             }
-            spec => Energy::Measured(Probe {
+            spec => EnergySource::Meter(ConfiguredMeter {
                 spec,
-                instrument: Instrument {
+                settings: MeterSettings {
                     volts: self.volts,
                     amps: self.amps,
-                    ..Instrument::default()
+                    ..MeterSettings::default()
                 },
             }),
         };
-        let keep = self.keep;
-        runner::run(set, Place::Here { energy, keep }, tell).await
+        let artifacts = self.keep;
+        runner::run(set, Backend::Local { energy, artifacts }, tell).await
     }
 }
 
 fn status(set: &ResultSet) -> anyhow::Result<()> {
     let mut text = String::new();
     for campaign in &set.campaigns {
-        let tally = Tally::of(campaign, &set.records);
+        let counts = RunCounts::of(campaign, &set.records);
         let records = set.records.iter();
         let mut failed = records
             .filter(|record| record.campaign == campaign.name)
             .filter_map(|record| record.outcome.error.as_ref());
         text.push_str(&format!(
-            "{:<16} {tally}{}\n",
+            "{:<16} {counts}{}\n",
             campaign.name,
             failed
                 .next_back()
@@ -240,7 +246,7 @@ fn status(set: &ResultSet) -> anyhow::Result<()> {
     report::print(&text)
 }
 
-fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
+fn show_plan(args: &CampaignArgs, hosts: Option<&Path>) -> anyhow::Result<()> {
     let hosts = hosts.map(Hosts::load).transpose()?;
     let files = args.files.iter();
     let campaigns = files.map(|file| Campaign::load(file, args.extent()));
@@ -252,14 +258,14 @@ fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
             text.push_str(&on_hosts(campaign, hosts));
         }
     }
-    let jobs = Lacking::of(&campaigns, &[]).jobs;
-    let serial = jobs.iter().map(Job::expected);
+    let runs = MissingRuns::of(&campaigns, &[]).runs;
+    let serial = runs.iter().map(QueuedRun::expected);
     text.push_str(&format!(
         "{} runs, {} of them for several figures; {} one after the other, here at best {} side by side\n",
-        jobs.len(),
-        jobs.iter().filter(|job| job.is_shared()).count(),
+        runs.len(),
+        runs.iter().filter(|run| run.is_shared()).count(),
         minutes(serial.sum()),
-        minutes(runner::at_best(&jobs)),
+        minutes(runner::best_case(&runs)),
     ));
     report::print(&text)
 }
@@ -283,7 +289,7 @@ fn plan_of(campaign: &Campaign) -> String {
 fn on_hosts(campaign: &Campaign, hosts: &Hosts) -> String {
     let mut ways: BTreeMap<String, usize> = BTreeMap::new();
     for one in &campaign.cells {
-        let way = match hosts.place(&one.cell) {
+        let way = match hosts.placement(&one.cell) {
             Ok(placement) => placement.to_string(),
             Err(error) => format!("not on these hosts: {error:#}"),
         };
@@ -306,12 +312,12 @@ fn minutes(time: Duration) -> String {
 }
 
 /// A bar in a terminal, a line now and then in a log.
-struct Shown {
+struct ProgressDisplay {
     bar: Option<ProgressBar>,
     last: Option<Instant>,
 }
 
-impl Shown {
+impl ProgressDisplay {
     /// The time between lines of a log.
     const PAUSE: Duration = Duration::from_secs(15);
 
@@ -326,7 +332,7 @@ impl Shown {
         Self { bar, last: None }
     }
 
-    fn show(&mut self, now: Progress) {
+    fn show(&mut self, now: CampaignProgress) {
         let text = format!(
             "{} running, {} repeated, {} left",
             now.running,

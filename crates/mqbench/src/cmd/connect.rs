@@ -9,10 +9,10 @@ use mq_transport::Address;
 use super::args::{ClientArgs, resumption};
 use crate::{
     report::{self, compare::kind_name},
-    units::time,
+    units::format_time,
     workload::{
         connect::{self, Dialler},
-        reconnect::Resumption,
+        resumption::Resumption,
     },
 };
 
@@ -99,9 +99,9 @@ fn line(kind: ConnectKind, times: &mq_measure::result::ConnectTimes) -> String {
         summary.as_ref().map_or_else(String::new, |s| {
             format!(
                 "  {name} p50 {} p95 {} max {}",
-                time(s.p50_ns),
-                time(s.p95_ns),
-                time(s.max_ns)
+                format_time(s.p50_ns),
+                format_time(s.p95_ns),
+                format_time(s.max_ns)
             )
         })
     };

@@ -8,8 +8,8 @@ use super::args::ClientArgs;
 use crate::{
     clock::nanoseconds,
     report,
-    units::duration,
-    workload::{Clock, e2e},
+    units::parse_duration,
+    workload::{RunClock, e2e},
 };
 
 /// Options of `e2e`.
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// Time between messages
-    #[arg(long, default_value = "10ms", value_parser = duration)]
+    #[arg(long, default_value = "10ms", value_parser = parse_duration)]
     interval: Duration,
     /// Seed of the payloads
     #[arg(long, default_value_t = 1)]
@@ -53,8 +53,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.size,
         args.seed,
     );
-    let pair = e2e::Pair::connect(&plan, &mqtt, &publisher, &subscriber).await?;
-    let outcome = pair.run(Clock::start(), |_| {}).await?;
+    let pair = e2e::ClientPair::connect(&plan, &mqtt, &publisher, &subscriber).await?;
+    let outcome = pair.run(RunClock::start(), |_| {}).await?;
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;
     }

@@ -4,17 +4,17 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-use super::args::duration;
+use super::args::parse_duration;
 use crate::{
     hosts::{
         Hosts, Ssh,
-        check::{ask, in_the_way, line},
+        check::{problems_of, report_of, summary},
         deploy::upgrade,
         report::serve,
         ssh::LEASE,
     },
-    input::Input,
     report,
+    stdin_lines::StdinLines,
 };
 
 /// Options of `hosts`.
@@ -38,7 +38,7 @@ pub(crate) struct SshArgs {
 }
 
 fn lease(text: &str) -> Result<Duration, String> {
-    let time = duration(text)?;
+    let time = parse_duration(text)?;
     let second = Duration::from_secs(1);
     if (second..=LEASE).contains(&time) {
         Ok(time)
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The role of this program on a host.
-pub(crate) async fn present(input: Option<Input>) -> anyhow::Result<()> {
+pub(crate) async fn present(input: Option<StdinLines>) -> anyhow::Result<()> {
     let input = input.context("it has no standard input")?;
     serve(input, report::print).await
 }
@@ -95,10 +95,10 @@ pub(crate) async fn present(input: Option<Input>) -> anyhow::Result<()> {
 async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     let mut in_its_way = 0;
     for host in hosts.machines() {
-        let problems = match ask(ssh, host).await {
+        let problems = match report_of(ssh, host).await {
             Ok(found) => {
-                report::print(&format!("{}: {}", host.name, line(&found)))?;
-                in_the_way(ssh, &found, host).await
+                report::print(&format!("{}: {}", host.name, summary(&found)))?;
+                problems_of(ssh, &found, host).await
             }
             Err(error) => {
                 in_its_way += 1;
@@ -106,7 +106,7 @@ async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
                 continue;
             }
         };
-        in_its_way += problems.iter().filter(|problem| problem.bars).count();
+        in_its_way += problems.iter().filter(|problem| problem.blocks).count();
         for problem in problems {
             report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
         }

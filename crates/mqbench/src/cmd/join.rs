@@ -9,7 +9,7 @@ use mq_measure::{
 };
 
 use super::args::topics;
-use crate::{report, units::time};
+use crate::{report, units::format_time};
 
 /// Options of `join`.
 #[derive(clap::Args, Clone, Debug)]
@@ -86,7 +86,7 @@ fn describe(joined: &Joined) -> String {
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
         text.push_str(&format!(
             "each of these is uncertain by {} at most, for the clocks\n",
-            time(uncertainty_ns)
+            format_time(uncertainty_ns)
         ));
     }
     text + &report::counts_line(&joined.counts) + &report::warnings(&joined.warnings)
@@ -107,9 +107,9 @@ fn compare(outcome: &Outcome, other: &Outcome) -> String {
     };
     let text = format!(
         "median one-way delay {} {than} than that of {}, uncertain by {}\n",
-        time(difference.median_ns.unsigned_abs()),
+        format_time(difference.median_ns.unsigned_abs()),
         other.run,
-        time(difference.uncertainty_ns)
+        format_time(difference.uncertainty_ns)
     );
     text + &report::warnings(difference.warning())
 }

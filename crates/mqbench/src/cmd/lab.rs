@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use mq_netem::Host;
 
 use super::args::LinkArgs;
-use crate::{report, this_program::exit_code};
+use crate::{report, this_program::shell_exit_code};
 
 /// The variable by which programs in the lab find its hosts: `role=path` for each, with commas.
 const HOSTS: &str = "MQBENCH_LAB";
@@ -97,7 +97,7 @@ fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
     let status = testbed.run(inner).context("cannot start the lab")?;
     testbed.finish_captures()?;
     eprint!("{}", testbed.describe());
-    Ok(exit_code(status))
+    Ok(shell_exit_code(status))
 }
 
 /// Becomes the program, on the host of `role`.
@@ -125,7 +125,7 @@ fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
 fn start(command: &[String]) -> anyhow::Result<ExitCode> {
     let (program, mut command) = runs(command)?;
     let status = command.status();
-    Ok(exit_code(
+    Ok(shell_exit_code(
         status.with_context(|| format!("cannot run {program}"))?,
     ))
 }

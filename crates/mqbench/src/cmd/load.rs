@@ -20,8 +20,8 @@ use crate::{
     clock::nanoseconds,
     mqtt::ClientIds,
     report,
-    units::{duration, time},
-    workload::load::{self, Outcome, Pace, Progress},
+    units::{format_time, parse_duration},
+    workload::load::{self, LoadProgress, LoadResult, Pace},
 };
 
 /// Options of `load`.
@@ -60,13 +60,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     in_flight: Option<NonZeroUsize>,
     /// How long to measure
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
     /// Time between the last publisher's begin and the measured time
-    #[arg(long, default_value = "500ms", value_parser = duration)]
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     warm_up: Duration,
     /// Time over which the publishers begin
-    #[arg(long, default_value = "0s", value_parser = duration)]
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
     ramp_up: Duration,
     /// Client identifiers: %r stands for the role, pub or sub, and %i for the number within it,
     /// from 0; %% is a percent sign
@@ -135,11 +135,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (mut meter, mut usage) = (None, None);
     let outcome = load::run(&plan, &mqtt, &route, |progress| {
         match (progress, args.broker_pid) {
-            (Progress::WarmingUp(second), _) if shows => show("warm-up", &second),
-            (Progress::Measured(second, passed), _) if shows => {
+            (LoadProgress::WarmingUp(second), _) if shows => show("warm-up", &second),
+            (LoadProgress::Measured(second, passed), _) if shows => {
                 show(&format!("{:.0} s", passed.as_secs_f64()), &second);
             }
-            (Progress::Steady, Some(pid)) => match &meter {
+            (LoadProgress::Steady, Some(pid)) => match &meter {
                 None => meter = Some(ProcessMeter::start(pid)?),
                 Some(meter) => usage = Some(meter.read()?),
             },
@@ -156,11 +156,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Nothing depends on whether somebody sees it.
-fn show(when: &str, second: &Outcome) {
+fn show(when: &str, second: &LoadResult) {
     let _ = writeln!(std::io::stderr(), "{when:>8}  {}", figures(second));
 }
 
-fn figures(outcome: &Outcome) -> String {
+fn figures(outcome: &LoadResult) -> String {
     let mut text = format!(
         "sent {:.0}/s  received {:.0}/s",
         outcome.per_second(outcome.sent),
@@ -173,7 +173,7 @@ fn figures(outcome: &Outcome) -> String {
             latency.p999_ns,
             latency.max_ns,
         ]
-        .map(time);
+        .map(format_time);
         text.push_str(&format!(
             "  latency p50 {p50} p99 {p99} p99.9 {p999} max {max}"
         ));
@@ -181,16 +181,16 @@ fn figures(outcome: &Outcome) -> String {
     text
 }
 
-fn per_message(outcome: &Outcome, usage: &Usage) -> u64 {
+fn per_message(outcome: &LoadResult, usage: &Usage) -> u64 {
     usage.cpu.total_ns / outcome.received.max(1)
 }
 
-fn text(broker: &Address, outcome: &Outcome, usage: Option<&Usage>) -> String {
+fn text(broker: &Address, outcome: &LoadResult, usage: Option<&Usage>) -> String {
     let mut text = format!("{broker}  {}", figures(outcome));
     if let Some(usage) = usage {
         text.push_str(&format!(
             "  broker: {} CPU a message received, {:.2} cores, {} kB peak memory",
-            time(per_message(outcome, usage)),
+            format_time(per_message(outcome, usage)),
             usage.cores(),
             usage.memory.peak_rss_bytes / 1024
         ));
@@ -225,7 +225,7 @@ impl<'a> Load<'a> {
         args: &'a Args,
         plan: &load::Plan,
         qos: QoS,
-        outcome: &Outcome,
+        outcome: &LoadResult,
         usage: Option<&Usage>,
     ) -> Self {
         Self {

@@ -16,17 +16,18 @@ use mq_measure::{
 use mq_transport::Address;
 use tokio::sync::mpsc::channel;
 
-use super::args::{ClientArgs, duration, resumption, topics};
+use super::args::{ClientArgs, parse_duration, resumption, topics};
 use crate::{
-    clock::{WallClock, host, nanoseconds, system_ns},
-    input::Input,
+    clock::{WallClock, host_name, nanoseconds, system_ns},
     payload::Payloads,
     report,
+    stdin_lines::StdinLines,
     workload::{
-        Clock,
+        RunClock,
         arrivals::Arrivals,
-        pace::wait_until,
-        reconnect::{self, Resumption},
+        reconnect,
+        resumption::Resumption,
+        send_thread::wait_until,
         stopwait::{self, Plan},
         topics,
     },
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// Time between messages
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     /// Without a schedule: each message when the number of the last one comes as a line of standard input,
     /// as `sub --tell` prints it
@@ -62,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = resumption(), value_name = "HOW", conflicts_with_all = ["interval", "wait"])]
     reconnect: Option<Resumption>,
     /// How long one message may take that is waited for
-    #[arg(long, default_value = "2min", value_parser = duration)]
+    #[arg(long, default_value = "2min", value_parser = parse_duration)]
     patience: Duration,
     /// Name of the run, written into the log
     #[arg(long, default_value = "run")]
@@ -82,8 +83,8 @@ impl Args {
 }
 
 /// Publishes. `input` is `Some` if the options [wait](Args::waits) for arrivals.
-pub(crate) async fn run(args: Args, input: Option<Input>) -> anyhow::Result<()> {
-    let meta = LogMeta::new(&args.run, &host());
+pub(crate) async fn run(args: Args, input: Option<StdinLines>) -> anyhow::Result<()> {
+    let meta = LogMeta::new(&args.run, &host_name());
     let log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
     let sent = match input {
         None => on_schedule(args, log).await?,
@@ -131,7 +132,7 @@ async fn on_schedule(args: Args, mut log: LogWriter<SendRecord>) -> anyhow::Resu
 async fn one_by_one(
     args: Args,
     mut log: LogWriter<SendRecord>,
-    input: Input,
+    input: StdinLines,
 ) -> anyhow::Result<u64> {
     let topic = TopicName::new(args.topic.as_str())
         .with_context(|| format!("--topic {} is not valid", args.topic))?;
@@ -142,13 +143,13 @@ async fn one_by_one(
         patience: args.patience,
     };
     let (tell, numbers) = channel(1);
-    input.each(move |line| {
+    input.for_each(move |line| {
         if let Ok(number) = line.text.parse() {
             // If the receiver is gone, the run is over.
             let _ = tell.blocking_send(number);
         }
     })?;
-    let (clock, arrivals) = (Clock::start(), Arrivals::Told(numbers));
+    let (clock, arrivals) = (RunClock::start(), Arrivals::Reported(numbers));
     let (mqtt, route) = args.client.get(&args.broker)?;
     let samples: Vec<Sample> = match args.reconnect {
         None => {

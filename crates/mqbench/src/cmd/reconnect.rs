@@ -9,11 +9,12 @@ use mq_transport::{Address, EarlyData};
 use super::args::{ClientArgs, resumption};
 use crate::{
     report,
-    units::{duration, time},
+    units::{format_time, parse_duration},
     workload::{
-        Clock,
+        RunClock,
         arrivals::Arrivals,
-        reconnect::{self, Attempt, Resumption},
+        reconnect::{self, Attempt},
+        resumption::Resumption,
         stopwait::Plan,
     },
 };
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "0-rtt", value_parser = resumption())]
     resumption: Resumption,
     /// How long one message may take
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     patience: Duration,
     #[command(flatten)]
     client: ClientArgs,
@@ -49,10 +50,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     // The subscriber stays connected, and has tickets of its own.
-    let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, &subscriber).await?;
+    let arrivals = Arrivals::subscribe(reconnect::TOPIC, &mqtt, &subscriber).await?;
     let attempts = reconnect::run(
         &plan,
-        Clock::start(),
+        RunClock::start(),
         args.resumption,
         &mqtt,
         (args.broker, args.client.transport.options()),
@@ -74,8 +75,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         "first connection: received after {}, sent after {} ({:?} handshake)\n\
          dial to received (Δ†): {}dial to sent (W20):    {}\
          early data accepted in {early} of {} connections\n",
-        time(first.delta_ns().unwrap_or_default()),
-        time(first.sent_ns()),
+        format_time(first.delta_ns().unwrap_or_default()),
+        format_time(first.sent_ns()),
         first.handshake,
         figure(Attempt::delta_ns),
         figure(|attempt| Some(attempt.sent_ns())),

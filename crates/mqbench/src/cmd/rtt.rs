@@ -8,7 +8,7 @@ use super::args::ClientArgs;
 use crate::{
     clock::nanoseconds,
     report,
-    units::duration,
+    units::parse_duration,
     workload::rtt::{self, Plan},
 };
 
@@ -25,10 +25,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// Time between jobs (DL: 50 and 100 ms)
-    #[arg(long, default_value = "50ms", value_parser = duration)]
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     interval: Duration,
     /// How long after the last job results are waited for
-    #[arg(long, default_value = "5s", value_parser = duration)]
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
     grace: Duration,
     /// Do the worker's part too, in this process
     #[arg(long)]

@@ -10,9 +10,9 @@ use super::args::ClientArgs;
 use crate::{
     clock::nanoseconds,
     report,
-    units::{duration, time},
+    units::{format_time, parse_duration},
     workload::{
-        Clock,
+        RunClock,
         arrivals::Arrivals,
         stopwait::{self, Plan},
     },
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     runs: u32,
     /// How long one message may take
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     patience: Duration,
     #[command(flatten)]
     client: ClientArgs,
@@ -49,12 +49,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     for run in 1..=args.runs {
-        let arrivals = Arrivals::here(stopwait::TOPIC, &mqtt, &route).await?;
-        let samples = stopwait::run(&plan, Clock::start(), &mqtt, &route, arrivals).await?;
+        let arrivals = Arrivals::subscribe(stopwait::TOPIC, &mqtt, &route).await?;
+        let samples = stopwait::run(&plan, RunClock::start(), &mqtt, &route, arrivals).await?;
         let Some(delta) = stopwait::delta(&samples) else {
             bail!("nothing to send: --count is 0");
         };
-        let mut text = format!("run {run}: Δ {}", time(nanoseconds(delta)));
+        let mut text = format!("run {run}: Δ {}", format_time(nanoseconds(delta)));
         if let Some(figures) = report::figures(&samples.latencies_sent_ns()) {
             text.push_str(&format!("  per message: {figures}"));
         }

@@ -5,9 +5,9 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
-use super::args::{ClientArgs, duration, topics};
+use super::args::{ClientArgs, parse_duration, topics};
 use crate::{
-    clock::{WallClock, host, nanoseconds, system_ns},
+    clock::{WallClock, host_name, nanoseconds, system_ns},
     payload::sequence,
     report,
     workload::topics::{self, Subscriptions},
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long)]
     count: Option<u64>,
     /// End when nothing has come for this long after the first message
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     idle: Duration,
     /// Name of the run, written into the log
     #[arg(long, default_value = "run")]
@@ -50,7 +50,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let clock = WallClock::from_env()?;
-    let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
+    let mut log =
+        LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host_name()))?;
     let (mqtt, route) = args.client.get(&args.broker)?;
     let client_id = format!("mqbench-sub-{}", std::process::id());
     let client = mqtt.connect(&route, &client_id).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mq_transport::Address;
 
 use super::args::ClientArgs;
-use crate::{report, units::duration, workload::rtt};
+use crate::{report, units::parse_duration, workload::rtt};
 
 /// Options of `worker`.
 #[derive(clap::Args, Clone, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     #[arg(value_name = "URL")]
     broker: Address,
     /// How long a job takes to compute
-    #[arg(long, default_value = "0ms", value_parser = duration)]
+    #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     compute: Duration,
     /// Print `ready` as a line of its own when jobs are answered from now on
     #[arg(long)]

@@ -2,9 +2,9 @@
 
 use anyhow::bail;
 
-use super::{Hosts, Machine, Presence, Ssh, report::Report, ssh::mqbench};
+use super::{HostSession, Hosts, Machine, Ssh, report::HostReport, ssh::mqbench};
 use crate::{
-    meter::{Probe, Spec},
+    meter::{ConfiguredMeter, MeterSpec},
     this_program::this_software,
 };
 
@@ -19,11 +19,11 @@ const LEAST_FREE: u64 = 100 << 20;
 ///
 /// # Errors
 /// The first problem that bars the campaign.
-pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
+pub(crate) async fn ensure_ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        let found = ask(ssh, host).await?;
-        for problem in in_the_way(ssh, &found, host).await {
-            if problem.bars {
+        let found = report_of(ssh, host).await?;
+        for problem in problems_of(ssh, &found, host).await {
+            if problem.blocks {
                 bail!("host {}: {}", host.name, problem.text);
             }
             eprintln!("mqbench: host {}: {}", host.name, problem.text);
@@ -36,32 +36,32 @@ pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The first that does not answer.
-pub(crate) async fn reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
+pub(crate) async fn ensure_reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        ask(ssh, host).await?;
-        if let Some(problem) = unanswered(host).await {
+        report_of(ssh, host).await?;
+        if let Some(problem) = unanswered_meter(host).await {
             bail!("host {}: {}", host.name, problem.text);
         }
     }
     Ok(())
 }
 
-pub(crate) async fn ask(ssh: &Ssh, host: &Machine) -> anyhow::Result<Report> {
-    let presence = Presence::of(ssh, host).await?;
-    let found = presence.report.clone();
-    presence.leave().await?;
+pub(crate) async fn report_of(ssh: &Ssh, host: &Machine) -> anyhow::Result<HostReport> {
+    let session = HostSession::open(ssh, host).await?;
+    let found = session.report.clone();
+    session.close().await?;
     Ok(found)
 }
 
 /// All problems of a host.
-pub(crate) async fn in_the_way(ssh: &Ssh, found: &Report, host: &Machine) -> Vec<Problem> {
+pub(crate) async fn problems_of(ssh: &Ssh, found: &HostReport, host: &Machine) -> Vec<Problem> {
     let mut problems = problems(found, host);
     problems.extend(cannot_shape(ssh, found, host).await);
-    problems.extend(unanswered(host).await);
+    problems.extend(unanswered_meter(host).await);
     problems
 }
 
-pub(crate) fn line(found: &Report) -> String {
+pub(crate) fn summary(found: &HostReport) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".to_owned());
     format!(
         "{}, {}, {} on {}, Linux {}, governor {}\n",
@@ -75,7 +75,7 @@ pub(crate) fn line(found: &Report) -> String {
 }
 
 /// The mqbench that the host has.
-fn build(found: &Report) -> String {
+fn build(found: &HostReport) -> String {
     let revision = found.revision.as_deref().unwrap_or("?");
     format!("mqbench {} ({revision})", found.version)
 }
@@ -84,21 +84,24 @@ fn build(found: &Report) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     pub(crate) text: String,
-    pub(crate) bars: bool,
+    pub(crate) blocks: bool,
 }
 
 impl Problem {
-    fn bars(text: String) -> Self {
-        Self { text, bars: true }
+    fn blocks(text: String) -> Self {
+        Self { text, blocks: true }
     }
 
     fn taints(text: String) -> Self {
-        Self { text, bars: false }
+        Self {
+            text,
+            blocks: false,
+        }
     }
 }
 
 /// The problem of a program that may not shape the interface, also not by sudo.
-async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Problem> {
+async fn cannot_shape(ssh: &Ssh, found: &HostReport, host: &Machine) -> Option<Problem> {
     if found.may_shape {
         return None;
     }
@@ -112,16 +115,16 @@ async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Probl
 }
 
 /// The problem of a multimeter that does not identify itself.
-async fn unanswered(host: &Machine) -> Option<Problem> {
-    let probe = host.probe()?;
-    let error = probe.answers().await.err()?;
-    Some(Problem::bars(format!(
+async fn unanswered_meter(host: &Machine) -> Option<Problem> {
+    let configured_meter = host.configured_meter()?;
+    let error = configured_meter.answers().await.err()?;
+    Some(Problem::blocks(format!(
         "its meter {}: {error:#}",
-        probe.spec
+        configured_meter.spec
     )))
 }
 
-fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
+fn problems(found: &HostReport, host: &Machine) -> Vec<Problem> {
     let interface = &host.interface;
     let mut problems = Vec::new();
     if found.version != VERSION {
@@ -129,7 +132,7 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
             "its mqbench is {}, this one {VERSION}: `mqbench hosts upgrade` puts this one there",
             found.version
         );
-        problems.push(Problem::bars(text));
+        problems.push(Problem::blocks(text));
     } else if let Some(revision) = &found.revision
         && let Some(own) = this_software("mqbench").revision
         && *revision != own
@@ -139,19 +142,19 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
              `mqbench hosts upgrade` puts this one there"
         )));
     }
-    if let Some(Probe { spec, .. }) = host.probe()
-        && matches!(spec, Spec::Rapl | Spec::Sensor(..))
+    if let Some(ConfiguredMeter { spec, .. }) = host.configured_meter()
+        && matches!(spec, MeterSpec::Rapl | MeterSpec::Sensor(..))
         && !found.meters.contains(&spec.to_string())
     {
         let text = format!("it has no meter {spec} that mqbench may read there");
-        problems.push(Problem::bars(text));
+        problems.push(Problem::blocks(text));
     }
     if !found.interfaces.iter().any(|one| one == interface) {
-        problems.push(Problem::bars(format!("it has no interface {interface}")));
+        problems.push(Problem::blocks(format!("it has no interface {interface}")));
     }
     if found.free_bytes.is_some_and(|free| free < LEAST_FREE) {
         let text = "it has less than 100 MB of free disk".to_owned();
-        problems.push(Problem::bars(text));
+        problems.push(Problem::blocks(text));
     }
     if let Some(governor) = &found.context.governor
         && governor != "performance"
@@ -179,8 +182,8 @@ mod tests {
     use super::*;
 
     /// The report of a host without problems.
-    fn fine() -> Report {
-        Report {
+    fn fine() -> HostReport {
+        HostReport {
             version: VERSION.to_owned(),
             revision: None,
             host: "pi".to_owned(),
@@ -204,7 +207,7 @@ mod tests {
         let mut says = serde_json::to_value(fine()).unwrap();
         says["news"] = "of a newer one".into();
         says["context"]["news"] = "of a newer one".into();
-        let found: Report = serde_json::from_value(says).unwrap();
+        let found: HostReport = serde_json::from_value(says).unwrap();
         assert_eq!(found, fine());
     }
 
@@ -221,7 +224,7 @@ mod tests {
         // A program built from an archive does not know its revision.
         let expected = this_software("mqbench").revision.is_some();
         assert_eq!(found.len(), usize::from(expected), "{found:?}");
-        assert!(found.iter().all(|problem| !problem.bars), "{found:?}");
+        assert!(found.iter().all(|problem| !problem.blocks), "{found:?}");
         let mut bad = fine.clone();
         bad.version = "0.0.1".to_owned();
         bad.context.governor = Some("ondemand".to_owned());
@@ -239,9 +242,9 @@ mod tests {
             ("emulated", false),
         ];
         assert_eq!(found.len(), expected.len(), "{found:?}");
-        for (problem, (part, bars)) in found.iter().zip(expected) {
+        for (problem, (part, blocks)) in found.iter().zip(expected) {
             assert!(
-                problem.text.contains(part) && problem.bars == bars,
+                problem.text.contains(part) && problem.blocks == blocks,
                 "{problem:?}"
             );
         }

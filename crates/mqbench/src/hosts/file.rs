@@ -17,9 +17,9 @@ use std::{collections::BTreeSet, net::IpAddr, path::Path};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::meter::Spec;
+use crate::meter::MeterSpec;
 #[cfg(target_os = "linux")]
-use crate::meter::{Instrument, Probe};
+use crate::meter::{ConfiguredMeter, MeterSettings};
 
 /// The machines of a testbed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,17 +34,17 @@ pub(crate) struct Hosts {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) name: String,
-    roles: BTreeSet<Role>,
+    roles: BTreeSet<HostRole>,
     /// The machine's name for OpenSSH: `user@host`, `ssh://user@host:port`, or a name of its configuration.
     pub(crate) ssh: String,
-    /// Where mqbench is on it.
+    /// The path of mqbench on the machine.
     program: Option<String>,
     /// Where the other machines reach it.
     pub(crate) address: IpAddr,
     /// The interface that has this address.
     pub(crate) interface: String,
     /// The machine's meter, if it has one.
-    meter: Option<Spec>,
+    meter: Option<MeterSpec>,
     /// The supply's voltage, for a multimeter.
     volts: Option<f64>,
     /// The current that has to fit into a multimeter's range.
@@ -69,19 +69,19 @@ impl Machine {
         }
     }
 
-    /// Where mqbench is on it.
+    /// The path of mqbench on the machine.
     pub(crate) fn program(&self) -> &str {
         self.program.as_deref().unwrap_or("mqbench")
     }
 
     /// The machine's meter, if it has one.
-    pub(crate) fn probe(&self) -> Option<Probe> {
-        Some(Probe {
+    pub(crate) fn configured_meter(&self) -> Option<ConfiguredMeter> {
+        Some(ConfiguredMeter {
             spec: self.meter.clone()?,
-            instrument: Instrument {
+            settings: MeterSettings {
                 volts: self.volts,
                 amps: self.amps,
-                ..Instrument::default()
+                ..MeterSettings::default()
             },
         })
     }
@@ -90,7 +90,7 @@ impl Machine {
 /// The role of a host in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Role {
+pub(crate) enum HostRole {
     Broker,
     Publisher,
     Subscriber,
@@ -110,7 +110,7 @@ impl Hosts {
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let hosts: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            let line = line(text, at);
+            let line = line_number(text, at);
             anyhow::anyhow!("line {line}: {}", error.message().replace('\n', " "))
         })?;
         let mut names = BTreeSet::new();
@@ -129,10 +129,10 @@ impl Hosts {
                 bail!("{} has another host's address {}", host.name, host.address);
             }
         }
-        for role in [Role::Broker, Role::Publisher, Role::Subscriber] {
+        for role in [HostRole::Broker, HostRole::Publisher, HostRole::Subscriber] {
             hosts.doing(role)?;
         }
-        let publisher = hosts.doing(Role::Publisher)?;
+        let publisher = hosts.doing(HostRole::Publisher)?;
         let other = |host: &&Machine| host.meter.is_some() && *host != publisher;
         if let Some(host) = hosts.hosts.iter().find(other) {
             bail!(
@@ -151,7 +151,7 @@ impl Hosts {
     }
 
     /// The host with this role; each role has one host.
-    pub(crate) fn doing(&self, role: Role) -> anyhow::Result<&Machine> {
+    pub(crate) fn doing(&self, role: HostRole) -> anyhow::Result<&Machine> {
         let mut doing = self.hosts.iter().filter(|host| host.roles.contains(&role));
         let role = format!("{role:?}").to_lowercase();
         let host = doing.next();
@@ -167,8 +167,8 @@ impl Hosts {
     }
 }
 
-/// The line, counted from 1, that has the byte at `at`.
-pub(crate) fn line(text: &str, at: usize) -> usize {
+/// Returns the number of the line, from 1, that has the byte at `at`.
+pub(crate) fn line_number(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 

@@ -20,9 +20,9 @@ pub(crate) mod ssh;
 
 #[cfg(test)]
 pub(crate) use file::tests;
-pub(crate) use file::{Hosts, Machine, Role};
+pub(crate) use file::{HostRole, Hosts, Machine};
 #[cfg(target_os = "linux")]
 pub(crate) use {
-    report::Presence,
-    ssh::{Remote, Ssh},
+    report::HostSession,
+    ssh::{RemoteRole, Ssh},
 };

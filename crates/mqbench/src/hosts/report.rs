@@ -17,13 +17,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     Machine,
-    ssh::{Remote, Ssh},
+    ssh::{RemoteRole, Ssh},
 };
 use crate::{
-    clock::{WallClock, chrony::error_bound_ns, host},
-    input::Input,
+    clock::{WallClock, chrony::error_bound_ns, host_name},
     meter,
-    this_program::{mask, this_software},
+    stdin_lines::StdinLines,
+    this_program::{status_mask, this_software},
 };
 
 /// The question for the time.
@@ -32,7 +32,7 @@ const CLOCK: &str = "clock";
 /// A host's report on itself. Unknown fields are ignored: a host with a newer program may have more of them, and
 /// its version is to be reported as the problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct HostReport {
     /// The version of the host's program.
     pub(crate) version: String,
     /// The git revision of the program.
@@ -43,11 +43,11 @@ pub(crate) struct Report {
     pub(crate) machine: String,
     #[serde(deserialize_with = "what_is_known")]
     pub(crate) context: HostContext,
-    /// How far the machine's clock is from UTC at most, if chrony knows.
+    /// Bound of the machine's clock error against UTC, if chrony knows it.
     pub(crate) clock_bound_ns: Option<u64>,
     /// Network interfaces.
     pub(crate) interfaces: Vec<String>,
-    /// Whether the program may shape interfaces without sudo.
+    /// `true` if the program may shape interfaces without sudo.
     pub(crate) may_shape: bool,
     /// The folder for the files of a run.
     pub(crate) folder: PathBuf,
@@ -69,22 +69,25 @@ fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::E
 
 /// A host's answer to [`CLOCK`], in nanoseconds since the Unix epoch.
 #[derive(Debug, Serialize, Deserialize)]
-struct Time {
-    /// When the question came.
+struct ClockAnswer {
+    /// Arrival of the question.
     received_ns: u64,
-    /// When the answer left.
+    /// Departure of the answer.
     sent_ns: u64,
 }
 
 /// Prints this host's report, then the time for each question, until the input ends. Lines go to `say`.
-pub(crate) async fn serve(input: Input, say: fn(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    input: StdinLines,
+    say: fn(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let folder = tempfile::Builder::new().prefix("mqbench-").tempdir();
     let folder = folder.context("cannot make a temporary directory")?;
     say(&json(&report(folder.path()).await)?)?;
     let clock = WallClock::from_env()?;
-    input.hold(move |line| {
-        let time = Time {
+    input.terminate_at_end(move |line| {
+        let time = ClockAnswer {
             received_ns: line.read_ns,
             sent_ns: clock.now_ns(),
         };
@@ -104,11 +107,11 @@ fn json(said: &impl Serialize) -> anyhow::Result<String> {
     Ok(text + "\n")
 }
 
-async fn report(folder: &Path) -> Report {
-    Report {
+async fn report(folder: &Path) -> HostReport {
+    HostReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: this_software("mqbench").revision,
-        host: host(),
+        host: host_name(),
         machine: std::env::consts::ARCH.to_owned(),
         context: HostContext::read(),
         clock_bound_ns: error_bound_ns().await,
@@ -146,23 +149,23 @@ fn free_bytes(path: &Path) -> Option<u64> {
     u64::try_from(free).ok()
 }
 
-/// Whether this process has `CAP_NET_ADMIN`, as root does, or a file after setcap(8).
+/// Returns true if this process has `CAP_NET_ADMIN`, as root does, or a file after setcap(8).
 fn may_shape() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    mask(&status, "CapEff:") >> CAP_NET_ADMIN & 1 == 1
+    status_mask(&status, "CapEff:") >> CAP_NET_ADMIN & 1 == 1
 }
 
 /// The controller's side: a host that takes part in a run.
 #[derive(Debug)]
-pub(crate) struct Presence {
-    remote: Remote,
-    pub(crate) report: Report,
+pub(crate) struct HostSession {
+    remote: RemoteRole,
+    pub(crate) report: HostReport,
 }
 
-impl Presence {
+impl HostSession {
     /// Starts the role on a host, and reads its report.
-    pub(crate) async fn of(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
+    pub(crate) async fn open(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
         let mut remote = ssh.start(host, &["host".to_owned()], false)?;
         let line = remote.first_line().await?;
         let report = serde_json::from_str(&line);
@@ -178,11 +181,11 @@ impl Presence {
     /// Reads the host's clock between two readings of this machine's clock.
     pub(crate) async fn clock(&mut self, own: &WallClock) -> anyhow::Result<Exchange> {
         let t1_ns = own.now_ns();
-        self.remote.tell(CLOCK.to_owned()).await?;
-        let line = self.remote.line().await?;
+        self.remote.send_line(CLOCK.to_owned()).await?;
+        let line = self.remote.next_line().await?;
         let line = line.context("it has ended")?;
         let t4_ns = own.now_ns();
-        let time: Time = serde_json::from_str(&line).context("a host's time is none")?;
+        let time: ClockAnswer = serde_json::from_str(&line).context("a host's time is none")?;
         Ok(Exchange {
             t1_ns,
             t2_ns: time.received_ns,
@@ -192,7 +195,7 @@ impl Presence {
     }
 
     /// Ends the role; returns when it has removed the files of the run.
-    pub(crate) async fn leave(self) -> anyhow::Result<()> {
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
         self.remote.stop().await.map(drop)
     }
 }

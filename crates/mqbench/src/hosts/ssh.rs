@@ -21,27 +21,27 @@ use tokio::{
 };
 
 use super::Machine;
-use crate::broker_under_test::announced;
+use crate::broker_under_test::read_announcement;
 
-/// How long a role goes on without a line from its controller.
+/// Time that a role goes on without a line from its controller.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// The interval of the lines that keep a role alive: several fit into the shortest lease.
-const ALIVE: Duration = Duration::from_millis(300);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long a role may take until it is ready, its ssh connection included.
-const START: Duration = Duration::from_secs(30);
+/// Time within which a role has to be ready, its ssh connection included.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a role may take to end in order.
-const GRACE: Duration = Duration::from_secs(20);
+/// Time within which a role has to end in order.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How many bytes of a role's standard error are kept: its last lines matter.
-const SAID: usize = 2000;
+/// Bytes of a role's standard error that are kept: the last lines matter.
+const STDERR_TAIL: usize = 2000;
 
 /// OpenSSH's exit code if it has no connection, or has lost it.
 const NO_CONNECTION: i32 = 255;
 
-/// How other machines are reached.
+/// The way to other machines by OpenSSH.
 #[derive(Debug)]
 pub(crate) struct Ssh {
     /// A configuration in place of the user's own.
@@ -97,16 +97,16 @@ impl Ssh {
         host: &Machine,
         arguments: &[String],
         by_sudo: bool,
-    ) -> anyhow::Result<Remote> {
+    ) -> anyhow::Result<RemoteRole> {
         let lease = format!("--lease={}ms", self.lease.as_millis());
         let words = std::iter::once(&lease[..]).chain(arguments.iter().map(String::as_str));
         let script = format!("exec {}", mqbench(host, by_sudo, words));
         let shell = self.shell(host, &script)?;
-        let (mut feeding, mut said) = (JoinSet::new(), JoinSet::new());
+        let (mut feeding, mut stderr) = (JoinSet::new(), JoinSet::new());
         let (tell, told) = channel(8);
-        feeding.spawn(feed(shell.input, told));
-        said.spawn(last(shell.errors));
-        Ok(Remote {
+        feeding.spawn(write_lines(shell.input, told));
+        stderr.spawn(read_stderr_tail(shell.errors));
+        Ok(RemoteRole {
             name: match arguments {
                 [role, ..] if role != "host" => format!("host {}: its {role}", host.name),
                 _ => format!("host {}", host.name),
@@ -115,7 +115,7 @@ impl Ssh {
             tell: Some(tell),
             output: BufReader::new(shell.output).lines(),
             _feeding: feeding,
-            said,
+            stderr,
         })
     }
 
@@ -157,18 +157,18 @@ impl Ssh {
         let shell = self.shell(host, script)?;
         let (mut to, mut from, mut child) = (shell.input, shell.output, shell.child);
         let mut bytes = Vec::new();
-        let ((), read, said) = tokio::join!(
+        let ((), read, stderr) = tokio::join!(
             async move {
                 // If the script does not read all of it, its exit code tells why.
                 let _ = to.write_all(input).await;
             },
             from.read_to_end(&mut bytes),
-            last(shell.errors),
+            read_stderr_tail(shell.errors),
         );
         read.context("cannot hear the host")?;
         let status = child.wait().await.context("cannot wait for ssh")?;
         if !status.success() {
-            bail!("host {}: {}", host.name, why(status, &said));
+            bail!("host {}: {}", host.name, failure_reason(status, &stderr));
         }
         Ok(bytes)
     }
@@ -184,7 +184,7 @@ struct Shell {
 
 /// A running role on a host. A drop ends it.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteRole {
     /// The host and the role, for messages.
     name: String,
     child: Child,
@@ -193,13 +193,13 @@ pub(crate) struct Remote {
     output: Lines<BufReader<ChildStdout>>,
     _feeding: JoinSet<()>,
     /// The last lines of the role's standard error.
-    said: JoinSet<String>,
+    stderr: JoinSet<String>,
 }
 
-impl Remote {
+impl RemoteRole {
     /// Waits until the role announces that it is ready; returns the addresses that it listens at.
-    pub(crate) async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
-        let found = timeout(START, announced(&mut self.output)).await;
+    pub(crate) async fn wait_until_ready(&mut self) -> anyhow::Result<Vec<String>> {
+        let found = timeout(START_TIMEOUT, read_announcement(&mut self.output)).await;
         let found = found.context("it was not ready in time").flatten();
         match found {
             Ok(found) => Ok(found.iter().map(ToString::to_string).collect()),
@@ -209,8 +209,8 @@ impl Remote {
 
     /// The first line that the role prints, within a bounded time.
     pub(crate) async fn first_line(&mut self) -> anyhow::Result<String> {
-        let line = timeout(START, self.line()).await;
-        match line.unwrap_or_else(|_| bail!("no answer within {START:?}")) {
+        let line = timeout(START_TIMEOUT, self.next_line()).await;
+        match line.unwrap_or_else(|_| bail!("no answer within {START_TIMEOUT:?}")) {
             Ok(Some(line)) => Ok(line),
             Ok(None) => Err(self.failed(anyhow::anyhow!("it said nothing")).await),
             Err(error) => Err(self.failed(error).await),
@@ -218,19 +218,19 @@ impl Remote {
     }
 
     /// The next line that the role prints; `None` at the end. Cancel-safe.
-    pub(crate) async fn line(&mut self) -> anyhow::Result<Option<String>> {
+    pub(crate) async fn next_line(&mut self) -> anyhow::Result<Option<String>> {
         let line = self.output.next_line().await;
         line.with_context(|| format!("{}: it is not heard", self.name))
     }
 
     /// Writes a line to the role's standard input.
-    pub(crate) async fn tell(&self, line: String) -> anyhow::Result<()> {
+    pub(crate) async fn send_line(&self, line: String) -> anyhow::Result<()> {
         let tell = self.tell.as_ref().context("it is ending")?;
         let told = tell.send(line).await;
         told.map_err(|_| anyhow::anyhow!("{}: it is gone", self.name))
     }
 
-    /// Whether the role has ended. The error says why it failed.
+    /// Returns true if the role has ended. The error has the reason of a failure.
     pub(crate) async fn has_ended(&mut self) -> anyhow::Result<bool> {
         match self.child.try_wait().context("cannot look at ssh")? {
             None => Ok(false),
@@ -243,7 +243,7 @@ impl Remote {
     pub(crate) async fn stop(mut self) -> anyhow::Result<String> {
         self.tell = None;
         let mut printed = String::new();
-        let ended = timeout(GRACE, async {
+        let ended = timeout(END_TIMEOUT, async {
             while let Some(line) = self.output.next_line().await? {
                 printed.push_str(&line);
                 printed.push('\n');
@@ -254,8 +254,8 @@ impl Remote {
         let status = status.with_context(|| format!("{}: it does not end", self.name))?;
         let status = status.with_context(|| format!("{}: cannot wait for ssh", self.name))?;
         if !status.success() {
-            let why = why(status, &self.said().await);
-            bail!("{}: {why}", self.name);
+            let reason = failure_reason(status, &self.stderr_tail().await);
+            bail!("{}: {reason}", self.name);
         }
         Ok(printed)
     }
@@ -263,24 +263,24 @@ impl Remote {
     /// An error with the role's last words.
     async fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.tell = None;
-        match timeout(GRACE, self.child.wait()).await {
+        match timeout(END_TIMEOUT, self.child.wait()).await {
             Ok(Ok(status)) => {
-                let why = why(status, &self.said().await);
-                anyhow::anyhow!("{}: {why}", self.name)
+                let reason = failure_reason(status, &self.stderr_tail().await);
+                anyhow::anyhow!("{}: {reason}", self.name)
             }
             _ => error.context(self.name.clone()),
         }
     }
 
-    async fn said(&mut self) -> String {
-        let said = self.said.join_next().await;
-        said.and_then(Result::ok).unwrap_or_default()
+    async fn stderr_tail(&mut self) -> String {
+        let stderr = self.stderr.join_next().await;
+        stderr.and_then(Result::ok).unwrap_or_default()
     }
 }
 
 /// Writes lines, and an empty one now and then, until the sender is dropped.
-async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
-    let mut alive = interval(ALIVE);
+async fn write_lines(mut input: ChildStdin, mut lines: Receiver<String>) {
+    let mut alive = interval(KEEP_ALIVE_INTERVAL);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let mut line = tokio::select! {
@@ -299,21 +299,21 @@ async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
 }
 
 /// Collects the last lines of standard error.
-async fn last(mut errors: ChildStderr) -> String {
-    let mut said = Vec::new();
+async fn read_stderr_tail(mut errors: ChildStderr) -> String {
+    let mut stderr = Vec::new();
     let mut piece = [0; 512];
     while let Ok(read @ 1..) = errors.read(&mut piece).await {
-        said.extend_from_slice(&piece[..read]);
-        said.drain(..said.len().saturating_sub(SAID));
+        stderr.extend_from_slice(&piece[..read]);
+        stderr.drain(..stderr.len().saturating_sub(STDERR_TAIL));
     }
-    String::from_utf8_lossy(&said).trim().to_owned()
+    String::from_utf8_lossy(&stderr).trim().to_owned()
 }
 
-/// Why a command on a host failed.
-fn why(status: ExitStatus, said: &str) -> String {
+/// Returns the reason for which a command on a host failed.
+fn failure_reason(status: ExitStatus, stderr: &str) -> String {
     // This program's last line has the reason; for a wrong command line it is the first.
-    let wrong = said.lines().find_map(|line| line.strip_prefix("error: "));
-    let last = wrong.or(said.lines().last()).unwrap_or_default();
+    let wrong = stderr.lines().find_map(|line| line.strip_prefix("error: "));
+    let last = wrong.or(stderr.lines().last()).unwrap_or_default();
     let last = last.trim_start_matches("mqbench: ");
     match status.code() {
         Some(NO_CONNECTION) if last.contains("Host key verification failed") => {

@@ -1,10 +1,10 @@
-//! Meters: their names and settings (`spec`), and a meter that is read while a run lasts (`probe`).
+//! Meters: their names and settings (`spec`), and a meter that is read while a run lasts (`configured`).
 
-mod probe;
+mod configured;
 mod spec;
 
-pub(crate) use probe::{Journals, Probe, Running, Taken, basis};
-pub(crate) use spec::{Instrument, Spec, sys};
+pub(crate) use configured::{ConfiguredMeter, JournalFolder, MeterRecording, RunningMeter, basis};
+pub(crate) use spec::{MeterSettings, MeterSpec, sys};
 
 #[cfg(target_os = "linux")]
 use mq_energy::{

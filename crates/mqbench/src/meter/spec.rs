@@ -22,7 +22,7 @@ const SYS: &str = "MQBENCH_SYS";
 /// A meter by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) enum Spec {
+pub(crate) enum MeterSpec {
     /// The model, with a profile.
     Model(String),
     Rapl,
@@ -32,7 +32,7 @@ pub(crate) enum Spec {
     Csv(PathBuf),
 }
 
-impl FromStr for Spec {
+impl FromStr for MeterSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -58,7 +58,7 @@ impl FromStr for Spec {
     }
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for MeterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Model(profile) => write!(f, "model:{profile}"),
@@ -71,7 +71,7 @@ impl fmt::Display for Spec {
     }
 }
 
-impl TryFrom<String> for Spec {
+impl TryFrom<String> for MeterSpec {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -79,18 +79,18 @@ impl TryFrom<String> for Spec {
     }
 }
 
-impl From<Spec> for String {
-    fn from(spec: Spec) -> Self {
+impl From<MeterSpec> for String {
+    fn from(spec: MeterSpec) -> Self {
         spec.to_string()
     }
 }
 
-impl Spec {
+impl MeterSpec {
     /// All that `--meter` takes, for its help.
     pub(crate) const HELP: &str =
         "model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT]";
 
-    /// Whether the controller reads the meter, and not the machine that it measures.
+    /// Returns true if the controller reads the meter, and not the machine that it measures.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self, Self::Dmm(_) | Self::Csv(_))
@@ -102,22 +102,22 @@ pub(crate) fn sys() -> PathBuf {
     std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
 }
 
-/// How instruments are set.
+/// Settings of instruments.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Instrument {
+pub(crate) struct MeterSettings {
     /// The time between two readings; `None` for the default.
     pub(crate) interval: Option<Duration>,
-    /// For how long of each interval a multimeter looks; `None` for half of it.
+    /// Time of each interval in which a multimeter measures; `None` for half of it.
     pub(crate) aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range; `None` for the largest.
     pub(crate) amps: Option<f64>,
     /// The supply's voltage, for a multimeter or a file that has the current alone.
     pub(crate) volts: Option<f64>,
-    /// Where a multimeter's readings are kept; `None` for a new file.
+    /// File of a multimeter's readings; `None` for a new one.
     pub(crate) journal: Option<PathBuf>,
 }
 
-impl Instrument {
+impl MeterSettings {
     /// The default of the current that has to fit into a multimeter's range: the largest range.
     pub(crate) const AMPS: f64 = 3.0;
 
@@ -128,21 +128,21 @@ impl Instrument {
     const ENOUGH: u32 = 100_000;
 
     /// The settings for a run that takes about `expected`, with a multimeter's readings kept in `journal`.
-    pub(crate) fn of_run(&self, spec: &Spec, expected: Duration, journal: PathBuf) -> Self {
+    pub(crate) fn for_run(&self, spec: &MeterSpec, expected: Duration, journal: PathBuf) -> Self {
         let interval = (expected / Self::ENOUGH).max(Duration::from_millis(1));
         Self {
-            interval: matches!(spec, Spec::Dmm(_)).then_some(interval),
+            interval: matches!(spec, MeterSpec::Dmm(_)).then_some(interval),
             journal: Some(journal),
             ..self.clone()
         }
     }
 
     /// Prints what the user should know of a started meter's readings.
-    pub(crate) fn tell(&self, spec: &Spec, meter: &dyn Meter) {
+    pub(crate) fn print_advice(&self, spec: &MeterSpec, meter: &dyn Meter) {
         if let Some(journal) = meter.journal() {
             eprintln!("readings are kept in {}", journal.display());
         }
-        if matches!(spec, Spec::Dmm(_)) && self.volts.is_none() {
+        if matches!(spec, MeterSpec::Dmm(_)) && self.volts.is_none() {
             eprintln!(
                 "the voltage is taken as {} V: measure it, and say --volts",
                 Self::SUPPLY_V
@@ -151,21 +151,25 @@ impl Instrument {
     }
 
     /// The meter `spec` with these settings; it may run for `longest`.
-    pub(crate) fn meter(&self, spec: &Spec, longest: Duration) -> anyhow::Result<Box<dyn Meter>> {
+    pub(crate) fn meter(
+        &self,
+        spec: &MeterSpec,
+        longest: Duration,
+    ) -> anyhow::Result<Box<dyn Meter>> {
         Ok(match spec {
-            Spec::Model(profile) => {
+            MeterSpec::Model(profile) => {
                 let profile = Profile::load(profile)?;
                 Box::new(ModelMeter::new(profile, model::ROOT.as_ref()))
             }
-            Spec::Rapl => Box::new(RaplMeter::new(&sys())?),
-            Spec::Sensor(class, name) => {
+            MeterSpec::Rapl => Box::new(RaplMeter::new(&sys())?),
+            MeterSpec::Sensor(class, name) => {
                 let sensor = Sensor::find(*class, &sys(), name.as_deref())?;
                 let interval = self.interval.unwrap_or(SensorMeter::INTERVAL);
                 anyhow::ensure!(!interval.is_zero(), "--interval 0: readings need some time");
                 Box::new(SensorMeter::new(sensor, interval))
             }
-            Spec::Dmm(address) => Box::new(Dmm::new(self.multimeter(address, longest)?)),
-            Spec::Csv(file) => Box::new(CsvMeter::new(file, self.volts)),
+            MeterSpec::Dmm(address) => Box::new(Dmm::new(self.multimeter(address, longest)?)),
+            MeterSpec::Csv(file) => Box::new(CsvMeter::new(file, self.volts)),
         })
     }
 
@@ -199,22 +203,25 @@ mod tests {
 
     #[test]
     fn a_meter_is_a_kind_and_its_name() {
-        let sensor = |class, name: &str| Spec::Sensor(class, Some(name.to_owned()));
+        let sensor = |class, name: &str| MeterSpec::Sensor(class, Some(name.to_owned()));
         for (text, right) in [
-            ("model", Spec::Model("pi-3b".to_owned())),
-            ("model:mine.toml", Spec::Model("mine.toml".to_owned())),
-            ("rapl", Spec::Rapl),
-            ("hwmon", Spec::Sensor(Class::Hwmon, None)),
+            ("model", MeterSpec::Model("pi-3b".to_owned())),
+            ("model:mine.toml", MeterSpec::Model("mine.toml".to_owned())),
+            ("rapl", MeterSpec::Rapl),
+            ("hwmon", MeterSpec::Sensor(Class::Hwmon, None)),
             ("hwmon:ina219", sensor(Class::Hwmon, "ina219")),
             ("iio:iio:device1", sensor(Class::Iio, "iio:device1")),
-            ("dmm:10.0.0.9:5025", Spec::Dmm("10.0.0.9:5025".to_owned())),
-            ("csv:a/b.csv", Spec::Csv("a/b.csv".into())),
+            (
+                "dmm:10.0.0.9:5025",
+                MeterSpec::Dmm("10.0.0.9:5025".to_owned()),
+            ),
+            ("csv:a/b.csv", MeterSpec::Csv("a/b.csv".into())),
         ] {
-            assert_eq!(text.parse::<Spec>(), Ok(right.clone()), "{text}");
-            assert_eq!(right.to_string().parse::<Spec>(), Ok(right), "{text}");
+            assert_eq!(text.parse::<MeterSpec>(), Ok(right.clone()), "{text}");
+            assert_eq!(right.to_string().parse::<MeterSpec>(), Ok(right), "{text}");
         }
         for wrong in ["", "dmm", "csv", "rapl:0", "model:", "watt"] {
-            let error = wrong.parse::<Spec>().unwrap_err();
+            let error = wrong.parse::<MeterSpec>().unwrap_err();
             assert_eq!(error.lines().count(), 1, "{error}");
         }
     }

@@ -3,13 +3,14 @@
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, presets};
 use mq_measure::{
     LatencyRecorder, Summary,
+    convert::float,
     result::{Comparison, ConnectKind, ConnectTimes, RunResult, TransportResult},
     stats::Interval,
     topics::TopicFigures,
 };
 
 use super::histogram;
-use crate::units::{bytes, time, time_f64};
+use crate::units::{format_bytes, format_time, format_time_f64};
 
 /// The tables, a picture of the delays (in the order of the transports), and what came out.
 pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
@@ -47,14 +48,14 @@ type SummaryRow = (&'static str, fn(&Summary) -> String);
 type CountRow = (&'static str, fn(&TransportResult) -> String);
 
 const LATENCY_ROWS: [SummaryRow; 8] = [
-    ("mean", |s| time_f64(s.mean_ns)),
+    ("mean", |s| format_time_f64(s.mean_ns)),
     ("RSD", |s| format!("{:.2}", s.rsd)),
-    ("min", |s| time(s.min_ns)),
-    ("p50", |s| time(s.p50_ns)),
-    ("p95", |s| time(s.p95_ns)),
-    ("p99", |s| time(s.p99_ns)),
-    ("p99.9", |s| time(s.p999_ns)),
-    ("max", |s| time(s.max_ns)),
+    ("min", |s| format_time(s.min_ns)),
+    ("p50", |s| format_time(s.p50_ns)),
+    ("p95", |s| format_time(s.p95_ns)),
+    ("p99", |s| format_time(s.p99_ns)),
+    ("p99.9", |s| format_time(s.p999_ns)),
+    ("max", |s| format_time(s.max_ns)),
 ];
 
 type TopicRow = (&'static str, fn(&TopicFigures) -> Option<String>);
@@ -62,16 +63,16 @@ type TopicRow = (&'static str, fn(&TopicFigures) -> Option<String>);
 /// Rows of a comparison over several topics.
 const TOPIC_ROWS: [TopicRow; 6] = [
     ("spread between topics", |f| {
-        f.inter_topic_spread_ns.map(time_f64)
+        f.inter_topic_spread_ns.map(format_time_f64)
     }),
     ("spikes that hit all topics", |f| {
         f.spike_isolation_ratio.map(share)
     }),
     ("above the link, mean topic", |f| {
-        f.above_link_mean_ns.map(time_f64)
+        f.above_link_mean_ns.map(format_time_f64)
     }),
     ("above the link, worst topic", |f| {
-        f.above_link_worst_ns.map(time_f64)
+        f.above_link_worst_ns.map(format_time_f64)
     }),
     ("over 5 ms late", |f| f.late_share.map(share)),
     ("late behind another topic", |f| {
@@ -104,7 +105,7 @@ fn latency(result: &RunResult) -> Table {
         ("bytes on the wire / message", |t| {
             t.wire.map_or_else(dash, |wire| {
                 let all = wire.bytes_sent + wire.bytes_received;
-                bytes(all / t.counts.sent.max(1))
+                format_bytes(all / t.counts.sent.max(1))
             })
         }),
         ("packets / message", |t| {
@@ -147,13 +148,12 @@ fn cpu(transport: &TransportResult, role: &str) -> String {
         .find(|process| process.role == role)
         .map_or_else(dash, |process| {
             let sent = transport.counts.sent + transport.neighbours_sent.unwrap_or(0);
-            time(process.cpu_ns / sent.max(1))
+            format_time(process.cpu_ns / sent.max(1))
         })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn ratio(count: u64, of: u64) -> String {
-    format!("{:.2}", count as f64 / of.max(1) as f64)
+    format!("{:.2}", float(count) / float(of.max(1)))
 }
 
 fn connections(result: &RunResult) -> Table {
@@ -177,7 +177,9 @@ fn connections(result: &RunResult) -> Table {
 
 fn connection_cells(times: &ConnectTimes) -> impl Iterator<Item = String> {
     let of = |summary: &Option<Summary>, value: fn(&Summary) -> u64| {
-        summary.as_ref().map_or_else(dash, |s| time(value(s)))
+        summary
+            .as_ref()
+            .map_or_else(dash, |s| format_time(value(s)))
     };
     [
         times.count.to_string(),

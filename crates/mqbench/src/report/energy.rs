@@ -2,13 +2,13 @@
 
 use mq_energy::{Basis, Energy, Note, fit::Fit};
 
-use crate::units::{energy, power, time};
+use crate::units::{format_energy, format_power, format_time};
 
 /// How many gaps are shown one by one.
 const GAPS_SHOWN: usize = 5;
 
 /// A measured energy, with its meter.
-pub(crate) struct Measured<'a> {
+pub(crate) struct MeasuredEnergy<'a> {
     pub(crate) meter: &'a str,
     pub(crate) basis: Basis,
     pub(crate) scope: &'a str,
@@ -23,44 +23,46 @@ pub(crate) struct Measured<'a> {
 }
 
 /// The energy in a few lines, with its remarks.
-pub(crate) fn measured(of: &Measured<'_>) -> String {
+pub(crate) fn measured(of: &MeasuredEnergy<'_>) -> String {
     let found = of.energy;
     let mut text = format!(
         "{} ({}): {}\nenergy     {} in {}\n",
         of.meter,
         of.basis,
         of.scope,
-        energy(found.energy_uj),
-        time(found.covered_ns)
+        format_energy(found.energy_uj),
+        format_time(found.covered_ns)
     );
-    let mean = found.mean_power_uw().map_or_else(|| "-".to_owned(), power);
+    let mean = found
+        .mean_power_uw()
+        .map_or_else(|| "-".to_owned(), format_power);
     text.push_str(&format!("mean power {mean}\n"));
     if let Some(messages) = of.messages {
         let each = found.per_message_uj(messages);
-        let each = each.map_or_else(|| "not known".to_owned(), energy);
+        let each = each.map_or_else(|| "not known".to_owned(), format_energy);
         text.push_str(&format!("a message  {each}, of {messages}\n"));
     }
     if let Some(uncertainty_ns) = of.uncertainty_ns.filter(|ns| *ns > 0) {
-        text.push_str(&format!("times      to {}\n", time(uncertainty_ns)));
+        text.push_str(&format!("times      to {}\n", format_time(uncertainty_ns)));
     }
     text + &gaps(of) + &super::warnings(of.notes)
 }
 
-fn gaps(of: &Measured<'_>) -> String {
+fn gaps(of: &MeasuredEnergy<'_>) -> String {
     let (gaps, missing) = (&of.energy.gaps, of.energy.window_ns - of.energy.covered_ns);
     if gaps.is_empty() {
         return String::new();
     }
     let shown = gaps.iter().take(GAPS_SHOWN).map(|gap| {
-        let after = time(gap.from_ns.saturating_sub(of.begins_ns));
-        format!("{} after {after}", time(gap.duration_ns()))
+        let after = format_time(gap.from_ns.saturating_sub(of.begins_ns));
+        format!("{} after {after}", format_time(gap.duration_ns()))
     });
     let shown: Vec<_> = shown.collect();
     let more = if gaps.len() > GAPS_SHOWN { ", ..." } else { "" };
     format!(
         "! gaps: {} of {} were not measured and are in no figure: {}{more}\n",
-        time(missing),
-        time(of.energy.window_ns),
+        format_time(missing),
+        format_time(of.energy.window_ns),
         shown.join(", ")
     )
 }
@@ -76,8 +78,8 @@ pub(crate) fn fit(fit: &Fit) -> String {
     text.push_str(&match fit.residual_uw {
         Some(residual_uw) => format!(
             "\n# residual {} (standard error), at most {}\n#\n",
-            power(residual_uw),
-            power(fit.worst_uw)
+            format_power(residual_uw),
+            format_power(fit.worst_uw)
         ),
         None => "\n# as many terms as runs: how well they fit cannot be said\n#\n".to_owned(),
     });
@@ -115,7 +117,7 @@ mod tests {
             covered_ns: 8_000_000_000,
             gaps: vec![gap(103, 104), gap(106, 107)],
         };
-        let text = measured(&Measured {
+        let text = measured(&MeasuredEnergy {
             meter: "iio:iio:device0",
             basis: Basis::Measured,
             scope: "what flows through the sensor",
@@ -145,7 +147,7 @@ times      to 500 µs
             covered_ns: 10_000_000_000,
             gaps: Vec::new(),
         };
-        let text = measured(&Measured {
+        let text = measured(&MeasuredEnergy {
             meter: "model:pi-3b",
             basis: Basis::Modelled,
             scope: "Raspberry Pi 3 Model B",

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use mq_measure::{LatencyRecorder, buckets};
 
-use crate::units::time;
+use crate::units::format_time;
 
 const BARS: usize = 40;
 
@@ -22,8 +22,8 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
     }
     for bucket in buckets {
         let bar = bar(bucket.count, most, BARS);
-        let from = time(bucket.from_ns);
-        let to = time(bucket.to_ns);
+        let from = format_time(bucket.from_ns);
+        let to = format_time(bucket.to_ns);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -55,7 +55,11 @@ pub(crate) fn side_by_side(recorders: &[(&str, &LatencyRecorder)]) -> String {
     }
     text = format!("{}\n", text.trim_end());
     for (row, bucket) in first.iter().enumerate() {
-        let mut line = format!("  {:>8} – {:>8} ", time(bucket.from_ns), time(bucket.to_ns));
+        let mut line = format!(
+            "  {:>8} – {:>8} ",
+            format_time(bucket.from_ns),
+            format_time(bucket.to_ns)
+        );
         for column in &all {
             let bar = bar(column[row].count, most, bars);
             let _ = write!(line, "│{bar:<bars$}");

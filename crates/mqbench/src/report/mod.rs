@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use mq_measure::{Counts, LatencyRecorder, Samples, Summary};
 use serde::Serialize;
 
-use crate::units::{time, time_f64};
+use crate::units::{format_time, format_time_f64};
 
 /// The histogram of a run's latencies, and their usual figures.
 pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
@@ -26,12 +26,12 @@ pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
     let summary = Summary::from_samples(values_ns)?;
     Some(format!(
         "mean {}  RSD {:.2}  p50 {}  p95 {}  p99 {}  max {}\n",
-        time_f64(summary.mean_ns),
+        format_time_f64(summary.mean_ns),
         summary.rsd,
-        time(summary.p50_ns),
-        time(summary.p95_ns),
-        time(summary.p99_ns),
-        time(summary.max_ns)
+        format_time(summary.p50_ns),
+        format_time(summary.p95_ns),
+        format_time(summary.p99_ns),
+        format_time(summary.max_ns)
     ))
 }
 

@@ -1,9 +1,10 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
+mod host_row;
+mod named;
 mod network;
 mod radio;
 mod report;
-mod row;
 mod tcp;
 
 use std::{
@@ -18,18 +19,12 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
 use mq_transport::{Address, ConnectOptions};
 
-use crate::this_program::output_directory;
+use crate::this_program::create_output_directory;
+pub(crate) use host_row::CarriedFrames;
+use named::NamedProfile;
 pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
-pub(crate) use row::Carried;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
-
-/// A profile with the name that the user gave.
-#[derive(Debug)]
-pub(crate) struct Named<T> {
-    name: String,
-    profile: T,
-}
 
 /// Hosts and their links, as long as this value lives.
 #[derive(Debug)]
@@ -41,14 +36,14 @@ pub(crate) struct Testbed {
     neighbours: Vec<Station>,
     /// The hosts between the publisher and the broker's, each with its link to the next one; mostly none.
     edges: Vec<Station>,
-    /// Whether these pass packets on; else each has a broker.
+    /// `true` if these pass packets on; else each has a broker.
     passes_on: bool,
     /// `None` if the subscriber is on the publisher's host.
     subscriber: Option<Station>,
-    /// When the first link began to be emulated.
+    /// Time at which the first link began to be emulated.
     began: Instant,
     /// The channel that stations without a link share with the broker.
-    channel: Option<Named<Medium>>,
+    channel: Option<NamedProfile<Medium>>,
     captures: Vec<(PathBuf, Capture)>,
 }
 
@@ -58,25 +53,25 @@ struct Station {
     role: String,
     host: Host,
     /// `None` if the host is on the channel.
-    link: Option<Named<Link>>,
+    link: Option<NamedProfile<Link>>,
     addresses: Addresses,
     /// The link that the host can be handed over to, and its addresses there.
-    next: Option<(Named<Link>, Addresses)>,
+    next: Option<(NamedProfile<Link>, Addresses)>,
 }
 
-/// How one role reaches the broker.
+/// The way of a role to the broker.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct BrokerAccess {
     /// The namespace of its sockets.
     pub(crate) namespace: PathBuf,
     /// The broker's address on its link.
     pub(crate) broker: Ipv4Addr,
 }
 
-impl Access {
+impl BrokerAccess {
     /// The address and options by which a client of this role dials the broker, made from those of another
     /// network.
-    pub(crate) fn end(
+    pub(crate) fn dial_options(
         self,
         address: &Address,
         options: &ConnectOptions,
@@ -88,31 +83,12 @@ impl Access {
     }
 }
 
-impl<T> Named<T> {
-    fn load(
-        name: &str,
-        load: impl FnOnce(&str) -> Result<T, mq_netem::Error>,
-    ) -> Result<Self, mq_netem::Error> {
-        Ok(Self {
-            name: name.to_owned(),
-            profile: load(name)?,
-        })
-    }
-}
-
-fn perfect() -> Named<Link> {
-    Named {
-        name: "perfect".to_owned(),
-        profile: Link::default(),
-    }
-}
-
 impl Testbed {
     /// Builds a network, and captures what its hosts send and receive in `pcap`, one file a host. Call it
     /// before any thread is started.
     pub(crate) fn build(network: Network, pcap: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
         if let Some(folder) = pcap {
-            output_directory(folder)?;
+            create_output_directory(folder)?;
         }
         let mut testbed = Self::connect(network, seed)?;
         if let Some(folder) = pcap {
@@ -135,7 +111,7 @@ impl Testbed {
             } => {
                 passes_on = without_brokers;
                 let links = std::iter::once(*publisher).chain(uplinks).collect();
-                let mut row = Station::row(&mut lab, links, &broker, passes_on, seed)?;
+                let mut row = Station::in_row(&mut lab, links, &broker, passes_on, seed)?;
                 edges = row.split_off(1);
                 (row, None, Some(*subscriber))
             }
@@ -145,9 +121,9 @@ impl Testbed {
                 next,
             } => {
                 let mut publisher =
-                    Station::link(&mut lab, "publisher", &broker, *publisher, seed)?;
+                    Station::with_link(&mut lab, "publisher", &broker, *publisher, seed)?;
                 if let Some(next) = next {
-                    publisher.then(&mut lab, &broker, *next, seed.wrapping_add(2))?;
+                    publisher.add_next_link(&mut lab, &broker, *next, seed.wrapping_add(2))?;
                 }
                 (vec![publisher], None, subscriber)
             }
@@ -156,12 +132,14 @@ impl Testbed {
                 stations,
                 subscriber,
             } => {
-                let stations = Station::share(&mut lab, stations, &broker, &medium.profile, seed)?;
+                let stations =
+                    Station::on_channel(&mut lab, stations, &broker, &medium.profile, seed)?;
                 (stations, Some(medium), Some(subscriber))
             }
         };
-        let subscriber = subscriber
-            .map(|link| Station::link(&mut lab, "subscriber", &broker, link, seed.wrapping_add(1)));
+        let subscriber = subscriber.map(|link| {
+            Station::with_link(&mut lab, "subscriber", &broker, link, seed.wrapping_add(1))
+        });
         Ok(Self {
             lab,
             broker,
@@ -245,27 +223,27 @@ impl Testbed {
         networks.map(|station| station.addresses.far)
     }
 
-    /// How the publisher reaches its broker.
-    pub(crate) fn publisher(&self) -> Access {
+    /// Returns the publisher's way to its broker.
+    pub(crate) fn publisher(&self) -> BrokerAccess {
         let access = self.publisher.access();
         let last = self.edges.last().filter(|_| self.passes_on);
-        Access {
+        BrokerAccess {
             broker: last.map_or(access.broker, |last| last.addresses.far),
             ..access
         }
     }
 
-    /// How each other station on the channel reaches the broker.
-    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
+    /// Returns the way to the broker of each other station on the channel.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = BrokerAccess> {
         self.neighbours.iter().map(Station::access)
     }
 
-    /// How the subscriber reaches the broker.
-    pub(crate) fn subscriber(&self) -> Access {
+    /// Returns the subscriber's way to the broker.
+    pub(crate) fn subscriber(&self) -> BrokerAccess {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
     }
 
-    /// How many stations share the channel, if there is one.
+    /// Returns the number of stations that share the channel, if there is one.
     pub(crate) fn stations_on_channel(&self) -> Option<usize> {
         self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
@@ -292,11 +270,11 @@ impl Testbed {
 
 impl Station {
     /// A host with a link to the broker.
-    fn link(
+    fn with_link(
         lab: &mut Lab,
         role: &str,
         broker: &Host,
-        link: Named<Link>,
+        link: NamedProfile<Link>,
         seed: u64,
     ) -> Result<Self, mq_netem::Error> {
         let host = Host::new()?;
@@ -311,11 +289,11 @@ impl Station {
     }
 
     /// Makes a link that the host can be handed over to.
-    fn then(
+    fn add_next_link(
         &mut self,
         lab: &mut Lab,
         broker: &Host,
-        link: Named<Link>,
+        link: NamedProfile<Link>,
         seed: u64,
     ) -> Result<(), mq_netem::Error> {
         let addresses = lab.connect(&self.host, broker, &link.profile, seed)?;
@@ -324,7 +302,7 @@ impl Station {
     }
 
     /// The publisher and its neighbours, on one channel with the broker.
-    fn share(
+    fn on_channel(
         lab: &mut Lab,
         count: u8,
         broker: &Host,
@@ -345,8 +323,8 @@ impl Station {
         Ok(stations.collect())
     }
 
-    fn access(&self) -> Access {
-        Access {
+    fn access(&self) -> BrokerAccess {
+        BrokerAccess {
             namespace: self.host.path(),
             broker: self.addresses.far,
         }

@@ -5,31 +5,31 @@ use std::time::Duration;
 use mq_netem::{Changes, Direction, Error, Link, Loss, Medium, Probability};
 use serde::{Deserialize, Serialize};
 
-use super::{Named, perfect};
+use super::named::{NamedProfile, perfect};
 
 /// Which hosts are connected to the broker, and by what.
 pub(crate) enum Network {
     Links {
-        publisher: Box<Named<Link>>,
+        publisher: Box<NamedProfile<Link>>,
         /// `None` where the subscriber is on the publisher's host.
-        subscriber: Option<Named<Link>>,
+        subscriber: Option<NamedProfile<Link>>,
         /// The publisher's link after a hand-over.
-        next: Option<Box<Named<Link>>>,
+        next: Option<Box<NamedProfile<Link>>>,
     },
     /// A publisher behind one or more hosts in a row, of which the last one is the subscriber's broker's.
     Row {
         /// To the first of them.
-        publisher: Box<Named<Link>>,
+        publisher: Box<NamedProfile<Link>>,
         /// From each of them to the next one.
-        uplinks: Vec<Named<Link>>,
-        subscriber: Box<Named<Link>>,
+        uplinks: Vec<NamedProfile<Link>>,
+        subscriber: Box<NamedProfile<Link>>,
         /// Whether the hosts before the last one have no broker, and pass packets on.
         passes_on: bool,
     },
     Channel {
-        medium: Named<Medium>,
+        medium: NamedProfile<Medium>,
         stations: u8,
-        subscriber: Named<Link>,
+        subscriber: NamedProfile<Link>,
     },
 }
 
@@ -51,11 +51,11 @@ impl Network {
         })
     }
 
-    /// The same network, with a link that the publisher can be handed over to.
+    /// Adds a link that the publisher can be handed over to.
     ///
     /// # Errors
     /// If there is no such link.
-    pub(crate) fn then(mut self, name: &str) -> Result<Self, Error> {
+    pub(crate) fn with_next_link(mut self, name: &str) -> Result<Self, Error> {
         if let Self::Links { next, .. } = &mut self {
             *next = Some(Box::new(link(Some(name))?));
         }
@@ -97,15 +97,18 @@ impl Network {
         subscriber: Option<&str>,
     ) -> Result<Self, Error> {
         Ok(Self::Channel {
-            medium: Named::load(medium, Medium::load)?,
+            medium: NamedProfile::load(medium, Medium::load)?,
             stations,
             subscriber: link(subscriber)?,
         })
     }
 }
 
-fn link(name: Option<&str>) -> Result<Named<Link>, Error> {
-    name.map_or_else(|| Ok(perfect()), |name| Named::load(name, Link::load))
+fn link(name: Option<&str>) -> Result<NamedProfile<Link>, Error> {
+    name.map_or_else(
+        || Ok(perfect()),
+        |name| NamedProfile::load(name, Link::load),
+    )
 }
 
 /// Where the link is.
@@ -137,7 +140,7 @@ impl Outage {
         self.from + self.lasts
     }
 
-    fn apply(self, link: &mut Named<Link>) -> Result<(), Error> {
+    fn apply(self, link: &mut NamedProfile<Link>) -> Result<(), Error> {
         let wrong = |problem: String| Error::Profile {
             name: link.name.clone(),
             problem,

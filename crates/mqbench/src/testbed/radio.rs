@@ -7,14 +7,15 @@ use mq_netem::{Medium, MediumReport, StationCounts, Timing};
 use serde_json::{Value, json};
 
 use super::{
-    Named, Testbed,
+    Testbed,
+    named::NamedProfile,
     report::{emulated, late, missed, share, share_off, title},
 };
-use crate::{clock::nanoseconds, units::time};
+use crate::{clock::nanoseconds, units::format_time};
 
 /// The channel, and what became of its frames.
 pub(super) struct Channel<'a> {
-    medium: &'a Named<Medium>,
+    medium: &'a NamedProfile<Medium>,
     /// In the order of the report's stations.
     roles: Vec<&'a str>,
     report: MediumReport,
@@ -178,7 +179,7 @@ impl Channel<'_> {
         text.push_str(&format!(
             "  all: in use for {:.2} % of {}, {:.2} % of {} transmissions collided\n",
             100.0 * channel.air_time_share().unwrap_or_default(),
-            time(nanoseconds(channel.elapsed)),
+            format_time(nanoseconds(channel.elapsed)),
             100.0 * channel.collision_rate().unwrap_or_default(),
             channel.transmissions,
         ));
@@ -197,7 +198,7 @@ fn describe(counts: &StationCounts) -> String {
         counts.transmissions,
         counts.retries,
         counts.collisions,
-        time(nanoseconds(counts.air_time))
+        format_time(nanoseconds(counts.air_time))
     );
     if counts.overflowed > 0 {
         text.push_str(&format!("; {} dropped by the queue", counts.overflowed));
@@ -220,12 +221,12 @@ mod tests {
         warnings.map(ToString::to_string).collect()
     }
 
-    fn medium() -> Named<Medium> {
-        Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
+    fn medium() -> NamedProfile<Medium> {
+        NamedProfile::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
     }
 
     /// A channel that was in use for a quarter of its first second.
-    fn channel(medium: &Named<Medium>, delivered: u64, late: u64) -> Channel<'_> {
+    fn channel(medium: &NamedProfile<Medium>, delivered: u64, late: u64) -> Channel<'_> {
         let counts = StationCounts {
             transmissions: 1500,
             collisions: 500,

@@ -1,15 +1,15 @@
 //! The report of a testbed on its links: as configured, and as measured.
 
-use mq_measure::{Validity, Warning, validity};
+use mq_measure::{Validity, Warning, convert::float, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
-use super::{Named, Station, Testbed};
-use crate::{clock::nanoseconds, units::time};
+use super::{Station, Testbed, named::NamedProfile};
+use crate::{clock::nanoseconds, units::format_time};
 
 impl Testbed {
     /// Each link with its station and its counts.
-    fn links(&self) -> impl Iterator<Item = (&Station, &Named<Link>, LinkReport)> {
+    fn links(&self) -> impl Iterator<Item = (&Station, &NamedProfile<Link>, LinkReport)> {
         let linked = self.stations().flat_map(|station| {
             let next = station.next.as_ref().map(|(link, _)| link);
             let links = station.link.iter().chain(next);
@@ -140,7 +140,7 @@ impl Testbed {
 
     /// The link or channel by which the station reaches the broker.
     fn way(&self, station: &Station) -> String {
-        let link = station.link.as_ref().map(Named::<Link>::title);
+        let link = station.link.as_ref().map(NamedProfile::<Link>::title);
         let channel = || self.channel().map(|channel| channel.title());
         link.or_else(channel).unwrap_or_default()
     }
@@ -159,7 +159,7 @@ impl Testbed {
     }
 }
 
-impl Named<Link> {
+impl NamedProfile<Link> {
     fn title(&self) -> String {
         title(&self.name, &self.profile.description)
     }
@@ -194,7 +194,10 @@ fn describe(report: &DirectionReport) -> String {
 
 /// How late packets left the emulator, for people.
 pub(super) fn emulated(late: Lateness) -> String {
-    let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
+    let (median, p99) = (
+        format_time(nanoseconds(late.p50)),
+        format_time(nanoseconds(late.p99)),
+    );
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 
@@ -214,15 +217,13 @@ pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Op
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of packets")]
 pub(super) fn share(part: u64, all: u64) -> f64 {
-    part as f64 / all as f64
+    float(part) / float(all)
 }
 
 /// Warns if the emulator missed packets, which no profile asks for.
 pub(super) fn missed(of: &str, packets: u64) -> Option<Warning> {
-    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
-    let measured = packets as f64;
+    let measured = float(packets);
     (packets > 0).then(|| Warning::LinkOffProfile {
         quantity: format!("number of packets that the emulator missed {of}"),
         configured: 0.0,
@@ -235,8 +236,7 @@ pub(super) fn share_off(quantity: &str, configured: f64, part: u64, all: u64) ->
     if all == 0 {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
-    let likely = 2.58 * (configured * (1.0 - configured) / all as f64).sqrt();
+    let likely = 2.58 * (configured * (1.0 - configured) / float(all)).sqrt();
     let measured = share(part, all);
     if (measured - configured).abs() <= likely {
         return None;

@@ -13,7 +13,7 @@ const RTO_MIN: Duration = Duration::from_millis(200);
 /// The initial congestion window of Linux, in segments (RFC 6928).
 const INITIAL_WINDOW: u32 = 10;
 
-/// What is tuned of TCP; the default is nothing.
+/// Settings of TCP that are tuned; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TcpTuning {
     /// The shortest retransmission time-out; `None` for the kernel's 200 ms.
@@ -22,7 +22,7 @@ pub(crate) struct TcpTuning {
     pub(crate) thin: bool,
 }
 
-/// What of a host's TCP shapes a result.
+/// Settings of a host's TCP that shape a result.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a setting of its own"
@@ -47,7 +47,7 @@ pub(crate) struct TcpSettings {
 
 impl TcpSettings {
     /// The settings of this thread's network; `None` if the kernel does not tell.
-    pub(crate) fn here() -> Option<Self> {
+    pub(crate) fn of_this_network() -> Option<Self> {
         Some(Self {
             nodelay: true,
             rto_min_ns: number("tcp_rto_min_us").map_or(nanoseconds(RTO_MIN), |us| us * 1000),
@@ -101,6 +101,8 @@ impl Testbed {
 
     /// TCP's settings of the publisher's host.
     pub(crate) fn tcp_settings(&self) -> io::Result<Option<TcpSettings>> {
-        self.publisher.host.run(|| Ok(TcpSettings::here()))
+        self.publisher
+            .host
+            .run(|| Ok(TcpSettings::of_this_network()))
     }
 }

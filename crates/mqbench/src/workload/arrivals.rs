@@ -1,4 +1,4 @@
-//! How a publisher that waits for each message learns that it has reached the subscriber.
+//! Arrivals at the subscriber, for a publisher that waits for each of its messages.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use mq_client::{Client, Subscription};
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::sequence,
 };
 
@@ -15,31 +15,35 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Arrivals {
     /// A subscriber in this process.
-    Here {
+    Local {
         client: Client,
         messages: Subscription,
     },
     /// A subscriber elsewhere, which reports the numbers of its messages.
-    Told(Receiver<u64>),
+    Reported(Receiver<u64>),
 }
 
 impl Arrivals {
     /// Subscribes in this process, as the subscriber of the measured publisher.
-    pub(crate) async fn here(topic: &str, mqtt: &Mqtt, route: &Route) -> anyhow::Result<Self> {
-        Self::of("mqbench-sub", topic, mqtt, route).await
+    pub(crate) async fn subscribe(
+        topic: &str,
+        mqtt: &MqttOptions,
+        route: &Route,
+    ) -> anyhow::Result<Self> {
+        Self::subscribe_as("mqbench-sub", topic, mqtt, route).await
     }
 
     /// Subscribes in this process with this client identifier.
-    pub(super) async fn of(
+    pub(super) async fn subscribe_as(
         client_id: &str,
         topic: &str,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         route: &Route,
     ) -> anyhow::Result<Self> {
         let client = mqtt.connect(route, client_id).await;
         let client = client.context("the subscriber cannot connect")?;
         let messages = client.subscribe(topic, mqtt.qos).await?;
-        Ok(Self::Here { client, messages })
+        Ok(Self::Local { client, messages })
     }
 
     /// Waits for a message. Returns when it arrived, if the subscriber is in this process.
@@ -63,12 +67,12 @@ impl Arrivals {
 
     async fn next(&mut self) -> anyhow::Result<(Option<u64>, Option<Instant>)> {
         match self {
-            Self::Here { messages, .. } => {
+            Self::Local { messages, .. } => {
                 let incoming = messages.recv().await;
                 let incoming = incoming.context("the subscriber's connection was lost")?;
                 Ok((sequence(&incoming.payload), Some(incoming.received_at)))
             }
-            Self::Told(numbers) => {
+            Self::Reported(numbers) => {
                 let number = numbers.recv().await;
                 Ok((Some(number.context("nobody tells what arrives")?), None))
             }
@@ -76,8 +80,8 @@ impl Arrivals {
     }
 
     /// Ends the subscriber if it is in this process.
-    pub(super) async fn end(self) -> anyhow::Result<()> {
-        if let Self::Here { client, .. } = self {
+    pub(super) async fn disconnect(self) -> anyhow::Result<()> {
+        if let Self::Local { client, .. } = self {
             client.disconnect().await.context("cannot disconnect")?;
         }
         Ok(())

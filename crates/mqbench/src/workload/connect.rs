@@ -12,10 +12,10 @@ use mq_measure::{
 };
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind, LinkStats, Scheme};
 
-use super::reconnect::Resumption;
+use super::resumption::Resumption;
 use crate::{
     clock::nanoseconds,
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
 };
 
 /// One connection.
@@ -93,7 +93,7 @@ impl Dialler {
 
     /// Makes a connection and measures it. For resumed kinds the first call makes one more connection before,
     /// which gets the tickets and is not measured.
-    pub(crate) async fn dial(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
+    pub(crate) async fn dial(&mut self, mqtt: &MqttOptions) -> anyhow::Result<Connected> {
         if !self.primed {
             self.dial_once(mqtt).await?;
             self.primed = true;
@@ -101,7 +101,7 @@ impl Dialler {
         self.dial_once(mqtt).await
     }
 
-    async fn dial_once(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
+    async fn dial_once(&mut self, mqtt: &MqttOptions) -> anyhow::Result<Connected> {
         self.count += 1;
         let id = format!("mqbench-dial-{}-{}", self.route.address.scheme, self.count);
         let client = mqtt.connect(&self.route, &id).await;

@@ -20,13 +20,13 @@ use mq_measure::{
 };
 
 use super::{
-    Clock, add_wire,
-    pace::{Sending, wait_until},
+    RunClock, add_wire,
+    send_thread::{SendThread, wait_until},
     topics::{self, Subscriptions},
     wire_use,
 };
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::{Payloads, sequence},
 };
 
@@ -70,7 +70,7 @@ impl Plan {
     }
 
     /// When the clock of a run says that this message is due.
-    pub(crate) fn due(&self, clock: Clock, seq: u64) -> Instant {
+    pub(crate) fn due(&self, clock: RunClock, seq: u64) -> Instant {
         let before = self.interval * u32::try_from(seq).unwrap_or(u32::MAX);
         clock.instant(super::nanoseconds(LEAD + before))
     }
@@ -78,7 +78,7 @@ impl Plan {
 
 /// The outcome of a run.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct E2eResult {
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     pub(crate) lateness: Lateness,
@@ -95,7 +95,7 @@ pub(crate) struct Outcome {
 }
 
 /// A publisher and a subscriber that are connected.
-pub(crate) struct Pair<'a> {
+pub(crate) struct ClientPair<'a> {
     plan: &'a Plan,
     qos: QoS,
     topics: Vec<TopicName>,
@@ -105,10 +105,10 @@ pub(crate) struct Pair<'a> {
     subscriptions: Subscriptions,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ClientPair<'a> {
     pub(crate) async fn connect(
         plan: &'a Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         publisher: &Route,
         subscriber: &Route,
     ) -> anyhow::Result<Self> {
@@ -119,7 +119,7 @@ impl<'a> Pair<'a> {
     /// As [`connect`](Self::connect), with a publisher of the caller's making.
     pub(super) async fn connect_with(
         plan: &'a Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         sender: ClientBuilder,
         subscriber: &Route,
     ) -> anyhow::Result<Self> {
@@ -153,9 +153,9 @@ impl<'a> Pair<'a> {
     /// `progress` gets the number of messages sent.
     pub(crate) async fn run(
         mut self,
-        clock: Clock,
+        clock: RunClock,
         progress: impl Fn(u64) + Send + 'static,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<E2eResult> {
         let plan = self.plan;
         let tracker = Arc::new(Mutex::new(
             Tracker::new(plan.count).over_topics(plan.topics),
@@ -171,14 +171,14 @@ impl<'a> Pair<'a> {
             clock,
             tracker: Arc::clone(&tracker),
         };
-        let sending = Sending::start(move |stop| thread.run(stop, progress));
+        let sending = SendThread::start(move |stop| thread.run(stop, progress));
         let timed_out = self.receive(clock, &tracker).await;
         let (lateness, pacing_cpu_ns) = sending.finish().await?;
         self.receive_duplicates(clock, &tracker).await;
         let elapsed = self.began.elapsed();
         let wires = self.goodbye().await;
         let tracker = lock(&tracker);
-        Ok(Outcome {
+        Ok(E2eResult {
             samples: tracker.samples(),
             counts: tracker.counts(),
             lateness,
@@ -191,7 +191,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Receives until all messages have come; returns whether time ran out before.
-    async fn receive(&mut self, clock: Clock, tracker: &Mutex<Tracker>) -> bool {
+    async fn receive(&mut self, clock: RunClock, tracker: &Mutex<Tracker>) -> bool {
         let plan = self.plan;
         let bursts = plan.count.div_ceil(plan.burst.get().into());
         let schedule_end = LEAD + plan.interval * u32::try_from(bursts).unwrap_or(u32::MAX);
@@ -214,7 +214,7 @@ impl<'a> Pair<'a> {
     }
 
     /// A duplicate would follow its original closely.
-    async fn receive_duplicates(&mut self, clock: Clock, tracker: &Mutex<Tracker>) {
+    async fn receive_duplicates(&mut self, clock: RunClock, tracker: &Mutex<Tracker>) {
         let end = tokio::time::Instant::now() + Duration::from_millis(20);
         while let Ok(Some(incoming)) = tokio::time::timeout_at(end, self.subscriptions.next()).await
         {
@@ -242,7 +242,7 @@ struct Sender {
     payloads: Payloads,
     count: u64,
     early: bool,
-    clock: Clock,
+    clock: RunClock,
     tracker: Arc<Mutex<Tracker>>,
 }
 

@@ -8,12 +8,12 @@ use mq_measure::{Samples, Warning};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Clock,
-    e2e::{self, LEAD, Outcome, Pair},
+    RunClock,
+    e2e::{self, ClientPair, E2eResult, LEAD},
 };
 use crate::{
-    mqtt::{Mqtt, Route},
-    units::ms,
+    mqtt::{MqttOptions, Route},
+    units::ns_to_ms,
 };
 
 /// A message that arrives later than this after it was due is late.
@@ -43,26 +43,26 @@ pub(crate) struct Figures {
 /// connection is lost.
 pub(crate) async fn connect<'a>(
     plan: &'a e2e::Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     publisher: &Route,
     subscriber: &Route,
-) -> anyhow::Result<Pair<'a>> {
+) -> anyhow::Result<ClientPair<'a>> {
     let sender = mqtt.builder(publisher, "mqbench-pub")?;
     // A publisher that is not told of another network finds its link dead within two keep-alives.
     let sender = sender
         .reconnect(Reconnect::default())
         .ping_timeout(mqtt.keep_alive);
-    Pair::connect_with(plan, mqtt, sender, subscriber).await
+    ClientPair::connect_with(plan, mqtt, sender, subscriber).await
 }
 
 /// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due. Returns also the moment after
 /// the clock's start at which that was to be, and the one at which it was done.
 pub(crate) async fn run(
-    pair: Pair<'_>,
-    clock: Clock,
+    pair: ClientPair<'_>,
+    clock: RunClock,
     on_handover: OnHandover,
     hand_over: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<(Outcome, Moment)> {
+) -> anyhow::Result<(E2eResult, HandoverMoment)> {
     let intended_ns = middle_ns(pair.plan());
     let at = clock.instant(intended_ns);
     let publisher = pair.publisher();
@@ -74,7 +74,7 @@ pub(crate) async fn run(
         if on_handover == OnHandover::Reconnect {
             publisher.reconnect().context("cannot connect again")?;
         }
-        Ok(Moment {
+        Ok(HandoverMoment {
             intended_ns,
             done_ns,
         })
@@ -84,19 +84,19 @@ pub(crate) async fn run(
 
 /// When a hand-over was to be, and when it was done, since the clock's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct HandoverMoment {
     intended_ns: u64,
     done_ns: u64,
 }
 
-impl Moment {
+impl HandoverMoment {
     /// The warning, if it was done when the next message was due or later: a part of the messages went the old way.
     pub(crate) fn warning(self, interval_ns: u64) -> Option<Warning> {
         let late = self.done_ns.saturating_sub(self.intended_ns) >= interval_ns / 2;
         late.then(|| Warning::LinkOffProfile {
             quantity: "hand-over in ms after the start".to_owned(),
-            configured: ms(self.intended_ns),
-            measured: ms(self.done_ns),
+            configured: ns_to_ms(self.intended_ns),
+            measured: ns_to_ms(self.done_ns),
         })
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_hand_over_that_meets_the_next_message_disturbs_the_run() {
         let interval_ns = 100_000_000;
-        let done = |done_ns| Moment {
+        let done = |done_ns| HandoverMoment {
             intended_ns: 970_000_000,
             done_ns,
         };

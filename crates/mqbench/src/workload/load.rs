@@ -14,12 +14,15 @@ use std::{
 use anyhow::Context;
 use mq_client::{Client, Error, Outgoing, Receipt, Subscription};
 use mq_codec::{QoS, TopicName};
-use mq_measure::{LatencyRecorder, Summary};
+use mq_measure::{
+    LatencyRecorder, Summary,
+    convert::{float, float_len},
+};
 use tokio::task::JoinSet;
 
-use super::stamp::{Recorders, Stamps};
+use super::latency_stamps::{LatencyStamps, Recorders};
 use crate::{
-    mqtt::{ClientIds, Mqtt, Role, Route},
+    mqtt::{ClientIds, ClientRole, MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -56,7 +59,7 @@ pub(crate) struct Plan {
 
 /// What was sent and received in some time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadResult {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) elapsed: Duration,
@@ -64,22 +67,18 @@ pub(crate) struct Outcome {
     pub(crate) latency: Option<Summary>,
 }
 
-impl Outcome {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "rates are shown with a few digits"
-    )]
+impl LoadResult {
     pub(crate) fn per_second(&self, count: u64) -> f64 {
-        count as f64 / self.elapsed.as_secs_f64()
+        float(count) / self.elapsed.as_secs_f64()
     }
 }
 
 /// What a run reports while it goes on.
-pub(crate) enum Progress {
+pub(crate) enum LoadProgress {
     /// A second, or the rest of one, that is not measured yet.
-    WarmingUp(Outcome),
+    WarmingUp(LoadResult),
     /// The same of the measured time, and how much of that has passed.
-    Measured(Outcome, Duration),
+    Measured(LoadResult, Duration),
     /// The measured time begins, or is over: meters are read now.
     Steady,
 }
@@ -90,32 +89,32 @@ struct Shared {
     stop: AtomicBool,
     sent: AtomicU64,
     received: AtomicU64,
-    stamps: Stamps,
+    stamps: LatencyStamps,
     recorders: Recorders,
 }
 
 /// Runs the plan, and tells its progress.
 pub(crate) async fn run(
     plan: &Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     route: &Route,
-    mut tell: impl FnMut(Progress) -> anyhow::Result<()>,
-) -> anyhow::Result<Outcome> {
+    mut tell: impl FnMut(LoadProgress) -> anyhow::Result<()>,
+) -> anyhow::Result<LoadResult> {
     let shared = Arc::new(Shared {
         stop: AtomicBool::new(false),
         sent: AtomicU64::new(0),
         received: AtomicU64::new(0),
-        stamps: Stamps::start(),
+        stamps: LatencyStamps::start(),
         recorders: Recorders::new(),
     });
     let mut tasks = JoinSet::new();
     let topic = |index: usize| format!("mqbench/load/{}", index % plan.topics.max(1));
-    let connect = async |role: Role, index: usize| {
+    let connect = async |role: ClientRole, index: usize| {
         mqtt.connect(route, &plan.client_ids.id(role, index)).await
     };
     let mut clients = Vec::new();
     for index in 0..plan.subscribers {
-        let client = connect(Role::Subscriber, index).await;
+        let client = connect(ClientRole::Subscriber, index).await;
         let client = client.with_context(|| format!("subscriber {index} cannot connect"))?;
         let subscription = client.subscribe(topic(index), mqtt.qos).await?;
         tasks.spawn(receive(subscription, index, Arc::clone(&shared)));
@@ -123,7 +122,7 @@ pub(crate) async fn run(
     }
     let step = plan.ramp_up / u32::try_from(plan.publishers.max(1)).unwrap_or(u32::MAX);
     for index in 0..plan.publishers {
-        let client = connect(Role::Publisher, index).await;
+        let client = connect(ClientRole::Publisher, index).await;
         let client = client.with_context(|| format!("publisher {index} cannot connect"))?;
         let publisher = Publisher {
             client: client.clone(),
@@ -138,16 +137,18 @@ pub(crate) async fn run(
     }
     let mut watch = Watch::new(&shared);
     watch
-        .over(plan.warm_up, |second, _| tell(Progress::WarmingUp(second)))
+        .over(plan.warm_up, |second, _| {
+            tell(LoadProgress::WarmingUp(second))
+        })
         .await?;
-    tell(Progress::Steady)?;
+    tell(LoadProgress::Steady)?;
     let mut watch = Watch::new(&shared);
     let outcome = watch
         .over(plan.duration, |second, passed| {
-            tell(Progress::Measured(second, passed))
+            tell(LoadProgress::Measured(second, passed))
         })
         .await?;
-    tell(Progress::Steady)?;
+    tell(LoadProgress::Steady)?;
     shared.stop.store(true, Ordering::Relaxed);
     for client in clients {
         // Under overload a goodbye may not get through; the measurement is over.
@@ -199,8 +200,8 @@ impl<'a> Watch<'a> {
     async fn over(
         &mut self,
         time: Duration,
-        mut tell: impl FnMut(Outcome, Duration) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Outcome> {
+        mut tell: impl FnMut(LoadResult, Duration) -> anyhow::Result<()>,
+    ) -> anyhow::Result<LoadResult> {
         let end = self.began + time;
         while self.since < end {
             let until = end.min(self.since + Duration::from_secs(1));
@@ -223,8 +224,8 @@ fn outcome(
     after: (u64, u64),
     elapsed: Duration,
     latencies: &LatencyRecorder,
-) -> Outcome {
-    Outcome {
+) -> LoadResult {
+    LoadResult {
         sent: after.0 - before.0,
         received: after.1 - before.1,
         elapsed,
@@ -256,9 +257,8 @@ impl Publisher {
     async fn run(self, pace: Pace, publishers: usize) {
         // An error is that of a client that has ended, as the counts show.
         let _ended = match pace {
-            #[expect(clippy::cast_precision_loss, reason = "a count of publishers")]
             Pace::Rate(rate) => {
-                let interval = Duration::from_secs_f64(publishers as f64 / rate);
+                let interval = Duration::from_secs_f64(float_len(publishers) / rate);
                 self.on_schedule(interval).await
             }
             Pace::Saturate => self.saturate().await,
@@ -269,14 +269,13 @@ impl Publisher {
     /// Timers tick in milliseconds; messages that became due in one tick are sent together, and each has the
     /// time at which it was due.
     #[expect(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "counts of messages stay far below 2^53 and are not negative"
     )]
     async fn on_schedule(&self, interval: Duration) -> Result<(), Error> {
         let start = tokio::time::Instant::now();
-        let due_at = |seq: u64| start + interval.mul_f64(seq as f64);
+        let due_at = |seq: u64| start + interval.mul_f64(float(seq));
         let mut seq = 0;
         while self.goes_on() {
             tokio::time::sleep_until(due_at(seq)).await;

@@ -1,18 +1,19 @@
 //! The traffic patterns, as functions that return what they measured and print nothing.
 
 pub(crate) mod arrivals;
+pub(crate) mod closed_loop_stations;
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod handover;
+mod latency_stamps;
 pub(crate) mod load;
-pub(crate) mod neighbours;
-pub(crate) mod pace;
-pub(crate) mod peers;
 #[cfg(target_os = "linux")]
 pub(crate) mod ping;
 pub(crate) mod reconnect;
+pub(crate) mod resumption;
 pub(crate) mod rtt;
-mod stamp;
+pub(crate) mod scheduled_stations;
+pub(crate) mod send_thread;
 pub(crate) mod stopwait;
 pub(crate) mod storm;
 pub(crate) mod topics;
@@ -26,11 +27,11 @@ use crate::clock::{nanoseconds, system_ns};
 
 /// The run's own clock: nanoseconds since the run began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct RunClock {
     start: Instant,
 }
 
-impl Clock {
+impl RunClock {
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),

@@ -8,17 +8,17 @@ use anyhow::Context;
 use mq_client::{Client, Outgoing};
 use mq_measure::{Sample, result::WireUse};
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Clock,
+    RunClock,
     arrivals::Arrivals,
     connect::leave,
+    resumption::Resumption,
     stopwait::{PUBLISHER, Plan},
     wire_use,
 };
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -50,38 +50,13 @@ impl Attempt {
     }
 }
 
-/// How the publisher comes back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Resumption {
-    /// A full handshake each time
-    #[serde(rename = "full")]
-    Full,
-    /// With a ticket
-    #[serde(rename = "resumed")]
-    Resumed,
-    /// With a ticket, CONNECT and PUBLISH as early data
-    #[serde(rename = "0-rtt")]
-    ZeroRtt,
-}
-
-impl Resumption {
-    /// The options of a client that comes back like this.
-    pub(crate) fn apply(self, options: ConnectOptions) -> ConnectOptions {
-        ConnectOptions {
-            resumption: self != Self::Full,
-            early_data: self == Self::ZeroRtt,
-            ..options
-        }
-    }
-}
-
 /// Connects once with a full handshake, then as often as the plan's count, and publishes one message on each
 /// connection.
 pub(crate) async fn run(
     plan: &Plan,
-    clock: Clock,
+    clock: RunClock,
     resumption: Resumption,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     end: (Address, ConnectOptions),
     arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {
@@ -93,7 +68,7 @@ pub(crate) async fn run(
 #[derive(Debug)]
 pub(crate) struct Publisher {
     plan: Plan,
-    mqtt: Mqtt,
+    mqtt: MqttOptions,
     route: Route,
     client_id: String,
     payloads: Payloads,
@@ -104,7 +79,7 @@ impl Publisher {
     pub(crate) fn new(
         plan: &Plan,
         resumption: Resumption,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         (address, options): (Address, ConnectOptions),
         client_id: &str,
         arrivals: Arrivals,
@@ -123,7 +98,7 @@ impl Publisher {
     /// connection ends.
     pub(crate) async fn run(
         mut self,
-        clock: Clock,
+        clock: RunClock,
         mut arrived: impl FnMut(u64),
     ) -> anyhow::Result<Vec<Attempt>> {
         let mut attempts = Vec::new();
@@ -138,14 +113,14 @@ impl Publisher {
                 wire: wire_use(&stats),
             });
         }
-        self.arrivals.end().await?;
+        self.arrivals.disconnect().await?;
         Ok(attempts)
     }
 
     /// Connects, sends a message, and waits until it has arrived. Then the client can [`leave`].
     pub(super) async fn deliver(
         &mut self,
-        clock: Clock,
+        clock: RunClock,
         seq: u64,
     ) -> anyhow::Result<(Client, Sample)> {
         // The receiver counts by sequence number, so a message is safe to repeat.

@@ -16,9 +16,9 @@ use mq_measure::{
     schedule::{Lateness, OpenLoop},
 };
 
-use super::{Clock, pace::wait_until};
+use super::{RunClock, send_thread::wait_until};
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::{Payloads, sequence},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
 
 /// The outcome of a run.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct RttResult {
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     /// DL's estimator, in nanoseconds.
@@ -55,10 +55,10 @@ struct Shared {
 /// Runs the plan beside a worker in this process, which answers at once.
 pub(crate) async fn run_with_worker(
     plan: Plan,
-    mqtt: &Mqtt,
+    mqtt: &MqttOptions,
     publisher: &Route,
     subscriber: &Route,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<RttResult> {
     let client = mqtt.connect(subscriber, "mqbench-worker").await;
     let client = client.context("the worker cannot connect")?;
     tokio::select! {
@@ -71,7 +71,11 @@ pub(crate) async fn run_with_worker(
 }
 
 /// Publishes the plan's jobs, and collects the results of a [`worker`].
-pub(crate) async fn run(plan: Plan, mqtt: &Mqtt, route: &Route) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(
+    plan: Plan,
+    mqtt: &MqttOptions,
+    route: &Route,
+) -> anyhow::Result<RttResult> {
     let Plan {
         count,
         interval,
@@ -85,7 +89,7 @@ pub(crate) async fn run(plan: Plan, mqtt: &Mqtt, route: &Route) -> anyhow::Resul
         tracker: Tracker::new(count),
         last: LastSendEstimator::new(),
     }));
-    let clock = Clock::start();
+    let clock = RunClock::start();
     let sending = {
         let (client, shared) = (client.clone(), Arc::clone(&shared));
         let topic = TopicName::new(JOBS)?;
@@ -126,7 +130,7 @@ pub(crate) async fn run(plan: Plan, mqtt: &Mqtt, route: &Route) -> anyhow::Resul
     let lateness = sending.await.context("the sending thread failed")??;
     client.disconnect().await.context("cannot disconnect")?;
     let shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Outcome {
+    Ok(RttResult {
         samples: shared.tracker.samples(),
         counts: shared.tracker.counts(),
         last,

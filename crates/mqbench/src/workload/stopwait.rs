@@ -10,9 +10,9 @@ use mq_client::{Client, Outgoing};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{Sample, Samples};
 
-use super::{Clock, arrivals::Arrivals};
+use super::{RunClock, arrivals::Arrivals};
 use crate::{
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
     payload::Payloads,
 };
 
@@ -45,8 +45,8 @@ pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
 /// is in this process.
 pub(crate) async fn run(
     plan: &Plan,
-    clock: Clock,
-    mqtt: &Mqtt,
+    clock: RunClock,
+    mqtt: &MqttOptions,
     route: &Route,
     arrivals: Arrivals,
 ) -> anyhow::Result<Samples> {
@@ -67,7 +67,7 @@ pub(crate) struct Publisher {
 impl Publisher {
     pub(crate) async fn connect(
         plan: &Plan,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         route: &Route,
         client_id: &str,
         arrivals: Arrivals,
@@ -85,7 +85,7 @@ impl Publisher {
     /// Sends the plan's messages, and disconnects. `arrived` gets the number of each message that has arrived.
     pub(crate) async fn run(
         mut self,
-        clock: Clock,
+        clock: RunClock,
         mut arrived: impl FnMut(u64),
     ) -> anyhow::Result<Samples> {
         let mut samples = Vec::new();
@@ -95,12 +95,12 @@ impl Publisher {
         }
         let disconnected = self.sender.disconnect().await;
         disconnected.context("cannot disconnect")?;
-        self.arrivals.end().await?;
+        self.arrivals.disconnect().await?;
         Ok(Samples(samples))
     }
 
     /// Sends a message, and waits until it has arrived.
-    pub(super) async fn deliver(&mut self, clock: Clock, seq: u64) -> anyhow::Result<Sample> {
+    pub(super) async fn deliver(&mut self, clock: RunClock, seq: u64) -> anyhow::Result<Sample> {
         let sent_ns = clock.now_ns();
         let message = Outgoing::new(self.plan.topic.clone(), self.payloads.make(seq));
         let sent = self.sender.send(message.qos(self.qos)).await;

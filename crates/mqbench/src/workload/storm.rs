@@ -20,7 +20,7 @@ use tokio::{
 use super::connect::kind_of;
 use crate::{
     clock::nanoseconds,
-    mqtt::{Mqtt, Route},
+    mqtt::{MqttOptions, Route},
 };
 
 /// How many devices dial at a time before the restart, and end at a time after it. The broker bounds its
@@ -45,7 +45,7 @@ impl Devices {
     /// If one of them cannot connect. The others are dropped then.
     pub(crate) async fn connect(
         count: u64,
-        mqtt: &Mqtt,
+        mqtt: &MqttOptions,
         (address, options): (&Address, &ConnectOptions),
     ) -> anyhow::Result<Self> {
         let mut clients = Vec::new();
@@ -68,17 +68,17 @@ impl Devices {
     }
 
     /// Watches for each device's first connection from now on.
-    pub(crate) fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> ReturnWatch {
         let since = Instant::now();
         let mut returns = JoinSet::new();
         for client in &self.0 {
             returns.spawn(back(client.events(), since));
         }
-        Watch { returns }
+        ReturnWatch { returns }
     }
 
     /// Ends all devices, within [`GOODBYE`].
-    pub(crate) async fn leave(self) {
+    pub(crate) async fn disconnect(self) {
         let goodbyes = async {
             let mut ending = JoinSet::new();
             for client in self.0 {
@@ -96,18 +96,18 @@ impl Devices {
 
 /// A device's way back.
 #[derive(Clone, Copy, Debug)]
-struct Back {
+struct DeviceReturn {
     connack_at: Instant,
     kind: ConnectKind,
 }
 
 /// A task for each device, which ends when the device is back.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    returns: JoinSet<Option<Back>>,
+pub(crate) struct ReturnWatch {
+    returns: JoinSet<Option<DeviceReturn>>,
 }
 
-impl Watch {
+impl ReturnWatch {
     /// Waits until all devices are back, for `patience` from `ready` on at most. `nearly_all` is called as soon as 99 %
     /// of them are back.
     pub(crate) async fn wait(
@@ -115,11 +115,11 @@ impl Watch {
         ready: Instant,
         patience: Duration,
         nearly_all: impl FnOnce() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Returned> {
+    ) -> anyhow::Result<DeviceReturns> {
         let devices = self.returns.len();
         let deadline = tokio::time::Instant::from_std(ready) + patience;
         let mut nearly_all = Some(nearly_all);
-        let mut returned = Returned {
+        let mut returned = DeviceReturns {
             devices,
             after_ns: Vec::new(),
             kinds: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl Watch {
 
 /// The devices that came back.
 #[derive(Debug)]
-pub(crate) struct Returned {
+pub(crate) struct DeviceReturns {
     /// All devices, those that are not back too.
     devices: usize,
     /// From the moment that the broker was ready until CONNACK, for each device that is back, ascending.
@@ -153,7 +153,7 @@ pub(crate) struct Returned {
     pub(crate) kinds: BTreeMap<ConnectKind, u64>,
 }
 
-impl Returned {
+impl DeviceReturns {
     /// The time until so many percent of all devices were back; `None` if that was never.
     pub(crate) fn until_ns(&self, percent: usize) -> Option<u64> {
         let rank = rank(self.devices, percent);
@@ -178,20 +178,20 @@ async fn next(dials: &mut JoinSet<anyhow::Result<Client>>) -> anyhow::Result<Opt
 }
 
 /// Connects a device, and lets it connect again whenever it loses its connection.
-async fn connect(number: u64, mqtt: Mqtt, route: Route) -> anyhow::Result<Client> {
+async fn connect(number: u64, mqtt: MqttOptions, route: Route) -> anyhow::Result<Client> {
     let builder = mqtt.builder(&route, &format!("mqbench-device-{number}"))?;
     let client = builder.reconnect(Reconnect::default()).build().await;
     client.with_context(|| format!("device {number} cannot connect"))
 }
 
 /// Waits for a connection that was made after `since`; `None` if the client ends without one.
-async fn back(mut events: EventStream, since: Instant) -> Option<Back> {
+async fn back(mut events: EventStream, since: Instant) -> Option<DeviceReturn> {
     while let Some(event) = events.recv().await {
         if let Event::Connected(connected) = event
             && connected.times.connack_at >= since
         {
             let times = connected.times;
-            return Some(Back {
+            return Some(DeviceReturn {
                 connack_at: times.connack_at,
                 kind: kind_of(times.handshake, times.early_data),
             });
@@ -204,8 +204,8 @@ async fn back(mut events: EventStream, since: Instant) -> Option<Back> {
 mod tests {
     use super::*;
 
-    fn returned(devices: usize, after_ns: Vec<u64>) -> Returned {
-        Returned {
+    fn returned(devices: usize, after_ns: Vec<u64>) -> DeviceReturns {
+        DeviceReturns {
             devices,
             after_ns,
             kinds: BTreeMap::new(),
@@ -236,7 +236,7 @@ mod tests {
                     0 => std::future::pending().await,
                     // Its client gives up.
                     1 => None,
-                    _ => Some(Back {
+                    _ => Some(DeviceReturn {
                         connack_at: ready + Duration::from_millis(number),
                         kind: ConnectKind::Full,
                     }),
@@ -248,7 +248,7 @@ mod tests {
             seen = true;
             Ok(())
         };
-        let watch = Watch { returns };
+        let watch = ReturnWatch { returns };
         let patience = Duration::from_millis(100);
         let returned = watch.wait(ready, patience, nearly_all).await.unwrap();
         assert_eq!(

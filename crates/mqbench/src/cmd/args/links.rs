@@ -4,8 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::bail;
 
-use super::{duration, values::topology};
+use super::value_parsers::topology;
 use crate::testbed::{Network, TcpTuning, Testbed, Topology};
+use crate::units::parse_duration;
 
 /// Stations on a channel unless `--stations` says how many: the fewest that S21 has.
 const STATIONS: u8 = 3;
@@ -35,7 +36,7 @@ pub(crate) struct LinkArgs {
     stations: Option<u8>,
     /// TCP's shortest retransmission time-out in the emulated hosts, such as 25ms in place of the kernel's
     /// 200 ms (net.ipv4.tcp_rto_min_us, Linux 6.11)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     tcp_rto_min: Option<Duration>,
     /// In the emulated hosts, let the time-outs of a thin TCP flow not double
     /// (net.ipv4.tcp_thin_linear_timeouts)

@@ -3,10 +3,9 @@
 mod links;
 mod mqtt;
 mod transport;
-mod values;
+mod value_parsers;
 
-pub(crate) use crate::units::duration;
+pub(crate) use crate::units::parse_duration;
 pub(crate) use links::LinkArgs;
 pub(crate) use mqtt::ClientArgs;
-pub(crate) use transport::TransportArgs;
-pub(crate) use values::{resumption, topics, way};
+pub(crate) use value_parsers::{resumption, topics, way};

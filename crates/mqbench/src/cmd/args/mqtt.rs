@@ -6,10 +6,10 @@ use mq_client::{Probes, QuicStreams, Spread};
 use mq_codec::QoS;
 use mq_transport::Address;
 
-use super::{TransportArgs, values::mqtt_version};
+use super::{transport::TransportArgs, value_parsers::mqtt_version};
 use crate::{
-    mqtt::{Mqtt, MqttVersion, Route, qos},
-    units::duration,
+    mqtt::{MqttOptions, MqttVersion, Route, parse_qos},
+    units::parse_duration,
 };
 
 /// Longer than a SYN takes that is lost four times.
@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 #[command(next_help_heading = "MQTT")]
 pub(crate) struct MqttArgs {
     /// Quality of service: 0, 1 or 2
-    #[arg(long, default_value = "0", value_parser = qos)]
+    #[arg(long, default_value = "0", value_parser = parse_qos)]
     qos: QoS,
     /// MQTT version
     #[arg(long, default_value = "5", value_parser = mqtt_version())]
@@ -29,10 +29,10 @@ pub(crate) struct MqttArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     keep_alive: u16,
     /// QUIC subscribers send PINGREQ after this long without a packet, 0 for not at all
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_quiet: Duration,
     /// The same after a busy flow has fallen silent
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_busy: Duration,
     /// Which QUIC stream each message and each subscription goes on: control, per-topic,
     /// per-publish or auto; per-topic:N and auto:N take N streams at most
@@ -56,22 +56,22 @@ pub(crate) struct MqttArgs {
     )]
     password: Option<String>,
     /// How long a connection may take, until CONNACK; lossy links want more. Else 20s, and 3s of `connect`
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
 }
 
 impl MqttArgs {
     /// The same where somebody waits for each connection: without an option it may take `patience`.
-    pub(crate) fn get_impatient(&self, patience: Duration) -> Mqtt {
-        Mqtt {
+    pub(crate) fn get_impatient(&self, patience: Duration) -> MqttOptions {
+        MqttOptions {
             connect_timeout: self.connect_timeout.unwrap_or(patience),
             ..self.get()
         }
     }
 
-    pub(crate) fn get(&self) -> Mqtt {
+    pub(crate) fn get(&self) -> MqttOptions {
         let some = |time: Duration| (!time.is_zero()).then_some(time);
-        Mqtt {
+        MqttOptions {
             qos: self.qos,
             version: self.mqtt.into(),
             keep_alive: Duration::from_secs(self.keep_alive.into()),
@@ -100,7 +100,7 @@ pub(crate) struct ClientArgs {
 
 impl ClientArgs {
     /// The MQTT options, and a route to `broker` with the transport options.
-    pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(Mqtt, Route)> {
+    pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(MqttOptions, Route)> {
         let options = self.transport.options();
         Ok((self.mqtt.get(), Route::new((broker.clone(), options))?))
     }

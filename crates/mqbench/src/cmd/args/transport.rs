@@ -7,7 +7,7 @@ use mq_transport::{
     Qlog, QuicOptions, Repeat, TlsVersion, Trust,
 };
 
-use crate::units::{duration, time_threshold};
+use crate::units::{parse_duration, parse_time_threshold};
 
 /// How clients connect.
 #[expect(
@@ -44,7 +44,7 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) groups: Vec<KeyExchangeGroup>,
     /// Initial round-trip time that QUIC assumes
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) initial_rtt: Option<Duration>,
     /// Packets that QUIC may have under way before the first acknowledgement, on both sides with the program's own
     /// broker; else 10, with bbr 200
@@ -58,16 +58,16 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "POLICY")]
     pub(crate) repeat: Option<Repeat>,
     /// Ask the peer to acknowledge QUIC packets within this time instead of 25 ms, and reordered ones at once
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) max_ack_delay: Option<Duration>,
     /// After how many later packets QUIC holds one for lost; else 3
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) packet_threshold: Option<u32>,
     /// After how many round trips QUIC holds a packet for lost; else 1.125
-    #[arg(long, value_name = "FACTOR", value_parser = time_threshold)]
+    #[arg(long, value_name = "FACTOR", value_parser = parse_time_threshold)]
     pub(crate) time_threshold: Option<f32>,
     /// How often QUIC sends a packet on a silent connection; else MQTT's keep-alive does
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) quic_keep_alive: Option<Duration>,
     /// Switch GSO and GRO off: one datagram a packet
     #[arg(long)]

@@ -24,9 +24,9 @@ use super::{
 use crate::{
     clock::nanoseconds,
     {
-        clock::{WallClock, chrony, host},
+        clock::{WallClock, chrony, host_name},
         report,
-        units::{duration, time},
+        units::{format_time, parse_duration},
     },
 };
 
@@ -41,16 +41,16 @@ pub(super) struct Args {
     #[arg(value_name = "HOST")]
     host: String,
     /// How long to ask; Ctrl-C ends it earlier, and what was measured counts
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     lasts: Duration,
     /// Time between questions
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
     interval: Duration,
     /// What the way to HOST is known to take at least, such as an emulated delay
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_there: Duration,
     /// What the way back is known to take at least
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_back: Duration,
     /// By how much the clocks' rates may change meanwhile, in parts per million
     #[arg(long, value_name = "PPM", default_value_t = 1.0, value_parser = ppm)]
@@ -76,9 +76,9 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot ask {remote}"))?;
     let socket = Stamped::new(socket, clock).context("cannot stamp datagrams")?;
-    let mut asking = Asking::new(socket);
-    asking.run(args.interval, args.lasts).await?;
-    let file = asking.finish(args, remote).await?;
+    let mut measurement = ClockMeasurement::new(socket);
+    measurement.run(args.interval, args.lasts).await?;
+    let file = measurement.finish(args, remote).await?;
     if let Some(path) = &args.out {
         file.save(path)?;
     }
@@ -90,7 +90,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Questions under way and answered.
-struct Asking {
+struct ClockMeasurement {
     socket: Stamped,
     host: String,
     session: u64,
@@ -102,11 +102,11 @@ struct Asking {
     refusal: Option<io::Error>,
 }
 
-impl Asking {
+impl ClockMeasurement {
     fn new(socket: Stamped) -> Self {
         Self {
             socket,
-            host: host(),
+            host: host_name(),
             session: RandomState::new().hash_one(std::process::id()),
             asked: Vec::new(),
             remote: None,
@@ -125,7 +125,7 @@ impl Asking {
         let mut buffer = [0; DATAGRAM + 1];
         loop {
             tokio::select! {
-                arrival = self.socket.receive(&mut buffer) => self.note(arrival, &buffer),
+                arrival = self.socket.receive(&mut buffer) => self.record_answer(arrival, &buffer),
                 _ = questions.tick() => self.ask().await,
                 () = tokio::time::sleep_until(end) => break,
                 signal = &mut interrupted => {
@@ -140,7 +140,7 @@ impl Asking {
             let Ok(arrival) = tokio::time::timeout_at(last, arrival).await else {
                 break;
             };
-            self.note(arrival, &buffer);
+            self.record_answer(arrival, &buffer);
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Asking {
     }
 
     /// Notes an answer, if it is one to a question that has none yet.
-    fn note(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
+    fn record_answer(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
         let arrival = match arrival {
             Ok(arrival) => arrival,
             Err(error) => {
@@ -243,7 +243,7 @@ async fn resolve(host: &str) -> anyhow::Result<SocketAddr> {
 
 /// The interval between questions, at least 1 ms.
 fn interval(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|interval| match interval {
+    parse_duration(text).and_then(|interval| match interval {
         interval if interval < Duration::from_millis(1) => {
             Err("questions are 1ms apart at least".to_owned())
         }
@@ -261,7 +261,7 @@ fn ppm(text: &str) -> Result<f64, String> {
 /// The result for people.
 fn describe(file: &ClockFile) -> String {
     let summary = &file.summary;
-    let offset = time(summary.offset_ns.unsigned_abs());
+    let offset = format_time(summary.offset_ns.unsigned_abs());
     let than = if summary.offset_ns < 0 {
         "behind"
     } else {
@@ -279,9 +279,9 @@ fn describe(file: &ClockFile) -> String {
          least round trip {}; {answered} of {} questions answered, {} lost\n",
         file.remote.host,
         file.local.host,
-        time(summary.uncertainty_ns),
+        format_time(summary.uncertainty_ns),
         summary.skew_ppb.abs() / 1e3,
-        time(summary.least_round_trip_ns),
+        format_time(summary.least_round_trip_ns),
         file.asked,
         file.asked - answered,
     );
@@ -289,11 +289,11 @@ fn describe(file: &ClockFile) -> String {
         CrossCheck::NotPossible => "chrony does not say how good both clocks are\n".to_owned(),
         CrossCheck::Agrees { bound_ns } => format!(
             "chrony agrees: both clocks are within {} of UTC, added up\n",
-            time(bound_ns)
+            format_time(bound_ns)
         ),
         CrossCheck::Disagrees { bound_ns } => format!(
             "chrony disagrees: it has both clocks within {} of UTC, added up\n",
-            time(bound_ns)
+            format_time(bound_ns)
         ),
     });
     text + &report::warnings(&file.validity.warnings)

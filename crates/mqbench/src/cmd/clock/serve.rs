@@ -14,7 +14,7 @@ use tokio::net::UdpSocket;
 
 use super::{PORT, socket::Stamped};
 use crate::{
-    clock::{WallClock, chrony, host},
+    clock::{WallClock, chrony, host_name},
     report,
 };
 
@@ -44,14 +44,14 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let bound = Cell::new(None);
     tokio::select! {
         ended = answer(&socket, &bound) => match ended? {},
-        never = keep(&bound) => match never {},
+        never = refresh_bound(&bound) => match never {},
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
     }
 }
 
 /// Answers each question.
 async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
-    let host = host();
+    let host = host_name();
     // One byte more than a question has, so that a longer datagram is recognised as none.
     let mut buffer = [0; DATAGRAM + 1];
     loop {
@@ -75,7 +75,7 @@ async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<I
 }
 
 /// Keeps this clock's error bound up to date.
-async fn keep(bound: &Cell<Option<u64>>) -> Infallible {
+async fn refresh_bound(bound: &Cell<Option<u64>>) -> Infallible {
     loop {
         bound.set(chrony::error_bound_ns().await);
         tokio::time::sleep(BOUND_EVERY).await;

@@ -1,129 +1,26 @@
 //! `mqbench compare`: the same work over each transport, interleaved, in one table.
 
-mod lane;
+mod compared_transport;
+mod options;
 mod result;
 
-use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fmt::Write as _, num::NonZeroU32};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
-use mq_transport::{Address, CongestionControl, Scheme, Trust};
+use mq_transport::{CongestionControl, Trust};
 
-use super::args::{ClientArgs, LinkArgs, duration, topics};
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
     report,
     testbed::Testbed,
-    this_program::output_directory,
+    this_program::create_output_directory,
 };
-use lane::Lane;
+use compared_transport::ComparedTransport;
+pub(crate) use options::Args;
 use result::result;
-
-/// Options of `compare`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    /// A broker to measure instead of our own, repeated: one URL a transport
-    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
-    broker: Vec<Address>,
-    /// What our own broker is measured over, in this order: tcp, tls, quic, ws, wss; the first is
-    /// what others are compared with
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "tcp,tls,quic",
-        value_parser = transport,
-        conflicts_with = "broker"
-    )]
-    transports: Vec<Scheme>,
-    /// Messages over each transport
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
-    count: u64,
-    /// Payload size in bytes, at least 8
-    #[arg(long, default_value_t = 100)]
-    size: usize,
-    /// Topics that messages go to in turn
-    #[arg(long, default_value = "1", value_parser = topics)]
-    topics: NonZeroU32,
-    /// Time between messages
-    #[arg(long, default_value = "4ms", value_parser = duration)]
-    interval: Duration,
-    /// How often the transports take turns
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Connections of each kind in each round
-    #[arg(long, default_value_t = 10)]
-    connections: u32,
-    /// A tenth of the messages: a look, not a measurement
-    #[arg(long)]
-    quick: bool,
-    /// Print the result as JSON on standard output instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Directory for raw samples (CSV), histograms (HdrHistogram log) and the result (JSON)
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Seed of the payloads and of the order of the transports
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    #[command(flatten)]
-    client: ClientArgs,
-    #[command(flatten)]
-    links: LinkArgs,
-}
-
-/// A transport that our own broker has, by its name.
-fn transport(name: &str) -> Result<Scheme, String> {
-    let known = [
-        Scheme::Tcp,
-        Scheme::Tls,
-        Scheme::Quic,
-        Scheme::Ws,
-        Scheme::Wss,
-    ];
-    let found = known.into_iter().find(|scheme| scheme.to_string() == name);
-    found.ok_or_else(|| "there are tcp, tls, quic, ws and wss".to_owned())
-}
-
-impl Args {
-    /// The network that the options ask for; `None` for this machine's own.
-    pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
-        if self.links.medium.is_some() && self.interval.is_zero() {
-            bail!(
-                "--medium needs an --interval: the other stations publish until the publisher has"
-            );
-        }
-        if self.links.any() {
-            return self.links.build(self.seed).map(Some);
-        }
-        if self.links.pcap.is_some() {
-            bail!("--pcap needs a --link or a --medium: hosts of its own");
-        }
-        if self.links.tcp_tuning().is_any() {
-            bail!("--tcp-rto-min and --tcp-thin need a --link or a --medium: hosts of its own");
-        }
-        Ok(None)
-    }
-
-    fn messages_per_round(&self) -> u64 {
-        let all = if self.quick {
-            self.count / 10
-        } else {
-            self.count
-        };
-        (all / u64::from(self.rounds)).max(1)
-    }
-
-    fn connections_per_round(&self) -> u32 {
-        if self.quick {
-            self.connections.div_ceil(3)
-        } else {
-            self.connections
-        }
-    }
-}
 
 /// The congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic
 /// from this user. On a testbed's hosts the programs run as root, which may always use cubic.
@@ -151,7 +48,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     }
     if let Some(out) = &args.out {
         // Create the directory before the work, so that a failure costs nothing.
-        output_directory(out)?;
+        create_output_directory(out)?;
     }
     let transport = &args.client.transport;
     let mut options = transport.options();
@@ -172,9 +69,9 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         .as_ref()
         .map_or(&args.broker, |broker| &broker.addresses)
         .clone();
-    let mut lanes = addresses
+    let mut compared = addresses
         .iter()
-        .map(|address| Lane::new(address, &options, testbed.as_ref()))
+        .map(|address| ComparedTransport::new(address, &options, testbed.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if is_reno_by_default {
         eprintln!(
@@ -183,22 +80,25 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         );
     }
     let pid = own.as_ref().and_then(BrokerProcess::pid);
-    let progress = progress_bar(&args, lanes.len());
-    let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
+    let progress = progress_bar(&args, compared.len());
+    let measured = measure(&args, &mut compared, pid, testbed.as_ref(), &progress).await;
     progress.finish_and_clear();
     if let Some(testbed) = &mut testbed {
         testbed.finish_captures()?;
     }
     // What was measured before an error is still a result.
-    if lanes.iter().any(|lane| !lane.rounds.is_empty()) {
-        let result = result(&args, &lanes, own.is_some(), testbed.as_ref());
+    if compared
+        .iter()
+        .any(|transport| !transport.rounds.is_empty())
+    {
+        let result = result(&args, &compared, own.is_some(), testbed.as_ref());
         if let Some(out) = &args.out {
-            write_files(out, &lanes, &result)?;
+            write_files(out, &compared, &result)?;
         }
         if args.json {
             report::print(&report::pretty_json(&result)?)?;
         } else {
-            report::print(&text(&args, &lanes, &result, testbed.as_ref()))?;
+            report::print(&text(&args, &compared, &result, testbed.as_ref()))?;
         }
     }
     measured?;
@@ -209,8 +109,8 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     Ok(())
 }
 
-fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
-    let all = args.messages_per_round() * u64::from(args.rounds) * lanes as u64;
+fn progress_bar(args: &Args, transports: usize) -> ProgressBar {
+    let all = args.messages_per_round() * u64::from(args.rounds) * transports as u64;
     let style = ProgressStyle::with_template("{prefix:>6} {wide_bar} {pos}/{len} {eta} left");
     let bar = ProgressBar::new(all);
     match style {
@@ -223,32 +123,39 @@ fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
 /// round, so that drift of the machine affects all alike.
 async fn measure(
     args: &Args,
-    lanes: &mut [Lane],
+    compared: &mut [ComparedTransport],
     broker: Option<u32>,
     testbed: Option<&Testbed>,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
-    let count = lanes.len();
+    let count = compared.len();
     for round in 0..args.rounds {
         for turn in 0..count {
             let offset = usize::try_from(round).unwrap_or(0);
-            let lane = &mut lanes[(turn + offset) % count];
-            progress.set_prefix(lane.name.clone());
+            let transport = &mut compared[(turn + offset) % count];
+            progress.set_prefix(transport.name.clone());
             let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-            lane.send(args, round, turn, broker, testbed, progress)
+            transport
+                .send(args, round, turn, broker, testbed, progress)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.address))?;
+                .with_context(|| format!("over {}", transport.publisher.address))?;
         }
-        for lane in lanes.iter_mut() {
-            lane.dial(args)
+        for transport in compared.iter_mut() {
+            transport
+                .dial(args)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.address))?;
+                .with_context(|| format!("over {}", transport.publisher.address))?;
         }
     }
     Ok(())
 }
 
-fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbed>) -> String {
+fn text(
+    args: &Args,
+    compared: &[ComparedTransport],
+    result: &RunResult,
+    testbed: Option<&Testbed>,
+) -> String {
     let mqtt = args.client.mqtt.get();
     let mut text = format!(
         "MQTT {} · QoS {} · {} B every {:?} · {} messages over each transport in {} rounds · \
@@ -289,26 +196,37 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     if let Some(testbed) = testbed {
         text.push_str(&testbed.describe());
     }
-    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
+    let recorders: Vec<_> = compared.iter().map(ComparedTransport::recorder).collect();
     text + &report::compare::whole(result, &recorders)
 }
 
-fn write_files(out: &std::path::Path, lanes: &[Lane], result: &RunResult) -> anyhow::Result<()> {
-    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
-    for lane in lanes {
-        lane.samples()
-            .save(&out.join(format!("samples-{}.csv", lane.name)))?;
+fn write_files(
+    out: &std::path::Path,
+    compared: &[ComparedTransport],
+    result: &RunResult,
+) -> anyhow::Result<()> {
+    let recorders: Vec<_> = compared.iter().map(ComparedTransport::recorder).collect();
+    for transport in compared {
+        transport
+            .samples()
+            .save(&out.join(format!("samples-{}.csv", transport.name)))?;
     }
     let start = std::time::SystemTime::now();
-    let tagged: Vec<_> = lanes
+    let tagged: Vec<_> = compared
         .iter()
         .zip(&recorders)
-        .map(|(lane, recorder)| mq_measure::recorder::TaggedHistogram {
-            tag: &lane.name,
-            start,
-            duration: lane.rounds.iter().map(|round| round.outcome.elapsed).sum(),
-            recorder,
-        })
+        .map(
+            |(transport, recorder)| mq_measure::recorder::TaggedHistogram {
+                tag: &transport.name,
+                start,
+                duration: transport
+                    .rounds
+                    .iter()
+                    .map(|round| round.outcome.elapsed)
+                    .sum(),
+                recorder,
+            },
+        )
         .collect();
     let path = out.join("latency.hlog");
     let file =

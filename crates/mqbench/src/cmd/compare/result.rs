@@ -15,21 +15,21 @@ use mq_measure::{
     validity,
 };
 
-use super::{Args, lane::Lane};
+use super::{compared_transport::ComparedTransport, options::Args};
 use crate::{
-    campaign::stack::Stack,
+    campaign::transport_parameters::TransportParameters,
     clock::nanoseconds,
     mqtt::probe_parameters,
     report,
     testbed::{TcpSettings, Testbed},
     this_program::this_software,
-    units::ms,
+    units::ns_to_ms,
     workload::{add_wire, connect},
 };
 
 pub(super) fn result(
     args: &Args,
-    lanes: &[Lane],
+    compared: &[ComparedTransport],
     own: bool,
     testbed: Option<&Testbed>,
 ) -> RunResult {
@@ -66,9 +66,9 @@ pub(super) fn result(
         configured: testbed.map(Testbed::configured),
         measured: testbed.map(Testbed::measured),
     };
-    let transports: Vec<_> = lanes
+    let transports: Vec<_> = compared
         .iter()
-        .map(|lane| transport_result(args, lane, testbed))
+        .map(|transport| transport_result(args, transport, testbed))
         .collect();
     let mut validity = Validity::default();
     if cfg!(debug_assertions) {
@@ -87,37 +87,44 @@ pub(super) fn result(
         schema: SCHEMA.to_owned(),
         manifest,
         parameters,
-        comparisons: comparisons(lanes),
+        comparisons: comparisons(compared),
         transports,
         validity,
     }
 }
 
-fn stack(args: &Args, testbed: Option<&Testbed>) -> Stack {
+fn stack(args: &Args, testbed: Option<&Testbed>) -> TransportParameters {
     let options = args.client.transport.options();
     let tcp = match testbed {
         // A kernel that hides its settings leaves them unknown.
         Some(testbed) => testbed.tcp_settings().ok().flatten(),
-        None => TcpSettings::here(),
+        None => TcpSettings::of_this_network(),
     };
-    Stack::of(&options.crypto, &options.quic, options.congestion, tcp)
+    TransportParameters::of(&options.crypto, &options.quic, options.congestion, tcp)
 }
 
-fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> TransportResult {
-    let samples = lane.samples();
-    let counts = lane.rounds.iter().fold(Counts::default(), |sum, round| {
-        sum.plus(round.outcome.counts)
-    });
+fn transport_result(
+    args: &Args,
+    transport: &ComparedTransport,
+    testbed: Option<&Testbed>,
+) -> TransportResult {
+    let samples = transport.samples();
+    let counts = transport
+        .rounds
+        .iter()
+        .fold(Counts::default(), |sum, round| {
+            sum.plus(round.outcome.counts)
+        });
     let latency = Summary::from_samples(&samples.latencies_intended_ns());
     let mut validity = Validity::default();
     validity.extend(validity::counts(&counts));
     // The lateness of all messages of all rounds, as the figures are over all rounds.
     let mut lateness = Lateness::new();
-    for round in &lane.rounds {
+    for round in &transport.rounds {
         lateness.merge(&round.outcome.lateness);
     }
     validity.note(lateness.warning(nanoseconds(args.interval)));
-    for round in &lane.rounds {
+    for round in &transport.rounds {
         if round.outcome.timed_out {
             validity.note(mq_measure::Warning::TimedOut {
                 phase: "waiting for the last messages".to_owned(),
@@ -126,21 +133,21 @@ fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Tran
         }
     }
     validity.note(validity::too_few_samples(99.9, counts.received));
-    let wire = lane
+    let wire = transport
         .rounds
         .iter()
         .map(|round| round.outcome.wire)
         .reduce(|a, b| Some(add_wire(&a?, &b?)))
         .flatten();
     TransportResult {
-        transport: lane.name.clone(),
-        url: lane.publisher.address.to_string(),
+        transport: transport.name.clone(),
+        url: transport.publisher.address.to_string(),
         latency,
         latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
         rtt_last: None,
         counts,
         wire,
-        publisher_host: lane
+        publisher_host: transport
             .rounds
             .iter()
             .filter_map(|round| round.publisher_host)
@@ -149,16 +156,22 @@ fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Tran
                 received: a.received.zip(b.received).map(|(a, b)| a + b),
                 elapsed_ns: a.elapsed_ns + b.elapsed_ns,
             }),
-        neighbours_sent: lane
+        neighbours_sent: transport
             .rounds
             .iter()
             .filter_map(|round| round.neighbours_sent)
             .reduce(|a, b| a + b),
-        topics: topics(args, lane, testbed),
+        topics: topics(args, transport, testbed),
         processes: [
-            total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
             total(
-                lane.rounds
+                transport
+                    .rounds
+                    .iter()
+                    .filter_map(|round| round.broker.as_ref()),
+            ),
+            total(
+                transport
+                    .rounds
                     .iter()
                     .filter_map(|round| round.clients.as_ref()),
             ),
@@ -166,8 +179,8 @@ fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Tran
         .into_iter()
         .flatten()
         .collect(),
-        connect: connect_times(lane),
-        rounds: lane
+        connect: connect_times(transport),
+        rounds: transport
             .rounds
             .iter()
             .zip(0..)
@@ -184,20 +197,25 @@ fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Tran
 }
 
 /// The figures of several topics over all rounds; `None` with one topic.
-fn topics(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Option<TopicFigures> {
+fn topics(
+    args: &Args,
+    transport: &ComparedTransport,
+    testbed: Option<&Testbed>,
+) -> Option<TopicFigures> {
     if args.topics == NonZeroU32::MIN {
         return None;
     }
     let mut topics = Topics::new(args.topics);
-    for round in &lane.rounds {
+    for round in &transport.rounds {
         topics.add(&round.outcome.samples);
     }
     let link = testbed.and_then(Testbed::one_way);
     Some(topics.figures(link.map(nanoseconds)))
 }
 
-fn connect_times(lane: &Lane) -> Vec<ConnectTimes> {
-    lane.diallers
+fn connect_times(transport: &ComparedTransport) -> Vec<ConnectTimes> {
+    transport
+        .diallers
         .iter()
         .map(|(dialler, dialled)| connect::summarise(dialler.kind(), dialled))
         .collect()
@@ -216,25 +234,25 @@ fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
 }
 
 /// What the transports are compared in: a name, and a transport's value of each round.
-type Quantity = (&'static str, fn(&Lane) -> Vec<f64>);
+type Quantity = (&'static str, fn(&ComparedTransport) -> Vec<f64>);
 
 /// One value a round, since messages of a round are not independent. Of connections it is the median: a lost SYN costs a
 /// second, and a mean would be of how many SYNs were lost.
 const QUANTITIES: [Quantity; 2] = [
-    (report::compare::DELAY, |lane| {
-        let rounds = lane.rounds.iter();
+    (report::compare::DELAY, |transport| {
+        let rounds = transport.rounds.iter();
         let rounds = rounds.map(|round| round.outcome.samples.latencies_intended_ns());
         let summaries = rounds.filter_map(|latencies| Summary::from_samples(&latencies));
         summaries.map(|summary| summary.mean_ns).collect()
     }),
-    (report::compare::CONNECTION, |lane| {
+    (report::compare::CONNECTION, |transport| {
         let from_nothing = [ConnectKind::Tcp, ConnectKind::Full];
-        let mut diallers = lane.diallers.iter();
+        let mut diallers = transport.diallers.iter();
         let found = diallers.find(|(dialler, _)| from_nothing.contains(&dialler.kind()));
         let dialled = found.map_or(&[][..], |(_, dialled)| dialled);
-        let each = (dialled.len() / lane.rounds.len().max(1)).max(1);
+        let each = (dialled.len() / transport.rounds.len().max(1)).max(1);
         let rounds = dialled.chunks(each).filter_map(|round| {
-            let times = round.iter().flatten().map(|one| ms(one.connack_ns));
+            let times = round.iter().flatten().map(|one| ns_to_ms(one.connack_ns));
             stats::median(&times.collect::<Vec<_>>())
         });
         rounds.collect()
@@ -242,16 +260,17 @@ const QUANTITIES: [Quantity; 2] = [
 ];
 
 /// Each transport beside those before it, by Student's t.
-fn comparisons(lanes: &[Lane]) -> Vec<Comparison> {
+fn comparisons(compared: &[ComparedTransport]) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (quantity, values) in QUANTITIES {
-        for (number, lane) in lanes.iter().enumerate().rev() {
-            for baseline in lanes[..number].iter().rev() {
-                let [of, with] = [lane, baseline].map(|lane| Estimate::of_mean(&values(lane)));
+        for (number, transport) in compared.iter().enumerate().rev() {
+            for baseline in compared[..number].iter().rev() {
+                let [of, with] =
+                    [transport, baseline].map(|transport| Estimate::of_mean(&values(transport)));
                 let ratio = of.zip(with).and_then(|(of, with)| of.over(&with));
                 all.push(Comparison {
                     quantity: quantity.to_owned(),
-                    transport: lane.name.clone(),
+                    transport: transport.name.clone(),
                     baseline: baseline.name.clone(),
                     ratio: ratio.and_then(|ratio| ratio.interval_of_positive(0.95)),
                 });

@@ -14,12 +14,12 @@ use mq_energy::{
     model::{self, Counters},
 };
 
-use super::super::args::duration;
+use super::super::args::parse_duration;
 use crate::{
     clock::nanoseconds,
     {
-        meter::{Instrument, Spec},
-        report::{self, energy::Measured},
+        meter::{MeterSettings, MeterSpec},
+        report::{self, energy::MeasuredEnergy},
     },
 };
 
@@ -35,9 +35,9 @@ pub(super) struct Args {
         default_value = "model",
         help = "The meter: model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT], csv:FILE"
     )]
-    meter: Spec,
+    meter: MeterSpec,
     /// For how long, unless there is a command
-    #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
     time: Option<Duration>,
     /// How many messages were delivered meanwhile: the energy of each
     #[arg(long, value_name = "COUNT")]
@@ -57,13 +57,13 @@ pub(super) struct Args {
 #[command(next_help_heading = "Instrument")]
 struct InstrumentArgs {
     /// Between two readings: of a sensor 10ms, of a multimeter 1ms
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     interval: Option<Duration>,
     /// For how long of each interval a multimeter looks; half of it
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range
-    #[arg(long, value_name = "AMPERE", default_value_t = Instrument::AMPS)]
+    #[arg(long, value_name = "AMPERE", default_value_t = MeterSettings::AMPS)]
     amps: f64,
     /// The supply's voltage, for a multimeter or a file that has the current alone
     #[arg(long, value_name = "VOLT")]
@@ -74,8 +74,8 @@ struct InstrumentArgs {
 }
 
 impl InstrumentArgs {
-    fn get(&self) -> Instrument {
-        Instrument {
+    fn get(&self) -> MeterSettings {
+        MeterSettings {
             interval: self.interval,
             aperture: self.aperture,
             amps: Some(self.amps),
@@ -87,10 +87,10 @@ impl InstrumentArgs {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let work = match (args.time, &args.command[..]) {
-        (Some(time), _) => Work::Wait(time),
-        (None, [program, arguments @ ..]) => Work::Command(program, arguments),
+        (Some(time), _) => MeasuredWork::Wait(time),
+        (None, [program, arguments @ ..]) => MeasuredWork::Command(program, arguments),
         (None, []) => {
-            let Spec::Csv(file) = &args.meter else {
+            let MeterSpec::Csv(file) = &args.meter else {
                 bail!("say for how long (--for 10s), or a command behind --");
             };
             ensure!(args.runs.is_none(), "--runs needs --for or a command");
@@ -98,8 +98,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let longest = match work {
-        Work::Wait(time) => time + Duration::from_mins(1),
-        Work::Command(..) => LONGEST_COMMAND,
+        MeasuredWork::Wait(time) => time + Duration::from_mins(1),
+        MeasuredWork::Command(..) => LONGEST_COMMAND,
     };
     let instrument = args.instrument.get();
     let mut meter = instrument.meter(&args.meter, longest)?;
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let origin = Instant::now();
     meter.start(origin)?;
-    instrument.tell(&args.meter, meter.as_ref());
+    instrument.print_advice(&args.meter, meter.as_ref());
     let before = counters(args)?;
     let began = origin.elapsed();
     let done = work.run();
@@ -141,12 +141,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The work whose energy is measured.
-enum Work<'a> {
+enum MeasuredWork<'a> {
     Wait(Duration),
     Command(&'a str, &'a [String]),
 }
 
-impl Work<'_> {
+impl MeasuredWork<'_> {
     fn run(&self) -> anyhow::Result<Option<ExitStatus>> {
         match self {
             Self::Wait(time) => {
@@ -187,7 +187,7 @@ fn whole_file(file: &Path, args: &Args) -> anyhow::Result<()> {
         uncertainty_ns: 0,
         notes,
     };
-    let measured = Measured {
+    let measured = MeasuredEnergy {
         meter: &format!("csv:{}", file.display()),
         basis: Basis::Measured,
         scope: &format!("all of the file, by {origin}"),
@@ -206,7 +206,7 @@ fn show(
     window: Window,
     messages: Option<u64>,
 ) -> anyhow::Result<()> {
-    let measured = Measured {
+    let measured = MeasuredEnergy {
         meter: meter.name(),
         basis: meter.basis(),
         scope: meter.scope(),

@@ -102,10 +102,10 @@ mod tests {
         }
         let text = list(folder.path());
         assert!(text.starts_with("iio:iio:device0 "), "{text}");
-        let spec: crate::meter::Spec = "iio:iio:device0".parse().unwrap();
+        let spec: crate::meter::MeterSpec = "iio:iio:device0".parse().unwrap();
         assert_eq!(
             spec,
-            crate::meter::Spec::Sensor(Class::Iio, Some("iio:device0".to_owned()))
+            crate::meter::MeterSpec::Sensor(Class::Iio, Some("iio:device0".to_owned()))
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    meter::{Instrument, Running, Spec},
+    meter::{MeterSettings, MeterSpec, RunningMeter},
     report,
 };
 
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_hours(24);
 pub(super) struct Args {
     /// The meter
     #[arg(long, value_name = "METER")]
-    meter: Spec,
+    meter: MeterSpec,
     /// Print `ready` as a line of its own when the meter is read from now on
     #[arg(long)]
     announce: bool,
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn record(args: &Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let running = Running::start(Instrument::default().meter(&args.meter, LONGEST)?)?;
+    let running = RunningMeter::start(MeterSettings::default().meter(&args.meter, LONGEST)?)?;
     if args.announce {
         report::announce()?;
     }

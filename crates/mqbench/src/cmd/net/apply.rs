@@ -22,7 +22,7 @@ use tokio::{
 use super::ApplyArgs;
 use crate::{
     report,
-    this_program::{exit_code, mask},
+    this_program::{shell_exit_code, status_mask},
 };
 
 /// How long a command may take to end after Ctrl-C, which a terminal sends to it as well.
@@ -45,11 +45,11 @@ pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(hold(args, &controller, &direction))
+    runtime.block_on(apply_until_end(args, &controller, &direction))
 }
 
 /// After `apply`, the drop of `applied` restores the interface, also on an error or a panic.
-async fn hold(
+async fn apply_until_end(
     args: &ApplyArgs,
     controller: &Controller,
     direction: &Direction,
@@ -99,13 +99,15 @@ async fn while_it_runs(
         .with_context(|| format!("cannot start {}", program.display()))?;
     let status = tokio::select! {
         status = child.wait() => status,
-        signal = signals.next() => end(&mut child, signal).await,
+        signal = signals.next() => end_child(&mut child, signal).await,
     };
-    Ok(exit_code(status.context("cannot wait for the command")?))
+    Ok(shell_exit_code(
+        status.context("cannot wait for the command")?,
+    ))
 }
 
 /// Ends the command within seven seconds, by the signal that ends this program.
-async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
+async fn end_child(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
     if signal == Signal::SIGINT
         && let Ok(status) = timeout(PATIENCE, child.wait()).await
     {
@@ -129,7 +131,7 @@ impl Signals {
     /// All of them, except those that this process was started to ignore, as by `nohup`.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = mask(&status, "SigIgn:");
+        let ignored = status_mask(&status, "SigIgn:");
         let caught = [
             (Signal::SIGINT, SignalKind::interrupt()),
             (Signal::SIGTERM, SignalKind::terminate()),
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn a_signal_that_is_ignored_is_known() {
         // As under nohup: SIGHUP, and SIGPIPE as always.
-        let ignored = |status| mask(status, "SigIgn:");
+        let ignored = |status| status_mask(status, "SigIgn:");
         assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored(""), 0);
     }

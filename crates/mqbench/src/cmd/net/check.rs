@@ -8,7 +8,7 @@ use super::CheckArgs;
 use crate::{
     clock::nanoseconds,
     report,
-    units::time,
+    units::format_time,
     workload::ping::{self, Echoes},
 };
 
@@ -32,7 +32,7 @@ pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
     let mut agrees = differences.is_empty();
     if let Some(peer) = args.peer {
         let shape = target.shape(&direction)?;
-        let expected = Expected::new(&direction, &shape);
+        let expected = ExpectedLink::new(&direction, &shape);
         let linger = direction.delay * 2 + direction.jitter * 8 + Duration::from_millis(500);
         let echoes = ping::ping(peer, &target.interface, args.count, linger)?;
         let (table, as_configured) = compare(&expected, &echoes, args.tolerance);
@@ -50,7 +50,7 @@ pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
 }
 
 /// The expected result of pings.
-struct Expected {
+struct ExpectedLink {
     round_trip: Duration,
     /// The share of pings that is not answered.
     lost: f64,
@@ -58,7 +58,7 @@ struct Expected {
     single: bool,
 }
 
-impl Expected {
+impl ExpectedLink {
     fn new(direction: &Direction, shape: &Shape) -> Self {
         // The other host discards a corrupted ping.
         let arrives = (1.0 - direction.loss.mean()) * (1.0 - direction.corrupt.share());
@@ -71,7 +71,7 @@ impl Expected {
 }
 
 /// A line with configured and measured value, and whether they agree.
-fn compare(expected: &Expected, echoes: &Echoes, tolerance: Duration) -> (String, bool) {
+fn compare(expected: &ExpectedLink, echoes: &Echoes, tolerance: Duration) -> (String, bool) {
     let mut agrees = true;
     let mut table = format!("{:24}{:>12}  {}\n", "", "configured", "measured");
     let mut line = |what: &str, configured: &str, measured: &str, good: bool| {
@@ -79,7 +79,7 @@ fn compare(expected: &Expected, echoes: &Echoes, tolerance: Duration) -> (String
         let remark = if good { "" } else { "  OFF" };
         table.push_str(&format!("{what:24}{configured:>12}  {measured}{remark}\n"));
     };
-    let show = |duration| time(nanoseconds(duration));
+    let show = |duration| format_time(nanoseconds(duration));
     let wanted = expected.round_trip;
     match echoes.median() {
         None => line("round trip, median", &show(wanted), "no answer", false),
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_quantity_that_is_off_is_marked() {
         let ms = Duration::from_millis;
-        let expected = Expected {
+        let expected = ExpectedLink {
             round_trip: ms(25),
             lost: 0.05,
             single: true,

@@ -8,8 +8,8 @@ use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Du
 use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
-use super::args::{duration, way};
-use crate::{campaign::placement::Way, report};
+use super::args::{parse_duration, way};
+use crate::{lab::placement::TrafficDirection, report};
 
 /// Options of `net`.
 #[derive(clap::Args, Clone, Debug)]
@@ -53,7 +53,7 @@ struct Target {
     link: String,
     /// Which of the link's directions: up on the clients' machine, down on the broker's
     #[arg(long, default_value = "up", value_parser = way())]
-    direction: Way,
+    direction: TrafficDirection,
 }
 
 #[expect(
@@ -92,7 +92,7 @@ struct CheckArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=60000))]
     count: u16,
     /// What the network itself may add to the round trip
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = parse_duration)]
     tolerance: Duration,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Target {
     /// The direction of the link, loaded and checked.
     fn load(&self) -> anyhow::Result<Direction> {
-        let direction = self.direction.of(Link::load(&self.link)?);
+        let direction = self.direction.in_link(Link::load(&self.link)?);
         if direction == Direction::default() {
             bail!(
                 "{} does nothing {}: choose the other --direction, or add something such as \

@@ -4,12 +4,12 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     /// From below.
-    parts: Vec<Part>,
+    parts: Vec<AxisPart>,
 }
 
 /// A stretch of the ordinate.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Part {
+pub(super) struct AxisPart {
     pub(super) low: f64,
     pub(super) high: f64,
     /// The distance between ticks of a linear part; `None` for a logarithmic one.
@@ -24,19 +24,19 @@ pub(super) const BREAK: f64 = 0.04;
 impl Axis {
     pub(super) fn new(least: f64, most: f64, logarithmic: bool) -> Self {
         Self {
-            parts: vec![Part::new(least, most, logarithmic)],
+            parts: vec![AxisPart::new(least, most, logarithmic)],
         }
     }
 
     /// A linear part for boxes, and above it a logarithmic one for outliers. `None` if the outliers are so near that the
     /// linear part can hold them.
     pub(super) fn split(least: f64, boxes: f64, most: f64) -> Option<Self> {
-        let lower = Part::new(least, boxes, false);
+        let lower = AxisPart::new(least, boxes, false);
         if lower.high <= 0.0 || most <= lower.high + (lower.high - lower.low) / 2.0 {
             return None;
         }
-        let above = Part::new(lower.high, most, true);
-        let upper = Part {
+        let above = AxisPart::new(lower.high, most, true);
+        let upper = AxisPart {
             low: lower.high,
             ..above
         };
@@ -46,7 +46,7 @@ impl Axis {
     }
 
     /// The lower part, and the upper one of a split ordinate.
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[AxisPart] {
         &self.parts
     }
 
@@ -75,7 +75,7 @@ impl Axis {
     }
 }
 
-impl Part {
+impl AxisPart {
     fn new(least: f64, most: f64, logarithmic: bool) -> Self {
         if !(least.is_finite() && most.is_finite() && least <= most) {
             return Self::new(0.0, 1.0, false);

@@ -5,11 +5,9 @@ use serde_json::{Value, json};
 
 use super::{
     axis::Axis,
-    csv,
+    csv, formatting, labels,
+    metric_values::Metric,
     model::{Basis, CampaignReport, Panel, PlotReport, Point, Series},
-    names,
-    values::Metric,
-    words,
 };
 use crate::campaign::file::PlotKind;
 
@@ -22,7 +20,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         PlotKind::Lines => custom(plot, one, "line", mean),
         PlotKind::BoxTukey | PlotKind::BoxPercentiles => custom(plot, one, "box", boxed),
     });
-    let split = split(campaign, panel).map(|axis| {
+    let split = split_axis(campaign, panel).map(|axis| {
         let parts = axis.parts().iter();
         parts.map(|part| [part.low, part.high]).collect::<Vec<_>>()
     });
@@ -42,7 +40,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         "option": {
             "xAxis": {
                 "type": "category",
-                "data": panel.x.iter().map(|x| names::level(&plot.x, x)).collect::<Value>(),
+                "data": panel.x.iter().map(|x| labels::level(&plot.x, x)).collect::<Value>(),
                 "name": plot.abscissa,
             },
             // Bars without a baseline stand on 0; other plots have their own range.
@@ -63,15 +61,15 @@ pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
     let mut boxes = points.flatten().filter_map(|p| p.quartiles.as_ref());
     let of_messages = has_boxes(plot.kind) && boxes.any(|one| one.of == Basis::Messages);
     if of_messages {
-        let quantity = names::recorded(&Metric::parse(&plot.metric).histogram());
-        return words::with_unit(&quantity, &plot.unit);
+        let quantity = labels::recorded(&Metric::parse(&plot.metric).histogram());
+        return formatting::with_unit(&quantity, &plot.unit);
     }
-    words::with_unit(&plot.quantity, &plot.unit)
+    formatting::with_unit(&plot.quantity, &plot.unit)
 }
 
 /// The split ordinate of boxes with whiskers at p5 and p95: linear for the boxes, and above them logarithmic for the
 /// outliers (S22 Figs. 5, 6). `None` for other plots, and where no outlier is far above the boxes.
-pub(super) fn split(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
+pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
     if campaign.plot.kind != PlotKind::BoxPercentiles {
         return None;
     }
@@ -105,10 +103,10 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
         .map(|x| {
             let series = panel.distributions.iter().filter(|one| one.x == *x);
             json!({
-                "x": names::level(&plot.x, x),
+                "x": labels::level(&plot.x, x),
                 "series": series.map(|one| json!({
                     "key": one.series,
-                    "name": names::series(&plot.series, &one.series),
+                    "name": labels::series(&plot.series, &one.series),
                     "bounds": one.bounds_ms,
                     "shares": one.shares,
                     "percentiles": one.percentiles_ms,
@@ -137,7 +135,7 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
         "log": is_wide(panel),
         "csv": text,
         "option": {
-            "xAxis": { "type": "value", "name": format!("{} [ms]", names::recorded(of)), "scale": true },
+            "xAxis": { "type": "value", "name": format!("{} [ms]", labels::recorded(of)), "scale": true },
             "yAxis": { "type": "value", "name": "share of messages [%]", "min": 0 },
             "series": [],
         },
@@ -152,7 +150,7 @@ pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
 
 /// Whether outliers would press the boxes flat on a linear axis.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
-    if !has_boxes(campaign.plot.kind) || split(campaign, panel).is_some() {
+    if !has_boxes(campaign.plot.kind) || split_axis(campaign, panel).is_some() {
         return false;
     }
     let points = panel.series.iter().flat_map(|series| &series.points);
@@ -190,7 +188,7 @@ fn custom(
     let width = rows.first().map_or(2, Vec::len);
     json!({
         "type": "custom",
-        "name": names::series(&plot.series, &series.name),
+        "name": labels::series(&plot.series, &series.name),
         "renderItem": draw,
         "clip": true,
         "data": rows,
@@ -244,14 +242,14 @@ fn points(plot: &PlotReport, series: &Series) -> Value {
                 "median": p.median,
                 "n": p.n,
                 "disturbed": p.disturbed,
-                "of": words::basis(p.interval_of),
+                "of": formatting::basis(p.interval_of),
                 "outliers": p.quartiles.as_ref().map(|one| &one.outliers),
             })
         })
     };
     json!({
         "key": series.name,
-        "name": names::series(&plot.series, &series.name),
+        "name": labels::series(&plot.series, &series.name),
         "points": series.points.iter().map(point).collect::<Value>(),
     })
 }
@@ -293,8 +291,8 @@ fn table(campaign: &CampaignReport, panel: &Panel) -> String {
             ]
             .map(optional);
             let [mean, low, high, median, q1, q3, from, to] = &numbers;
-            let of = words::basis(point.interval_of);
-            let box_of = one.map_or("", |one| words::basis(one.of));
+            let of = formatting::basis(point.interval_of);
+            let box_of = one.map_or("", |one| formatting::basis(one.of));
             let cells = [
                 x,
                 &series.name,

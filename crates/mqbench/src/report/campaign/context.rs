@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::model::{
-    EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
+    EnergyReport, LinkConfigured, LinkMeasured, LinkReport, RepeatedAttempts, WarningFound,
+    WarningReport,
 };
 use crate::{
-    campaign::{record::Record, stack::Stack},
+    campaign::{record::Record, transport_parameters::TransportParameters},
     meter,
 };
 
@@ -17,9 +18,9 @@ use crate::{
 pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A campaign has thousands of runs, and a few stacks.
-    let mut stacks: Vec<Option<&Stack>> = Vec::new();
+    let mut stacks: Vec<Option<&TransportParameters>> = Vec::new();
     for run in runs {
-        let stack = run.outcome.stack.as_ref();
+        let stack = run.outcome.transport_parameters.as_ref();
         if !stacks.contains(&stack) {
             stacks.push(stack);
         }
@@ -212,8 +213,8 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     all
 }
 
-pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
-    let attempt = |run: &&Record| Repeated {
+pub(crate) fn repeated(runs: &[&Record]) -> Vec<RepeatedAttempts> {
+    let attempt = |run: &&Record| RepeatedAttempts {
         levels: run.levels.clone(),
         repetition: run.repetition,
         attempt: run.attempt,
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
     use crate::campaign::{cell::Cell, record::Outcome};
 
-    fn run(stack: Option<Stack>) -> Record {
+    fn run(stack: Option<TransportParameters>) -> Record {
         Record {
             campaign: String::new(),
             levels: BTreeMap::new(),
@@ -239,7 +240,7 @@ mod tests {
             seed: 0,
             cell: Cell::default(),
             outcome: Outcome {
-                stack,
+                transport_parameters: stack,
                 ..Outcome::default()
             },
         }
@@ -251,7 +252,7 @@ mod tests {
             initial_window: Some(32),
             ..QuicOptions::default()
         };
-        let stack = |quic| Stack::of(&CryptoOptions::default(), quic, None, None);
+        let stack = |quic| TransportParameters::of(&CryptoOptions::default(), quic, None, None);
         let runs = [
             run(None),
             run(Some(stack(&quic))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::values::Finished;
+use super::metric_values::FinishedRuns;
 use crate::campaign::{file::Campaign, record::Record};
 
 /// Columns: `campaign`, one for each factor, `repetition`, `metric`, `value`.
@@ -13,7 +13,7 @@ pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
         .chain(factors.iter().map(|factor| &factor[..]))
         .chain(["repetition", "metric", "value"]));
     for campaign in campaigns {
-        for run in Finished::of(campaign, records).runs {
+        for run in FinishedRuns::of(campaign, records).runs {
             for (metric, value) in &run.outcome.metrics {
                 let levels = factors.iter().map(|factor| run.levels.get(*factor));
                 let levels = levels.map(|level| level.map_or("", |level| &level[..]));

@@ -3,9 +3,8 @@
 use mq_measure::stats::{self, Bootstrap, Interval};
 
 use super::{
-    markdown,
-    values::{Finished, Levels, Metric},
-    words,
+    formatting, markdown,
+    metric_values::{FinishedRuns, Levels, Metric},
 };
 use crate::campaign::store::ResultSet;
 
@@ -33,8 +32,8 @@ pub(crate) fn render(first: &ResultSet, second: &ResultSet) -> String {
         };
         let metric = Metric::parse(&campaign.plot.metric);
         let (a, b) = (
-            Finished::of(campaign, &first.records),
-            Finished::of(other, &second.records),
+            FinishedRuns::of(campaign, &first.records),
+            FinishedRuns::of(other, &second.records),
         );
         let cells = campaign.cells.iter().map(|cell| &cell.levels);
         let rows = cells.filter_map(|levels| row(&a, &b, &metric, levels));
@@ -61,7 +60,7 @@ pub(crate) fn render(first: &ResultSet, second: &ResultSet) -> String {
     text
 }
 
-fn row(a: &Finished, b: &Finished, metric: &Metric, levels: &Levels) -> Option<Row> {
+fn row(a: &FinishedRuns, b: &FinishedRuns, metric: &Metric, levels: &Levels) -> Option<Row> {
     let (a_values, b_values) = (a.values(metric, levels), b.values(metric, levels));
     let enough = a_values.len() >= 2 && b_values.len() >= 2;
     let bootstrap = Bootstrap::new(a.campaign.seed);
@@ -87,13 +86,13 @@ impl Row {
             _ => "less",
         });
         vec![
-            words::levels(&self.levels),
+            formatting::levels(&self.levels),
             format!("{} / {}", self.runs.0, self.runs.1),
-            words::number(first),
-            words::number(second),
-            format!("{}{relative}", words::number(second - first)),
+            formatting::number(first),
+            formatting::number(second),
+            format!("{}{relative}", formatting::number(second - first)),
             self.difference.map_or_else(dash, |difference| {
-                words::range(difference.low, difference.high)
+                formatting::range(difference.low, difference.high)
             }),
             shown.map_or_else(dash, str::to_owned),
         ]

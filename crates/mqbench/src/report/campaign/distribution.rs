@@ -1,12 +1,12 @@
 //! The distribution of values within runs: shares on a logarithmic axis, and percentiles.
 
-use mq_measure::LatencyRecorder;
+use mq_measure::{LatencyRecorder, convert::float};
 
 use super::{
+    metric_values::{FinishedRuns, Levels},
     model::Distribution,
-    values::{Finished, Levels},
 };
-use crate::units::ms;
+use crate::units::ns_to_ms;
 
 /// The number of parts of the axis.
 const PARTS: u32 = 48;
@@ -19,7 +19,7 @@ const PERCENTILES: [f64; 25] = [
 /// The distributions of all cells of a figure that have recorded values. All series of an x have the same
 /// bounds, so that their heights can be compared.
 pub(crate) fn distributions(
-    finished: &Finished,
+    finished: &FinishedRuns,
     of: &str,
     xs: &[String],
     series: &[(String, Levels)],
@@ -41,7 +41,7 @@ pub(crate) fn distributions(
         let (Some(least), Some(most)) = (least, most) else {
             continue;
         };
-        let bounds_ms = bounds(ms(least), ms(most));
+        let bounds_ms = bounds(ns_to_ms(least), ns_to_ms(most));
         all.extend(recorders.iter().map(|(name, recorder)| Distribution {
             x: x.clone(),
             series: (*name).clone(),
@@ -63,17 +63,16 @@ fn bounds(least: f64, most: f64) -> Vec<f64> {
     (0..=PARTS).map(part).collect()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
 fn shares(recorder: &LatencyRecorder, bounds: &[f64]) -> Vec<f64> {
     let histogram = recorder.histogram();
     let mut counts = vec![0_u64; bounds.len() - 1];
     for bucket in histogram.iter_recorded() {
-        let value = ms(histogram.median_equivalent(bucket.value_iterated_to()));
+        let value = ns_to_ms(histogram.median_equivalent(bucket.value_iterated_to()));
         let above = bounds.partition_point(|bound| *bound <= value);
         counts[above.clamp(1, bounds.len() - 1) - 1] += bucket.count_at_value();
     }
-    let all = recorder.count().max(1) as f64;
-    counts.iter().map(|count| *count as f64 / all).collect()
+    let all = float(recorder.count().max(1));
+    counts.iter().map(|count| float(*count) / all).collect()
 }
 
 fn percentiles(recorder: &LatencyRecorder) -> Vec<(f64, f64)> {
@@ -83,7 +82,7 @@ fn percentiles(recorder: &LatencyRecorder) -> Vec<(f64, f64)> {
         } else {
             recorder.percentile_ns(percent)
         };
-        value.map(|value| (percent, ms(value)))
+        value.map(|value| (percent, ns_to_ms(value)))
     };
     PERCENTILES.into_iter().filter_map(at).collect()
 }

@@ -5,10 +5,10 @@
 //! twice: by that estimator, and with each result matched with its own job.
 
 use super::{
+    formatting,
     model::{ClaimReport, EstimatorPair, Estimators},
-    words,
 };
-use crate::campaign::claims::{Form, Verdict};
+use crate::campaign::claims::{ClaimForm, Verdict};
 
 /// The metrics of DL's own estimator and of the one by number.
 const METRICS: [&str; 2] = ["rtt_last_mean", "rtt_mean"];
@@ -60,7 +60,7 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
         pairs.len()
     );
     let factors = pairs.iter().filter_map(|(one, other)| {
-        let times = one.claim.form == Form::Value;
+        let times = one.claim.form == ClaimForm::Value;
         let factor = other.measured.as_ref()?.estimate / one.measured.as_ref()?.estimate;
         times.then_some(factor)
     });
@@ -70,17 +70,17 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
     if least <= most {
         text.push_str(&format!(
             " Times are {} times as long by number.",
-            words::range(least, most)
+            formatting::range(least, most)
         ));
     }
     for (one, other) in changed {
         text.push_str(&format!(
             " \"{}\": {}, {}, by DL's estimator; {}, {}, by number.",
             one.claim.says,
-            one.verdict.words(),
-            words::measured(one),
-            other.verdict.words(),
-            words::measured(other)
+            one.verdict.label(),
+            formatting::measured_value(one),
+            other.verdict.label(),
+            formatting::measured_value(other)
         ));
     }
     text

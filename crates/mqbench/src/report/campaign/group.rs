@@ -3,9 +3,9 @@
 use mq_measure::stats;
 
 use super::{
+    metric_values::{FinishedRuns, Levels, Metric, Statistic, milliseconds},
     model::{Basis, BoxReport, Point},
     resample::Resample,
-    values::{Finished, Levels, Metric, Statistic, milliseconds},
 };
 use crate::campaign::file::{BoxesOf, PlotKind};
 
@@ -15,7 +15,7 @@ pub(super) const ENOUGH: usize = 5;
 const OUTLIERS: usize = 200;
 
 /// The runs of one cell.
-pub(super) struct Group {
+pub(super) struct RunGroup {
     /// One value for each repetition.
     pub(super) values: Vec<f64>,
     /// The values recorded within the runs, in ms, ascending.
@@ -27,8 +27,8 @@ pub(super) struct Group {
     disturbed: usize,
 }
 
-impl Group {
-    pub(super) fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
+impl RunGroup {
+    pub(super) fn of(finished: &FinishedRuns, metric: &Metric, levels: &Levels) -> Self {
         let values = finished.values(metric, levels);
         let boxes = finished.campaign.plot.boxes;
         let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
@@ -122,7 +122,7 @@ fn thinned(values: Vec<f64>) -> Vec<f64> {
 }
 
 /// The runs with these levels whose last attempt was disturbed.
-pub(super) fn disturbed(finished: &Finished, levels: &Levels) -> usize {
-    let runs = finished.with(levels);
+pub(super) fn disturbed(finished: &FinishedRuns, levels: &Levels) -> usize {
+    let runs = finished.runs_at(levels);
     runs.filter(|run| run.outcome.is_disturbed()).count()
 }

@@ -1,8 +1,9 @@
 //! The report as Markdown: tables and verdicts.
 
 use super::{
+    formatting,
     model::{CampaignReport, Report},
-    papers, words,
+    paper_findings,
 };
 use crate::campaign::file::Extent;
 
@@ -16,7 +17,7 @@ pub(crate) fn render(report: &Report) -> String {
         manifest.program.version.clone().unwrap_or_default(),
         manifest.started_at
     ));
-    if let Some(others) = words::continued(report) {
+    if let Some(others) = formatting::continued(report) {
         text.push_str(&format!("Continued by {others}.\n"));
     }
     if report.extent == Extent::Quick {
@@ -36,22 +37,26 @@ pub(crate) fn render(report: &Report) -> String {
     let (claims, changes) = (report.claims_of_campaigns(), report.changes());
     if !claims.is_empty() {
         text.push_str("## What the papers claim\n\n");
-        for sentence in papers::turned(&claims, &changes) {
+        for sentence in paper_findings::changed_verdicts(&claims, &changes) {
             text.push_str(&format!("{sentence}\n\n"));
         }
         let rows = claims.iter().map(|claim| {
             let mut row = vec![
-                claim.verdict.words().to_owned(),
+                claim.verdict.label().to_owned(),
                 claim.claim.says.clone(),
                 claim.claim.source.clone(),
-                words::printed(claim),
-                words::measured(claim),
+                formatting::claimed_value(claim),
+                formatting::measured_value(claim),
             ];
-            row.extend(changes.iter().map(|changes| words::beside(claim, changes)));
-            row.push(words::why_and_note(claim));
+            row.extend(
+                changes
+                    .iter()
+                    .map(|changes| formatting::verdict_with_changes(claim, changes)),
+            );
+            row.push(formatting::why_and_note(claim));
             row
         });
-        let columns = words::claim_columns(&changes);
+        let columns = formatting::claim_columns(&changes);
         let columns = columns.iter().map(|name| &name[..]);
         let columns: Vec<&str> = columns.chain(["why"]).collect();
         text.push_str(&table(&columns, rows));
@@ -66,14 +71,14 @@ fn section(campaign: &CampaignReport) -> String {
     let (plot, runs) = (&campaign.plot, &campaign.runs);
     let mut text = format!(
         "## {}\n\n{}. {}; {} with warnings.\n\n",
-        campaign.title, campaign.source, runs.tally, runs.warned
+        campaign.title, campaign.source, runs.counts, runs.warned
     );
     for energy in &campaign.energy {
-        text.push_str(&format!("{}\n\n", words::energy(energy)));
+        text.push_str(&format!("{}\n\n", formatting::energy(energy)));
     }
     for panel in &campaign.panels {
         if !panel.levels.is_empty() {
-            text.push_str(&format!("### {}\n\n", words::levels(&panel.levels)));
+            text.push_str(&format!("### {}\n\n", formatting::levels(&panel.levels)));
         }
         if !panel.shows.is_empty() {
             text.push_str(&format!("{}\n\n", panel.shows));
@@ -92,15 +97,15 @@ fn section(campaign: &CampaignReport) -> String {
                         x.clone(),
                         series.name.clone(),
                         point.n.to_string(),
-                        words::number(point.mean),
-                        words::interval(point).unwrap_or_else(|| "–".to_owned()),
-                        words::basis(point.interval_of).to_owned(),
-                        words::number(point.median),
+                        formatting::number(point.mean),
+                        formatting::interval(point).unwrap_or_else(|| "–".to_owned()),
+                        formatting::basis(point.interval_of).to_owned(),
+                        formatting::number(point.median),
                     ]);
                 }
             }
         }
-        let mean = words::with_unit(&plot.metric, &plot.unit);
+        let mean = formatting::with_unit(&plot.metric, &plot.unit);
         let columns = [
             &plot.x,
             &plot.series,

@@ -1,44 +1,44 @@
 //! The report of a result set.
 //!
-//! `build` is a pure function from records to the `model`. `html`, `markdown`, `svg` and `csv` write the report.
+//! `assemble` is a pure function from records to the `model`. `html`, `markdown`, `svg` and `csv` write the report.
 //!
 //! ```text
-//! records ─ values ─ resample ─┬─ build ───── model ─┬─ html ─ chart ─ axis
-//!           (which runs count) ├─ group, pairs       ├─ markdown, svg
-//!                              ├─ distribution       └─ JSON
-//!                              ├─ context, shows
-//! claims ──────────────────────┴─ verdict, papers, estimators
-//!                                 csv, difference (of the records)
+//! records ─ metric_values ─ resample ─┬─ assemble ────── model ─┬─ html ─ chart ─ axis
+//!           (which runs count)        ├─ group, pairs           ├─ markdown, svg
+//!                                     ├─ distribution           └─ JSON
+//!                                     ├─ context, caption
+//! claims ─────────────────────────────┴─ verdict, paper_findings, estimators
+//!                                        csv, difference (of the records)
 //! ```
 //!
-//! `names` and `words` have what all of them call things.
+//! `labels` has the names that all of them use, and `formatting` the form of numbers.
 
+mod assemble;
 mod axis;
-mod build;
+mod caption;
 mod chart;
 mod context;
 mod csv;
 mod difference;
 mod distribution;
 mod estimators;
+mod formatting;
 mod group;
 mod html;
+mod labels;
 mod markdown;
+mod metric_values;
 mod model;
-mod names;
 mod pairs;
-mod papers;
+mod paper_findings;
 mod resample;
-mod shows;
 mod svg;
-mod values;
 mod verdict;
-mod words;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use build::report;
+pub(crate) use assemble::report;
 pub(crate) use csv::long as csv;
 pub(crate) use difference::render as difference;
 pub(crate) use html::page;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::campaign::{
     claims::{Claim, Verdict},
     file::{Extent, PlotKind},
-    tally::Tally,
+    run_counts::RunCounts,
 };
 
 /// The `schema` of a report that this version writes.
@@ -119,7 +119,7 @@ pub(crate) struct CampaignReport {
     pub(crate) title: String,
     pub(crate) source: String,
     pub(crate) plot: PlotReport,
-    pub(crate) runs: Runs,
+    pub(crate) runs: CampaignRuns,
     /// The meters of its runs; none if the runs have no energy.
     pub(crate) energy: Vec<EnergyReport>,
     /// The keys that are the same in every cell, with the names of campaign files.
@@ -131,7 +131,7 @@ pub(crate) struct CampaignReport {
     pub(crate) links: Vec<LinkReport>,
     pub(crate) warnings: Vec<WarningReport>,
     /// Attempts that were disturbed and repeated; no other number counts them.
-    pub(crate) repeated: Vec<Repeated>,
+    pub(crate) repeated: Vec<RepeatedAttempts>,
     /// The ids of its claims, in the order of the report.
     pub(crate) claims: Vec<String>,
     /// The comparison of DL's two estimators, for its campaigns.
@@ -178,9 +178,9 @@ pub(crate) struct PlotReport {
 
 /// How many runs there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Runs {
+pub(crate) struct CampaignRuns {
     #[serde(flatten)]
-    pub(crate) tally: Tally,
+    pub(crate) counts: RunCounts,
     /// Finished runs that have warnings.
     pub(crate) warned: usize,
 }
@@ -212,7 +212,7 @@ pub(crate) struct Panel {
     /// The levels along the abscissa.
     pub(crate) x: Vec<String>,
     pub(crate) series: Vec<Series>,
-    pub(crate) tests: Vec<Test>,
+    pub(crate) tests: Vec<SignificanceTest>,
     pub(crate) distributions: Vec<Distribution>,
 }
 
@@ -264,7 +264,7 @@ pub(crate) struct BoxReport {
 
 /// Whether the series differ at one level of the abscissa.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Test {
+pub(crate) struct SignificanceTest {
     pub(crate) x: String,
     pub(crate) of: Basis,
     /// Kruskal and Wallis: whether all series are of one distribution.
@@ -360,7 +360,7 @@ pub(crate) struct WarningFound {
 
 /// A run that was repeated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Repeated {
+pub(crate) struct RepeatedAttempts {
     pub(crate) levels: BTreeMap<String, String>,
     pub(crate) repetition: u32,
     pub(crate) attempt: u32,

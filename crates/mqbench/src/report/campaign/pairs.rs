@@ -1,16 +1,21 @@
 //! Whether series differ at one level of the abscissa, and by how much.
 
-use mq_measure::stats;
+use mq_measure::{convert::float_len, stats};
 
 use super::{
-    group::{ENOUGH, Group},
-    model::{Basis, Pair, Test},
+    group::{ENOUGH, RunGroup},
+    metric_values::Statistic,
+    model::{Basis, Pair, SignificanceTest},
     resample::Resample,
-    values::Statistic,
 };
 
 /// The tests of all series at one level of the abscissa; `None` with fewer than two series.
-pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
+pub(super) fn test(
+    x: &str,
+    names: &[String],
+    groups: &[RunGroup],
+    seed: u64,
+) -> Option<SignificanceTest> {
     let some = names
         .iter()
         .zip(groups)
@@ -58,7 +63,7 @@ pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Op
             ratio: resample.ratio(values[a], values[b]),
         })
     });
-    Some(Test {
+    Some(SignificanceTest {
         x: x.to_owned(),
         of,
         kruskal_wallis: stats::kruskal_wallis(&values),
@@ -67,7 +72,6 @@ pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Op
 }
 
 /// The share of all pairs in which the value of `a` is less, and in which it is more.
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
 fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
     let mut sorted = b.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -76,8 +80,8 @@ fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
         above += sorted.partition_point(|other| other < value);
         below += sorted.len() - sorted.partition_point(|other| other <= value);
     }
-    let all = (a.len() * b.len()).max(1) as f64;
-    (below as f64 / all, above as f64 / all)
+    let all = float_len((a.len() * b.len()).max(1));
+    (float_len(below) / all, float_len(above) / all)
 }
 
 /// Romano's word for a size of Cliff's δ.

@@ -1,8 +1,11 @@
 //! Bootstrap intervals with a bounded amount of work.
 
-use mq_measure::stats::{self, Bootstrap, Interval, SplitMix64};
+use mq_measure::{
+    convert::float_len,
+    stats::{self, Bootstrap, Interval, SplitMix64},
+};
 
-use super::values::Statistic;
+use super::metric_values::Statistic;
 
 /// Values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;
@@ -74,9 +77,8 @@ impl Resample {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 values")]
 fn standard_error(values: &[f64]) -> Option<f64> {
-    Some(stats::stddev(values)? / (values.len() as f64).sqrt())
+    Some(stats::stddev(values)? / float_len(values.len()).sqrt())
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! A figure as an SVG file, for papers and slides, as the page draws it in a browser.
 
+use mq_measure::convert::float_len;
+
 use super::{
     axis::{Axis, BREAK, UPPER},
-    chart,
+    chart, formatting,
     html::escape,
+    labels,
     model::{CampaignReport, Panel, Point},
-    names, words,
 };
 use crate::campaign::file::PlotKind;
 
@@ -58,7 +60,7 @@ impl<'a> Drawing<'a> {
             format!(
                 "{}: {}",
                 self.campaign.title,
-                names::title(&self.panel.levels)
+                labels::title(&self.panel.levels)
             )
         };
         self.label(LEFT, 22.0, "start", 15, &title);
@@ -94,7 +96,7 @@ impl<'a> Drawing<'a> {
         for tick in self.axis.ticks() {
             let y = self.y(tick);
             self.line((LEFT, y), (RIGHT, y), "#e3e6e9", 1.0, "");
-            let text = words::tick(tick);
+            let text = formatting::tick(tick);
             self.label(LEFT - 6.0, y + 4.0, "end", 11, &text);
         }
     }
@@ -121,8 +123,8 @@ impl<'a> Drawing<'a> {
         let (mut x, mut y) = (LEFT, 33.0);
         for at in 0..self.panel.series.len() {
             let series = &self.panel.series[at];
-            let name = names::series(&self.campaign.plot.series, &series.name);
-            let width = 17.0 + CHARACTER * float(name.chars().count()) + 14.0;
+            let name = labels::series(&self.campaign.plot.series, &series.name);
+            let width = 17.0 + CHARACTER * float_len(name.chars().count()) + 14.0;
             if x > LEFT && x + width > RIGHT {
                 x = LEFT;
                 y += 18.0;
@@ -138,7 +140,7 @@ impl<'a> Drawing<'a> {
     fn abscissa(&mut self) -> f64 {
         let mut deepest = BOTTOM + LINE + 4.0;
         for (at, x) in self.panel.x.iter().enumerate() {
-            let name = names::level(&self.campaign.plot.x, x);
+            let name = labels::level(&self.campaign.plot.x, x);
             let mut y = BOTTOM + LINE + 4.0;
             for line in lines(&name, self.slot() / CHARACTER) {
                 self.label(self.centre(at), y, "middle", 11, &line);
@@ -157,7 +159,7 @@ impl<'a> Drawing<'a> {
     fn series(&mut self, at: usize) {
         let panel = self.panel;
         let (series, colour) = (&panel.series[at], colour(panel, at));
-        let slot = (self.slot() * 0.78 / float(panel.series.len())).min(52.0);
+        let slot = (self.slot() * 0.78 / float_len(panel.series.len())).min(52.0);
         let kind = self.campaign.plot.kind;
         let mut before: Option<(f64, f64)> = None;
         for (place, point) in series.points.iter().enumerate() {
@@ -165,7 +167,7 @@ impl<'a> Drawing<'a> {
                 before = None;
                 continue;
             };
-            let aside = (float(at) - (float(panel.series.len()) - 1.0) / 2.0) * slot;
+            let aside = (float_len(at) - (float_len(panel.series.len()) - 1.0) / 2.0) * slot;
             match kind {
                 PlotKind::Bars => self.bar(point, self.centre(place) + aside, slot * 0.84, colour),
                 PlotKind::Lines => {
@@ -226,11 +228,11 @@ impl<'a> Drawing<'a> {
 
     /// The width of one level of the abscissa.
     fn slot(&self) -> f64 {
-        (RIGHT - LEFT) / float(self.panel.x.len().max(1))
+        (RIGHT - LEFT) / float_len(self.panel.x.len().max(1))
     }
 
     fn centre(&self, place: usize) -> f64 {
-        LEFT + self.slot() * (float(place) + 0.5)
+        LEFT + self.slot() * (float_len(place) + 0.5)
     }
 
     fn label(&mut self, x: f64, y: f64, anchor: &str, size: u8, text: &str) {
@@ -271,7 +273,7 @@ impl<'a> Drawing<'a> {
 
 /// The ordinate that the values need.
 fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
-    if let Some(split) = chart::split(campaign, panel) {
+    if let Some(split) = chart::split_axis(campaign, panel) {
         return split;
     }
     let points = panel.series.iter().flat_map(|series| &series.points);
@@ -295,7 +297,7 @@ fn lines(text: &str, most: f64) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match all.last_mut() {
-            Some(line) if float(line.chars().count() + 1 + word.chars().count()) <= most => {
+            Some(line) if float_len(line.chars().count() + 1 + word.chars().count()) <= most => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -311,9 +313,4 @@ fn colour(panel: &Panel, at: usize) -> &'static str {
     let mut own = own.filter(|(known, _)| name.eq_ignore_ascii_case(known));
     own.next()
         .map_or(OTHERS[at % OTHERS.len()], |(_, colour)| colour)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a place among a few")]
-fn float(n: usize) -> f64 {
-    n as f64
 }

@@ -3,16 +3,16 @@
 use mq_measure::stats::{self, Estimate, Interval};
 
 use super::{
+    metric_values::{FinishedRuns, Levels, Metric},
     model::{Basis, ClaimBeside, ClaimReport},
-    values::{Finished, Levels, Metric},
 };
-use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verdict};
+use crate::campaign::claims::{CONFIDENCE, Claim, ClaimForm, Measured, TrendDirection, Verdict};
 
 /// A ξ this near to 1 counts as this far from it: a gain of nothing has no share that could be told.
 const LEAST_GAIN: f64 = 0.25;
 
 /// The verdict by the claim's campaign, and by the same campaign with changes beside it.
-pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
+pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
     let beside = all.iter().filter_map(|one| {
         let changes = one.changes_beside(claim)?.to_owned();
@@ -35,12 +35,12 @@ pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
     }
 }
 
-fn by_runs_of(claim: &Claim, mine: Option<&Finished>) -> ClaimReport {
+fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
     let metric = Metric::parse(&claim.metric);
     let found = mine.and_then(|finished| Found::of(claim, finished, &metric));
     let measured = found.as_ref().map(|found| found.measured(claim));
     let (mut verdict, mut why) = claim.judge(measured.as_ref());
-    if let (Form::Trend, Some(finished), Verdict::Reproduced) = (claim.form, mine, verdict)
+    if let (ClaimForm::Trend, Some(finished), Verdict::Reproduced) = (claim.form, mine, verdict)
         && let Some(steps) = against(claim, finished, &metric)
     {
         verdict = Verdict::NotReproduced;
@@ -81,12 +81,12 @@ struct Found {
 }
 
 impl Found {
-    fn of(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<Self> {
+    fn of(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<Self> {
         let (of, with) = sides(claim, finished);
         let mean = |levels| stats::mean(&finished.values(metric, levels));
         let estimate = |levels| finished.estimate(metric, levels);
         let above = |levels| finished.link_delay(metric, levels).unwrap_or_default();
-        if claim.form == Form::Value {
+        if claim.form == ClaimForm::Value {
             let estimate = estimate(&of);
             let value = estimate.map_or_else(|| mean(&of), |one| Some(one.value))?;
             let effect = above_delay(claim.figure?, above(&of));
@@ -153,7 +153,7 @@ fn above_delay(time: f64, delay: f64) -> f64 {
 
 /// A quotient, in the claim's form.
 fn in_form(claim: &Claim, quotient: Interval) -> Interval {
-    let less = f64::from(u8::from(claim.form == Form::Relative));
+    let less = f64::from(u8::from(claim.form == ClaimForm::Relative));
     Interval {
         estimate: quotient.estimate - less,
         low: quotient.low - less,
@@ -163,7 +163,7 @@ fn in_form(claim: &Claim, quotient: Interval) -> Interval {
 }
 
 /// The levels of both sides. For a trend these are the last level of its factor and the first.
-fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
+fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
     let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();
         levels.insert(factor.to_owned(), level.to_owned());
@@ -186,8 +186,8 @@ fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
 }
 
 /// How many steps go against a trend, if more than half of them do.
-fn against(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<String> {
-    if claim.direction == Some(Direction::Flat) {
+fn against(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<String> {
+    if claim.direction == Some(TrendDirection::Flat) {
         return None;
     }
     let factor = claim.along.as_ref()?;
@@ -253,7 +253,7 @@ mod tests {
     fn verdict(claim: &Claim, of: &[f64], with: &[f64], delay: f64) -> Verdict {
         let [of, with] = [of, with].map(|values| Estimate::of_mean(values).unwrap());
         let found = match claim.form {
-            Form::Value => Found {
+            ClaimForm::Value => Found {
                 value: of.value,
                 estimate: Some(of),
                 effect: above_delay(claim.figure.unwrap(), delay),

@@ -1,7 +1,7 @@
 //! The answers: a card for each paper with its counts and sentences. A set without claims has a card for each
 //! campaign with what its figures show.
 
-use super::{escape, panel_title};
+use super::elements::{escape, panel_title};
 use crate::report::campaign::model::{CampaignReport, PaperReport, Report};
 
 /// A campaign's card has so many sentences; its section has all.
@@ -53,7 +53,7 @@ fn paper(paper: &PaperReport) -> String {
         format!(" <a href=\"https://doi.org/{doi}\">doi:{doi}</a>")
     });
     format!(
-        "<article class=\"card\">\n<h3>{}: {}</h3>\n<p class=\"tally\">{}</p>\n\
+        "<article class=\"card\">\n<h3>{}: {}</h3>\n<p class=\"counts\">{}</p>\n\
          <div class=\"share\" aria-hidden=\"true\">{}</div>\n{}\
          <p class=\"quiet\">{}.{doi}</p>\n</article>\n",
         escape(&paper.name),
@@ -84,7 +84,7 @@ fn campaign(number: usize, campaign: &CampaignReport) -> String {
         escape(&campaign.title),
         sentences(says),
         escape(&campaign.source),
-        escape(&campaign.runs.tally.to_string()),
+        escape(&campaign.runs.counts.to_string()),
     )
 }
 

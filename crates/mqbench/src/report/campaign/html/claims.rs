@@ -1,14 +1,15 @@
 //! The claims and their verdicts: counts for each paper, and a table.
 
 use super::{
-    escape,
+    elements::escape,
     tables::{table, table_of},
 };
 use crate::{
     campaign::claims::Verdict,
     report::campaign::{
+        formatting,
         model::{ClaimReport, Report},
-        papers, words,
+        paper_findings,
     },
 };
 
@@ -19,12 +20,16 @@ pub(super) fn claims(report: &Report) -> String {
     if known.is_empty() {
         return String::new();
     }
-    let mut names: Vec<&str> = known.iter().map(|claim| papers::name_of(claim)).collect();
+    let mut names: Vec<&str> = known
+        .iter()
+        .map(|claim| paper_findings::name_of(claim))
+        .collect();
     names.dedup();
     let rows = names.iter().map(|name| Some(*name)).chain([None]);
     let rows = rows.map(|name| {
         let mine = known.iter().copied();
-        let mine = mine.filter(|claim| name.is_none_or(|name| papers::name_of(claim) == name));
+        let mine =
+            mine.filter(|claim| name.is_none_or(|name| paper_findings::name_of(claim) == name));
         let mine: Vec<_> = mine.collect();
         let counts = Verdict::ALL.map(|verdict| count(&mine, verdict));
         let head = name.map_or_else(|| "<b>all</b>".to_owned(), escape);
@@ -35,7 +40,7 @@ pub(super) fn claims(report: &Report) -> String {
         .chain(heads.iter().map(|head| &head[..]))
         .collect();
     let counts = table_of("Verdicts of each paper's claims", &columns, rows, 1);
-    let turned = papers::turned(&known, &changes).into_iter();
+    let turned = paper_findings::changed_verdicts(&known, &changes).into_iter();
     let turned = turned.map(|sentence| format!("<p>{}</p>\n", escape(&sentence)));
     let turned: String = turned.collect();
     let open = if known.len() <= 12 { " open" } else { "" };
@@ -56,7 +61,7 @@ fn count(claims: &[&ClaimReport], verdict: Verdict) -> String {
         .collect();
     let none = with
         .iter()
-        .filter(|claim| papers::no_difference(claim))
+        .filter(|claim| paper_findings::no_difference(claim))
         .count();
     if none == 0 {
         return with.len().to_string();
@@ -72,20 +77,20 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
             .note
             .as_ref()
             .map(|note| format!("<small>{}</small>", escape(note)));
-        let badge = badge(report.verdict, papers::no_difference(report));
+        let badge = badge(report.verdict, paper_findings::no_difference(report));
         let own = vec![
             badge + &format!("<small>{}</small>", escape(&report.why)),
             escape(&claim.says) + &note.unwrap_or_default(),
             escape(&claim.source),
-            escape(&words::printed(report)),
-            escape(&words::measured(report)),
+            escape(&formatting::claimed_value(report)),
+            escape(&formatting::measured_value(report)),
         ];
         let beside = changes
             .iter()
-            .map(|changes| escape(&words::beside(report, changes)));
+            .map(|changes| escape(&formatting::verdict_with_changes(report, changes)));
         own.into_iter().chain(beside).collect()
     });
-    let columns = words::claim_columns(changes);
+    let columns = formatting::claim_columns(changes);
     let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
     table(caption, &columns, rows, 3)
 }
@@ -102,7 +107,7 @@ fn badge(verdict: Verdict, no_difference: bool) -> String {
         Verdict::NotMeasured => ("none", "–"),
     };
     let more = if no_difference { ": no difference" } else { "" };
-    let words = verdict.words();
+    let words = verdict.label();
     format!(
         "<span class=\"badge {class}\"><span aria-hidden=\"true\">{sign}</span> {words}{more}</span>"
     )

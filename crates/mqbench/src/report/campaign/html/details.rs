@@ -1,12 +1,15 @@
 //! The part of a campaign's section below its figures: tests, links, warnings, repeated attempts.
 
-use super::{escape, more, panel_title, table};
+use super::{
+    elements::{escape, more, panel_title},
+    tables::table,
+};
 use crate::{
     report::campaign::{
+        caption, formatting, labels,
         model::{Basis, CampaignReport, Pair},
-        names, shows, words,
     },
-    units::time,
+    units::format_time,
 };
 
 pub(super) fn tests(campaign: &CampaignReport) -> String {
@@ -18,20 +21,20 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
             for pair in &test.pairs {
                 rows.push(vec![
                     escape(&panel_title(campaign, panel)),
-                    escape(&names::level(&campaign.plot.x, &test.x)),
+                    escape(&labels::level(&campaign.plot.x, &test.x)),
                     escape(&effect(campaign, pair)),
                     format!("{:+.3} ({})", pair.cliffs_delta, pair.size),
                     pair.ratio.map_or_else(dash, |ratio| {
                         format!(
                             "{} ({})",
-                            words::number(ratio.estimate),
-                            words::range(ratio.low, ratio.high)
+                            formatting::number(ratio.estimate),
+                            formatting::range(ratio.low, ratio.high)
                         )
                     }),
-                    words::basis(test.of).to_owned(),
-                    pair.p.map_or_else(dash, words::probability),
-                    all.map_or_else(dash, |all| words::number(all.h)),
-                    all.map_or_else(dash, |all| words::probability(all.p)),
+                    formatting::basis(test.of).to_owned(),
+                    pair.p.map_or_else(dash, formatting::probability),
+                    all.map_or_else(dash, |all| formatting::number(all.h)),
+                    all.map_or_else(dash, |all| formatting::probability(all.p)),
                 ]);
             }
         }
@@ -71,7 +74,7 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
 
 /// The effect in words: `QUIC below TLS in 93 % of pairs, mean 16 % lower`.
 fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
-    let name = |name: &str| names::series(&campaign.plot.series, name);
+    let name = |name: &str| labels::series(&campaign.plot.series, name);
     if pair.below + pair.above <= 0.0 {
         return format!("{} and {} are equal", name(&pair.a), name(&pair.b));
     }
@@ -89,7 +92,7 @@ fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     let Some(ratio) = pair.ratio else {
         return text;
     };
-    let mean = shows::difference(ratio.estimate, 1.0);
+    let mean = caption::difference(ratio.estimate, 1.0);
     text.push_str(&match &mean {
         Some(mean) => format!(", its mean {mean}"),
         None => ", the means within 1 %".to_owned(),
@@ -119,7 +122,7 @@ pub(super) fn parameters(campaign: &CampaignReport) -> String {
 /// A time in the unit that reads best.
 fn parameter(name: &str, value: &str) -> String {
     let ns = name.strip_suffix("_ns").and_then(|_| value.parse().ok());
-    ns.map_or_else(|| value.to_owned(), time)
+    ns.map_or_else(|| value.to_owned(), format_time)
 }
 
 pub(super) fn links(campaign: &CampaignReport) -> String {
@@ -132,13 +135,13 @@ pub(super) fn links(campaign: &CampaignReport) -> String {
             escape(&format!("{} {}", link.of, link.direction)),
             escape(&link.name),
             link.runs.to_string(),
-            escape(&words::configured(&link.configured)),
+            escape(&formatting::configured(&link.configured)),
             measured.packets.to_string(),
-            words::lost(measured),
+            formatting::lost(measured),
             measured.overflowed.to_string(),
             measured
                 .lateness_p99_ns
-                .map_or_else(|| "–".to_owned(), time),
+                .map_or_else(|| "–".to_owned(), format_time),
         ]
     });
     let columns = [
@@ -162,7 +165,7 @@ pub(super) fn warnings(campaign: &CampaignReport) -> String {
             format!(
                 "<li>{} <span class=\"quiet\">{}, run {}</span></li>",
                 escape(&found.says),
-                escape(&words::levels(&found.levels)),
+                escape(&formatting::levels(&found.levels)),
                 found.repetition + 1
             )
         });
@@ -171,7 +174,7 @@ pub(super) fn warnings(campaign: &CampaignReport) -> String {
             "<details><summary><b>{}</b> in {} of {} runs: {}</summary><ul>{}</ul></details>\n",
             escape(&warning.kind),
             warning.runs,
-            campaign.runs.tally.finished,
+            campaign.runs.counts.finished,
             escape(first),
             each.collect::<String>()
         ));
@@ -194,7 +197,7 @@ pub(super) fn repeated(campaign: &CampaignReport) -> String {
         let warnings = attempt.warnings.iter().map(ToString::to_string);
         let says: Vec<_> = warnings.chain(attempt.error.clone()).collect();
         vec![
-            escape(&words::levels(&attempt.levels)),
+            escape(&formatting::levels(&attempt.levels)),
             (attempt.repetition + 1).to_string(),
             attempt.attempt.to_string(),
             escape(&says.join("; ")),

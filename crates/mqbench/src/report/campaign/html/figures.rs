@@ -1,12 +1,14 @@
 //! A figure on the page: caption, tools, the place where it is drawn, and its data as a table.
 
-use super::{escape, panel_title, tables::table};
+use super::{
+    elements::{escape, panel_title},
+    tables::table,
+};
 use crate::{
     campaign::file::PlotKind,
     report::campaign::{
-        chart,
+        caption, chart, formatting, labels,
         model::{Basis, CampaignReport, Panel, Point},
-        names, shows, words,
     },
 };
 
@@ -64,24 +66,24 @@ fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
         Some(delay) if plot.kind == PlotKind::Bars => {
             format!(
                 "; they stand on the link's delay of {} ms",
-                words::tick(delay)
+                formatting::tick(delay)
             )
         }
         Some(delay) => format!(
             "; the dashed line is the link's delay of {} ms",
-            words::tick(delay)
+            formatting::tick(delay)
         ),
         None if chart::mark(campaign, panel).is_some() => {
             "; at the dashed line both are alike".to_owned()
         }
         None => String::new(),
     };
-    let split = if chart::split(campaign, panel).is_some() {
+    let split = if chart::split_axis(campaign, panel).is_some() {
         " The axis is linear up to the break, and logarithmic above it, for the outliers."
     } else {
         ""
     };
-    let meaning = shows::capital(&plot.meaning);
+    let meaning = caption::capital(&plot.meaning);
     format!("{meaning}. {drawn}{of}{base}.{split}")
 }
 
@@ -113,14 +115,17 @@ fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     );
     for series in &panel.series {
         let points = panel.x.iter().zip(&series.points).filter_map(|(x, point)| {
-            let place = names::place(&plot.x, x);
-            Some(format!("{} {place}", words::number(point.as_ref()?.mean)))
+            let place = labels::place(&plot.x, x);
+            Some(format!(
+                "{} {place}",
+                formatting::number(point.as_ref()?.mean)
+            ))
         });
         let points: Vec<_> = points.collect();
         if !points.is_empty() {
             text.push_str(&format!(
                 " {}: {} {}.",
-                names::series(&plot.series, &series.name),
+                labels::series(&plot.series, &series.name),
                 points.join(", "),
                 plot.unit
             ));
@@ -142,7 +147,7 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
             rows.push([head, cells].concat());
         }
     }
-    let mean = words::with_unit(&plot.metric, &plot.unit);
+    let mean = formatting::with_unit(&plot.metric, &plot.unit);
     table(
         &format!(
             "Data of {}, {}",
@@ -177,26 +182,26 @@ fn cells(point: &Point) -> Vec<String> {
             1 => format!("{} values, 1 run disturbed", point.n),
             many => format!("{} values, {many} runs disturbed", point.n),
         },
-        words::number(point.mean),
-        words::interval(point).unwrap_or_else(dash),
-        words::basis(point.interval_of).to_owned(),
-        words::number(median),
-        one.map_or_else(dash, |one| words::range(one.q1, one.q3)),
-        one.map_or_else(dash, |one| words::range(one.low, one.high)),
+        formatting::number(point.mean),
+        formatting::interval(point).unwrap_or_else(dash),
+        formatting::basis(point.interval_of).to_owned(),
+        formatting::number(median),
+        one.map_or_else(dash, |one| formatting::range(one.q1, one.q3)),
+        one.map_or_else(dash, |one| formatting::range(one.low, one.high)),
         one.map_or_else(dash, |one| format!("{} of {}", one.outlier_count, one.n)),
     ]
 }
 
 pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
     let of = panel.distributions.first().map_or("", |one| &one.of);
-    let of = names::recorded(of);
+    let of = labels::recorded(of);
     let factor = &campaign.plot.x;
     let with = |x: &&String| panel.distributions.iter().any(|one| one.x == **x);
     let options = panel
         .x
         .iter()
         .filter(with)
-        .map(|x| format!("<option>{}</option>", escape(&names::level(factor, x))));
+        .map(|x| format!("<option>{}</option>", escape(&labels::level(factor, x))));
     let shown = [5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0];
     let rows = panel.distributions.iter().map(|one| {
         let at = |percent: &f64| {
@@ -204,7 +209,7 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
                 .percentiles_ms
                 .iter()
                 .find(|(p, _)| (p - percent).abs() < 0.01);
-            found.map_or_else(|| "–".to_owned(), |(_, value)| words::number(*value))
+            found.map_or_else(|| "–".to_owned(), |(_, value)| formatting::number(*value))
         };
         let head = vec![escape(&one.x), escape(&one.series), one.count.to_string()];
         [head, shown.iter().map(at).collect()].concat()

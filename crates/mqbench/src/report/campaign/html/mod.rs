@@ -5,10 +5,11 @@
 mod cards;
 mod claims;
 mod details;
+mod elements;
 mod figures;
+mod header;
 mod provenance;
 mod tables;
-mod top;
 
 use std::io::Read as _;
 
@@ -18,17 +19,17 @@ use serde_json::{Value, json};
 use cards::cards;
 use claims::{claim_table, claims};
 use details::{links, parameters, repeated, tests, warnings};
+pub(super) use elements::escape;
+use elements::{more, panel_title};
 use figures::{distribution, figure};
+use header::{contents, header};
 use provenance::provenance;
-use tables::table;
-use top::{contents, top};
 
 use super::{
-    chart,
-    model::{CampaignReport, ClaimReport, Panel, Report},
-    names, words,
+    chart, formatting,
+    model::{CampaignReport, ClaimReport, Report},
 };
-use crate::units::time;
+use crate::units::format_time;
 
 /// The chart library, compressed: unpacked it would be a tenth of the program on a small machine.
 const ECHARTS: &[u8] = include_bytes!("../../../../assets/echarts.min.js.gz");
@@ -64,7 +65,7 @@ pub(crate) fn page(report: &Report) -> String {
          {sections}</main>\n{foot}\
          <script type=\"application/json\" id=\"data\">{data}</script>\n\
          <script>{library}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        head = top(report),
+        head = header(report),
         cards = cards(report),
         contents = contents(report),
         claims = claims(report),
@@ -158,7 +159,7 @@ fn section(
 
 fn runs(campaign: &CampaignReport) -> String {
     let runs = &campaign.runs;
-    let mut text = runs.tally.to_string();
+    let mut text = runs.counts.to_string();
     if runs.warned > 0 {
         text.push_str(&format!("; {} with warnings", runs.warned));
     }
@@ -168,12 +169,17 @@ fn runs(campaign: &CampaignReport) -> String {
 /// Which energy is measured, and which is modelled.
 fn energy(campaign: &CampaignReport) -> String {
     let each = campaign.energy.iter();
-    let each = each.map(|of| format!("<p class=\"quiet\">{}</p>\n", escape(&words::energy(of))));
+    let each = each.map(|of| {
+        format!(
+            "<p class=\"quiet\">{}</p>\n",
+            escape(&formatting::energy(of))
+        )
+    });
     each.collect()
 }
 
 fn missing(campaign: &CampaignReport) -> String {
-    let runs = &campaign.runs.tally;
+    let runs = &campaign.runs.counts;
     let missing = runs.missing();
     if missing == 0 {
         return String::new();
@@ -195,39 +201,9 @@ fn fixed(campaign: &CampaignReport) -> String {
             other => other.to_string(),
         };
         match key.strip_suffix("_ns") {
-            Some(key) => parts.push(format!("{key} {}", time(value.parse().unwrap_or(0)))),
+            Some(key) => parts.push(format!("{key} {}", format_time(value.parse().unwrap_or(0)))),
             None => parts.push(format!("{key} {value}")),
         }
     }
     parts.join(", ")
-}
-
-/// `WiFi, QoS 1`, or the campaign's own title if it has one figure.
-fn panel_title(campaign: &CampaignReport, panel: &Panel) -> String {
-    if panel.levels.is_empty() {
-        campaign.title.clone()
-    } else {
-        names::title(&panel.levels)
-    }
-}
-
-fn more(title: &str, count: usize, content: &str) -> String {
-    format!(
-        "<details class=\"more\"><summary>{title} <span class=\"quiet\">{count}</span></summary>\n\
-         {content}</details>\n"
-    )
-}
-
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }

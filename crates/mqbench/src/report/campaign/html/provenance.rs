@@ -1,7 +1,7 @@
-//! Where the results are from: program, machine, and who resumed the set. It is at the end of the page.
+//! Origin of the results: program, machine, and who resumed the set. It is at the end of the page.
 
-use super::escape;
-use crate::report::campaign::{model::Report, words};
+use super::elements::escape;
+use crate::report::campaign::{formatting, model::Report};
 
 pub(super) fn provenance(report: &Report) -> String {
     let manifest = &report.manifest;
@@ -33,7 +33,7 @@ pub(super) fn provenance(report: &Report) -> String {
     let facts = facts
         .iter()
         .map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>", escape(value)));
-    let continued = words::continued(report).map_or_else(String::new, |others| {
+    let continued = formatting::continued(report).map_or_else(String::new, |others| {
         let each = others.split("; ");
         let each = each.map(|one| format!("<li>{}</li>", escape(one)));
         format!(

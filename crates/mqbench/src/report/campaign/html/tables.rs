@@ -1,6 +1,6 @@
 //! Tables.
 
-use super::escape;
+use super::elements::escape;
 
 /// A table with a caption; the first `texts` columns are text, the others numbers. Cells are HTML.
 pub(super) fn table(

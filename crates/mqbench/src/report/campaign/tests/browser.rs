@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::fixture;
 use crate::{
     campaign::{claims, store::ResultSet},
-    report::campaign::{build::report, html},
+    report::campaign::{assemble::report, html},
 };
 
 fn url(file: &Path) -> String {

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::campaign::{
     file::{Campaign, Extent},
-    record::{Outcome, Reading, Record},
+    record::{MeterReading, Outcome, Record},
     store::ResultSet,
 };
 
@@ -192,7 +192,7 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
     if campaign.name == "s22-fig5" {
         let outcome = &mut all.last_mut().unwrap().outcome;
         outcome.energy_meter = Some("iio:iio:device0".to_owned());
-        outcome.energy_reading = Some(Reading {
+        outcome.energy_reading = Some(MeterReading {
             scope: "what flows through the sensor".to_owned(),
             window: Window::new(1, 2),
             uncertainty_ns: 0,

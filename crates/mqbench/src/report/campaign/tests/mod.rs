@@ -11,19 +11,19 @@ use mq_measure::Warning;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    build::report,
+    assemble::report,
     csv,
     html::{charts_library, page},
     markdown,
+    metric_values::{FinishedRuns, Metric},
     model::{Basis, Report},
     svg::file as svg,
-    values::{Finished, Metric},
 };
 use crate::campaign::{
     claims::{self, Verdict},
     record::Record,
+    run_counts::RunCounts,
     store::ResultSet,
-    tally::Tally,
 };
 
 /// The report, made once: writing a set syncs each of its records.
@@ -107,7 +107,7 @@ fn a_campaign_with_changes_has_a_column_of_verdicts_beside_its_own() {
 fn a_disturbed_attempt_does_not_count() {
     let (_, report) = make();
     let bars = &report.campaigns[0];
-    let runs = &bars.runs.tally;
+    let runs = &bars.runs.counts;
     assert_eq!((runs.planned, runs.good, runs.repeated), (72, 72, 1));
     // It says 1000 s.
     let points = || {
@@ -136,18 +136,21 @@ fn a_run_is_counted_once_by_its_last_attempt() {
     let (campaign, mut records) = (&set.campaigns[0], set.records.clone());
     // One of the 72 runs has a disturbed attempt before a good one.
     assert_eq!(
-        Tally::of(campaign, &records).to_string(),
+        RunCounts::of(campaign, &records).to_string(),
         "72 of 72 runs good, 0 disturbed; 1 attempt repeated"
     );
     let mine = |record: &Record| record.campaign == campaign.name;
     let last = records.iter().rposition(mine).unwrap();
     records[last].outcome.error = Some("the broker ended".to_owned());
-    let tally = Tally::of(campaign, &records);
-    assert_eq!((tally.good, tally.disturbed, tally.finished), (71, 1, 72));
+    let counts = RunCounts::of(campaign, &records);
+    assert_eq!(
+        (counts.good, counts.disturbed, counts.finished),
+        (71, 1, 72)
+    );
     let first = records.iter().position(mine).unwrap();
     records.remove(first);
     assert_eq!(
-        Tally::of(campaign, &records).to_string(),
+        RunCounts::of(campaign, &records).to_string(),
         "70 of 72 runs good, 1 disturbed, 1 missing; 1 attempt repeated"
     );
 }
@@ -193,7 +196,7 @@ fn xi_divides_by_the_run_beside_or_by_the_mean() {
         .iter()
         .find(|one| one.name == "w20-fig4")
         .unwrap();
-    let finished = Finished::of(campaign, &set.records);
+    let finished = FinishedRuns::of(campaign, &set.records);
     let at = |transport: &str| {
         [
             ("link", "w20/wifi"),
@@ -452,7 +455,7 @@ fn figures_of_disturbed_runs_say_how_many() {
         .iter()
         .map(|panel| panel.disturbed)
         .collect();
-    assert_eq!((panels, campaign.runs.tally.disturbed), (vec![1, 0], 1));
+    assert_eq!((panels, campaign.runs.counts.disturbed), (vec![1, 0], 1));
     let page = page(&report);
     assert_eq!(page.matches(banner).count(), 1);
     assert!(page.contains("<strong>1 of 126 runs disturbed</strong>"));

@@ -7,7 +7,7 @@ use super::fixture;
 use crate::{
     campaign::claims,
     report::campaign::{
-        build::report,
+        assemble::report,
         model::{EstimatorPair, Estimators},
     },
 };

@@ -1,0 +1,50 @@
+//! Traffic patterns, and the properties in which they differ.
+
+use serde::{Deserialize, Serialize};
+
+/// The traffic pattern: which client sends when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Pattern {
+    /// A message every interval, whatever became of its predecessor (S22).
+    Periodic,
+    /// A message as soon as its predecessor has arrived (W20, S21 pattern A).
+    StopAndWait,
+    /// A new connection for every message (W20, S21 pattern B).
+    Reconnect,
+    /// A job every interval, answered by a worker (DL).
+    JobResult,
+    /// Connections without messages (DL).
+    Connect,
+    /// A restart of the broker under devices that hold a connection each.
+    Storm,
+}
+
+impl Pattern {
+    /// Returns true if messages or jobs are due on a schedule, whatever became of their predecessors.
+    pub(crate) fn is_scheduled(self) -> bool {
+        matches!(self, Self::Periodic | Self::JobResult)
+    }
+
+    /// Returns true if clients connect more than once, so that they can resume a session.
+    pub(crate) fn reconnects(self) -> bool {
+        matches!(self, Self::Reconnect | Self::Connect | Self::Storm)
+    }
+
+    /// Returns true if the run stops its broker and starts it again. That takes the broker's process on this machine,
+    /// at an address that stays the same.
+    pub(crate) fn restarts_broker(self) -> bool {
+        matches!(self, Self::Storm)
+    }
+
+    /// Returns true if all clients are on the broker's host and reach it over its loopback, without a link.
+    pub(crate) fn is_on_broker_host(self) -> bool {
+        matches!(self, Self::Storm)
+    }
+
+    /// Returns true if broker and clients compute without a pause. Such a run takes all processors, and neither side
+    /// gets a priority over ordinary processes: one would starve the other.
+    pub(crate) fn saturates_processors(self) -> bool {
+        matches!(self, Self::Storm)
+    }
+}
