@@ -62,7 +62,7 @@ const BROKER: &[&str] = &[
     "router",
     "quota",
     "mailbox",
-    "ceiling",
+    "memory_limit",
     "error",
     "store",
     "sync",

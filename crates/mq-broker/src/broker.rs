@@ -24,7 +24,7 @@ use crate::{
     shown::Shown,
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
-    workers::{Couriers, Crew, Roaming},
+    workers::{Crew, Roaming, WorkerChannels},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -78,11 +78,11 @@ impl Broker {
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
-        let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
+        let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
         let kept = keepers.load()?;
         let bridges = bridging::all(&settings, keepers.store.as_ref(), &kept).await?;
-        let hub = hub_of(&settings, &keepers, kept, guard, &couriers, &bridges);
-        let crew = Crew::start(settings.workers.as_ref(), &couriers);
+        let hub = hub_of(&settings, &keepers, kept, guard, &worker_channels, &bridges);
+        let crew = Crew::start(settings.workers.as_ref(), &worker_channels);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
         prepare(&mut settings.listen, &crew);
         let listeners = bind_all(&settings).await?;
@@ -612,7 +612,7 @@ fn hub_of(
     keepers: &Keepers,
     kept: Snapshot,
     guard: Guard,
-    couriers: &Arc<Couriers>,
+    worker_channels: &Arc<WorkerChannels>,
     bridges: &[BridgeFigures],
 ) -> Hub {
     let queues = bridge::queues(&settings.bridges);
@@ -625,7 +625,7 @@ fn hub_of(
     );
     let bridges = bridges.iter().map(|one| &*one.bridge);
     let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
-    hub.with(Arc::clone(couriers), keepers.nodes(), own_topics)
+    hub.with(Arc::clone(worker_channels), keepers.nodes(), own_topics)
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {

@@ -66,7 +66,6 @@ pub mod auth;
 mod bridge;
 mod bridging;
 mod broker;
-mod ceiling;
 #[cfg(feature = "tls")]
 mod certificates;
 mod clock;
@@ -83,6 +82,7 @@ mod keepers;
 mod lock;
 mod log_levels;
 mod mailbox;
+mod memory_limit;
 mod metrics;
 mod notice;
 mod quota;

@@ -10,9 +10,9 @@ use std::{
 use hashbrown::HashMap;
 
 use crate::{
-    ceiling::default_ceiling,
     lock::lock,
     mailbox::{MailboxLimits, Overflow, OverflowPolicy},
+    memory_limit::default_memory_limit,
 };
 
 /// How much clients may make the broker keep. At each bound the broker answers
@@ -74,7 +74,7 @@ impl Default for Quotas {
             },
             overflow: None,
             spill_bytes: 1 << 30,
-            memory: default_ceiling(),
+            memory: default_memory_limit(),
             sessions: 1_000_000,
             subscriptions: 10_000,
             retained: 1_000_000,

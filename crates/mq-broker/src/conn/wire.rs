@@ -16,9 +16,9 @@ use super::early::{self, Early};
 use crate::{
     Settings,
     auth::{LogIn, Refusal},
-    ceiling::Share,
     clock,
     hub::Hub,
+    memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
     notice::About,
     shown::Shown,
@@ -44,10 +44,10 @@ pub(crate) struct Wire {
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
     /// Bytes that the client makes this connection hold; until it is let in, below the strangers'
-    /// ceiling.
-    pub(super) share: Share,
+    /// memory limit.
+    pub(super) share: MemoryShare,
     /// Bytes that wait to be written to it, or for its acknowledgement.
-    pub(super) carried: Share,
+    pub(super) carried: MemoryShare,
     /// What a bridge says to the other broker before it leaves.
     pub(super) last_word: Option<Box<Delivery>>,
     /// Why the connection ends, once the state machine has said so.

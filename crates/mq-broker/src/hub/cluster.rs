@@ -307,7 +307,7 @@ impl Hub {
             received,
             ..
         } = record;
-        let will = will.map(|will| Box::new(KeptWill::restore(will, &self.ceiling)));
+        let will = will.map(|will| Box::new(KeptWill::restore(will, &self.memory_limit)));
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));

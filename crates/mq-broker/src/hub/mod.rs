@@ -31,18 +31,17 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use crate::{
     Quotas,
     auth::{Authorizer, Guard, Principal, TakeOver},
-    bridge,
-    ceiling::{Ceiling, Share},
-    clock,
+    bridge, clock,
     journal::Journal,
     lock::{lock, read, write},
     mailbox::{Mailbox, MailboxLimits, MailboxRules, Waiting},
+    memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
     session::{KeptWill, Presence, Registration, Session, State},
     store::{SessionChange, Snapshot, Store, User, to_wall_clock},
-    workers::Couriers,
+    workers::WorkerChannels,
 };
 use bans::Bans;
 pub(crate) use cluster::{Later, MemberState, Nodes, Overfull, RIVALS, Receivers, Restoring};
@@ -77,11 +76,11 @@ pub(crate) struct Hub {
     bridges: bridge::Queues,
     pub(crate) own_topics: OwnTopics,
     /// What waits for all sessions, and retained messages.
-    ceiling: Arc<Ceiling>,
+    memory_limit: Arc<MemoryLimit>,
     routing: RwLock<Routing>,
     retained: RwLock<RetainedTopics>,
     /// What clients hold before they are let in.
-    strangers: Arc<Ceiling>,
+    strangers: Arc<MemoryLimit>,
     sessions: Mutex<Sessions>,
     /// What is due: wills and ends of sessions.
     due: Mutex<BTreeSet<(Instant, SessionKey)>>,
@@ -97,7 +96,7 @@ pub(crate) struct Hub {
     pub(crate) notices: Notices,
     pub(crate) bans: Bans,
     topics: TopicCounts,
-    couriers: Arc<Couriers>,
+    worker_channels: Arc<WorkerChannels>,
 }
 
 /// Subscriptions, and the mailboxes that they lead to.
@@ -105,7 +104,7 @@ pub(crate) struct Hub {
 struct Routing {
     router: Router,
     /// What the router's nodes take.
-    share: Share,
+    share: MemoryShare,
     /// By session key.
     sessions: Vec<Option<Arc<Session>>>,
 }
@@ -114,7 +113,7 @@ struct Routing {
 #[derive(Debug)]
 struct RetainedTopics {
     store: RetainedStore,
-    share: Share,
+    share: MemoryShare,
 }
 
 #[derive(Debug, Default)]
@@ -169,8 +168,8 @@ impl Hub {
         take_over: TakeOver,
     ) -> Self {
         let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
-        let ceiling = Arc::new(Ceiling::new(quotas.memory));
-        let strangers = Ceiling::part_of(&ceiling, quotas.memory / STRANGERS);
+        let memory_limit = Arc::new(MemoryLimit::new(quotas.memory));
+        let strangers = MemoryLimit::part_of(&memory_limit, quotas.memory / STRANGERS);
         Self {
             take_over,
             bridges: bridge::Queues::default(),
@@ -178,14 +177,14 @@ impl Hub {
             strangers: Arc::new(strangers),
             routing: RwLock::new(Routing {
                 router: Router::new(),
-                share: Share::new(&ceiling),
+                share: MemoryShare::new(&memory_limit),
                 sessions: Vec::new(),
             }),
             retained: RwLock::new(RetainedTopics {
                 store: RetainedStore::new(),
-                share: Share::new(&ceiling),
+                share: MemoryShare::new(&memory_limit),
             }),
-            ceiling,
+            memory_limit,
             mailboxes: Arc::new(MailboxRules::new(
                 quotas.mailbox,
                 quotas.overflow_policy(can_spill),
@@ -203,22 +202,22 @@ impl Hub {
             notices: Notices::default(),
             bans: Bans::default(),
             topics: TopicCounts::default(),
-            couriers: Arc::default(),
+            worker_channels: Arc::default(),
         }
     }
 
-    /// The same, with readers on workers told by `couriers`, as a node of a cluster, which is its store as well, and
+    /// The same, with readers on workers told by `worker_channels`, as a node of a cluster, which is its store as well, and
     /// with topics that it keeps to itself.
     pub(crate) fn with(
         self,
-        couriers: Arc<Couriers>,
+        worker_channels: Arc<WorkerChannels>,
         cluster: Option<Arc<dyn Nodes>>,
         own_topics: OwnTopics,
     ) -> Self {
         Self {
             own_topics,
             cluster,
-            couriers,
+            worker_channels,
             ..self
         }
     }
@@ -234,7 +233,7 @@ impl Hub {
 
     /// Bytes that count against [`Quotas::memory`].
     pub(crate) fn memory_used(&self) -> usize {
-        self.ceiling.used()
+        self.memory_limit.used()
     }
 
     /// [`Quotas::memory`].
@@ -244,13 +243,13 @@ impl Hub {
 
     /// Whether all memory that [`Quotas::memory`] gives is counted.
     pub(crate) fn is_full(&self) -> bool {
-        self.ceiling.left() == 0
+        self.memory_limit.left() == 0
     }
 
     /// A share for what one connection holds: of a client that was let in, or not yet.
-    pub(crate) fn share(&self, let_in: bool) -> Share {
-        Share::new(if let_in {
-            &self.ceiling
+    pub(crate) fn share(&self, let_in: bool) -> MemoryShare {
+        MemoryShare::new(if let_in {
+            &self.memory_limit
         } else {
             &self.strangers
         })
@@ -260,8 +259,8 @@ impl Hub {
     pub(crate) fn publisher(&self) -> Publisher {
         Publisher::new(
             self.journal(),
-            Arc::clone(&self.ceiling),
-            Arc::clone(&self.couriers),
+            Arc::clone(&self.memory_limit),
+            Arc::clone(&self.worker_channels),
         )
     }
 
@@ -576,7 +575,7 @@ impl Hub {
         if sessions.by_id.len() >= most {
             return None;
         }
-        let mut share = Share::new(&self.ceiling);
+        let mut share = MemoryShare::new(&self.memory_limit);
         let bytes = Session::empty_bytes(client_id);
         if most == usize::MAX {
             // A restored session counts, room or not.
@@ -591,11 +590,11 @@ impl Hub {
         });
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
-        let ceiling = Arc::clone(&self.ceiling);
+        let memory_limit = Arc::clone(&self.memory_limit);
         let mailbox = if client_id.starts_with(bridge::PREFIX) {
-            Mailbox::new(&Arc::new(self.rules_of_bridge(&client_id)), ceiling)
+            Mailbox::new(&Arc::new(self.rules_of_bridge(&client_id)), memory_limit)
         } else {
-            Mailbox::new(&self.mailboxes, ceiling)
+            Mailbox::new(&self.mailboxes, memory_limit)
         };
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));

@@ -165,7 +165,7 @@ impl Hub {
             let change = || Change::Unretained(message.topic.detached());
             return Ok(journal.is_open().then(change));
         }
-        let message = Arc::new(self.ceiling.keep(message).ok_or(NoRoom)?);
+        let message = Arc::new(self.memory_limit.keep(message).ok_or(NoRoom)?);
         self.set_retained(&message, qos, expires_at, self.quotas.retained)?;
         let change = || {
             Change::Retained(StoredMessage {

@@ -11,16 +11,16 @@ use mq_proto::{Delivery, FlowId, Message};
 use super::Routing;
 use crate::{
     auth::{Guard, Principal},
-    ceiling::Ceiling,
     clock,
     delivery::Marks as _,
     journal::Journal,
     mailbox::{Patience, Push, RECOVERY},
+    memory_limit::MemoryLimit,
     metrics::Metrics,
     router::{FanOut, SessionKey, Who},
     session::Session,
     store::{Change, SessionChange, StoredMessage, User},
-    workers::Couriers,
+    workers::WorkerChannels,
 };
 
 /// What a publisher keeps from message to message: its journal, buffers, and the receivers of the
@@ -47,8 +47,8 @@ pub(crate) struct Publisher {
     impatient_until: Option<Instant>,
     /// Deliveries of the message at hand, until they are recorded.
     pub(super) ready: Vec<(Arc<Session>, Delivery)>,
-    ceiling: Arc<Ceiling>,
-    couriers: Arc<Couriers>,
+    memory_limit: Arc<MemoryLimit>,
+    worker_channels: Arc<WorkerChannels>,
     /// The message at hand as all readers that lag get it.
     kept: Option<Kept>,
     pub(super) at_hand: AtHand,
@@ -115,13 +115,17 @@ struct Permitted {
 
 impl Publisher {
     /// A publisher that has published nothing yet.
-    pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>, couriers: Arc<Couriers>) -> Self {
+    pub(super) fn new(
+        journal: Journal,
+        memory_limit: Arc<MemoryLimit>,
+        worker_channels: Arc<WorkerChannels>,
+    ) -> Self {
         Self {
             only: None,
             late: Vec::new(),
             journal,
-            ceiling,
-            couriers,
+            memory_limit,
+            worker_channels,
             kept: None,
             at_hand: AtHand::default(),
             can_refuse: false,
@@ -199,7 +203,7 @@ impl Publisher {
     /// Wakes the readers of all that was queued.
     pub(crate) fn tell_readers(&mut self) {
         if !self.tell.is_empty() {
-            self.couriers.tell(self.tell.drain(..));
+            self.worker_channels.wake(self.tell.drain(..));
         }
     }
 
@@ -302,9 +306,11 @@ impl Publisher {
         delivery: Delivery,
         patience: Patience,
     ) {
-        let (ceiling, kept) = (&self.ceiling, &mut self.kept);
+        let (memory_limit, kept) = (&self.memory_limit, &mut self.kept);
         let mailbox = &session.mailbox;
-        let pushed = mailbox.push(delivery, patience, |message| keep(ceiling, kept, message));
+        let pushed = mailbox.push(delivery, patience, |message| {
+            keep(memory_limit, kept, message)
+        });
         match pushed {
             Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
             Push::Queued { tell: false } => {}
@@ -403,7 +409,7 @@ pub(super) fn queued(session: &Session, delivery: &mut Delivery) -> Change {
 /// Copies a message that may wait for long into memory of its own, so that it keeps no read buffer
 /// alive, and counts it. All readers that lag share the copy. `None` if there is no room for it.
 fn keep(
-    ceiling: &Arc<Ceiling>,
+    memory_limit: &Arc<MemoryLimit>,
     kept: &mut Option<Kept>,
     message: &Arc<Message>,
 ) -> Option<Arc<Message>> {
@@ -412,7 +418,7 @@ fn keep(
     {
         return Some(Arc::clone(&kept.message));
     }
-    let counted = Arc::new(ceiling.keep(message)?);
+    let counted = Arc::new(memory_limit.keep(message)?);
     *kept = Some(Kept {
         of: Arc::clone(message),
         message: Arc::clone(&counted),

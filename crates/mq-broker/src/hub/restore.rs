@@ -43,7 +43,7 @@ impl Hub {
             expires_at,
             ..
         } = message.into_delivery(0);
-        let message = Arc::new(self.ceiling.keep_anyway(&message));
+        let message = Arc::new(self.memory_limit.keep_anyway(&message));
         // Cannot fail: there is no limit here.
         let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
     }

@@ -140,7 +140,7 @@ impl Hub {
 
     /// Publishes a message of the broker's own, and makes it the topic's retained one. Nobody waits for room.
     fn say(&self, message: Message, qos: QoS) {
-        let kept = Arc::new(self.ceiling.keep_anyway(&message));
+        let kept = Arc::new(self.memory_limit.keep_anyway(&message));
         // Not in the store: the next broker has its own to say.
         let _ = self.set_retained(&kept, qos, None, usize::MAX);
         let received = Received::own(message, qos);

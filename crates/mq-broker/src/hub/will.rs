@@ -14,7 +14,7 @@ use crate::{
 impl Hub {
     /// Keeps a client's will; `None` if there is no room for it.
     pub(crate) fn keep_will(&self, will: Will) -> Option<KeptWill> {
-        KeptWill::new(will, &self.ceiling)
+        KeptWill::new(will, &self.memory_limit)
     }
 
     /// Has the cluster, if it is one of its nodes, know the will of a session from now on, and whether it has one.

@@ -52,7 +52,7 @@ impl World {
             overflow: Overflow::Spill,
             spill_bytes: usize::MAX,
         };
-        let ceiling = Arc::new(Ceiling::new(usize::MAX));
+        let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
         let rules = MailboxRules {
             lets_past: true,
             ..MailboxRules::new(limits, policy)
@@ -60,7 +60,7 @@ impl World {
         Self {
             random: Rng::with_seed(seed),
             busy: 10,
-            mailbox: Mailbox::new(&Arc::new(rules), ceiling),
+            mailbox: Mailbox::new(&Arc::new(rules), memory_limit),
             told: Vec::new(),
             settled: 0,
             stored: BTreeMap::new(),

@@ -27,7 +27,7 @@ use mq_codec::QoS;
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    ceiling::Ceiling,
+    memory_limit::MemoryLimit,
     store::Spilled,
     sync::{
         Instant, Mutex, MutexGuard, Notified, Notify,
@@ -49,7 +49,7 @@ const FREE_UNACKNOWLEDGED: usize = 128 * 1024;
 /// Bytes that are read from the store at a time, at most.
 const LOADED: usize = 128 * 1024;
 
-/// Messages dropped at a time, at most, to make room below the ceiling of all sessions. They may be
+/// Messages dropped at a time, at most, to make room below the memory limit of all sessions. They may be
 /// shared with other readers, so that dropping more would not help.
 const DISPLACED: usize = 16;
 
@@ -58,11 +58,11 @@ const DISPLACED: usize = 16;
 /// While the session is connected, a message that finds no room waits with its publisher for
 /// [`PATIENCE`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
 /// once, and QoS 0 is dropped. A mailbox is full for a reader that lags, too, while it has more than
-/// is left below the ceiling of all sessions; then QoS 0 is dropped at once.
+/// is left below the memory limit of all sessions; then QoS 0 is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     rules: Arc<MailboxRules>,
-    ceiling: Arc<Ceiling>,
+    memory_limit: Arc<MemoryLimit>,
     queue: Mutex<Queue>,
     /// There is room again, or the reader has gone.
     emptied: Notify,
@@ -131,10 +131,10 @@ pub(crate) enum Push {
 }
 
 impl Mailbox {
-    pub(crate) fn new(rules: &Arc<MailboxRules>, ceiling: Arc<Ceiling>) -> Self {
+    pub(crate) fn new(rules: &Arc<MailboxRules>, memory_limit: Arc<MemoryLimit>) -> Self {
         Self {
             rules: Arc::clone(rules),
-            ceiling,
+            memory_limit,
             queue: Mutex::default(),
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
@@ -159,7 +159,7 @@ impl Mailbox {
     }
 
     /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,
-    /// or `None` if the ceiling is reached.
+    /// or `None` if the memory limit is reached.
     pub(crate) fn push(
         &self,
         delivery: Delivery,
@@ -175,7 +175,7 @@ impl Mailbox {
         let mut delivery = delivery;
         if self.rules.lets_past && !is_qos0 {
             queue.note_backlog();
-            match queue.admit_live(&self.ceiling, delivery, &mut keep) {
+            match queue.admit_live(&self.memory_limit, delivery, &mut keep) {
                 Ok(tell) => return Push::Queued { tell },
                 Err(back) => delivery = back,
             }
@@ -187,7 +187,7 @@ impl Mailbox {
         let mut no_memory = false;
         let delivery = if queue.fits(self.rules.limits, &delivery) {
             no_memory = true;
-            match queue.admit(&self.ceiling, delivery, &mut keep) {
+            match queue.admit(&self.memory_limit, delivery, &mut keep) {
                 Ok(tell) => return Push::Queued { tell },
                 Err(delivery) => delivery,
             }
@@ -259,15 +259,15 @@ impl Mailbox {
     ) -> Push {
         let mut oldest = Vec::new();
         while !queue.fits(self.rules.limits, &delivery) {
-            oldest.extend(queue.pop(&self.ceiling));
+            oldest.extend(queue.pop(&self.memory_limit));
         }
         let mut tries = 0..DISPLACED;
         let tell = loop {
-            match queue.admit(&self.ceiling, delivery, keep) {
+            match queue.admit(&self.memory_limit, delivery, keep) {
                 Ok(tell) => break tell,
                 Err(back) => delivery = back,
             }
-            let Some(gone) = tries.next().and_then(|_| queue.pop(&self.ceiling)) else {
+            let Some(gone) = tries.next().and_then(|_| queue.pop(&self.memory_limit)) else {
                 // The rest of the memory is others'.
                 oldest.push(delivery);
                 break false;
@@ -308,7 +308,7 @@ impl Mailbox {
         let mut queue = self.lock();
         for delivery in messages {
             queue.tail.loaded(tail::weight(&delivery));
-            queue.restore(&self.ceiling, delivery);
+            queue.restore(&self.memory_limit, delivery);
         }
         queue.tail.remove(numbers);
     }
@@ -349,7 +349,7 @@ impl Mailbox {
         queue.put_back(unsent);
         let lost = queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         let lost = lost.len();
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         // Publishers that wait for room find out that nobody reads.
@@ -372,7 +372,7 @@ impl Mailbox {
         queue.is_behind = unacknowledged > FREE_UNACKNOWLEDGED;
         let before = to.len();
         queue.take(count, to, now);
-        queue.give_back(&self.ceiling);
+        queue.give_back(&self.memory_limit);
         let has_room = queue.taken(to.len() - before);
         // Where publishers wait for as long as it takes, any room will do; else the reader has its
         // time to work off half of what waits, undisturbed.
@@ -390,7 +390,7 @@ impl Mailbox {
         Some(Wanted {
             numbers,
             position,
-            bytes: self.ceiling.left().clamp(1, LOADED),
+            bytes: self.memory_limit.left().clamp(1, LOADED),
         })
     }
 
@@ -399,7 +399,7 @@ impl Mailbox {
     pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         let mut queue = self.lock();
         let removed = queue.retain(keep);
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
         drop(queue);
         self.emptied.notify_waiters();
         removed
@@ -409,7 +409,7 @@ impl Mailbox {
     pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.put_back(unsent);
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
     }
 
     /// How long a publisher has waited for room while the reader has not worked off half of what
@@ -439,7 +439,7 @@ impl Mailbox {
     ) {
         let mut queue = self.lock();
         for delivery in messages {
-            queue.restore(&self.ceiling, delivery);
+            queue.restore(&self.memory_limit, delivery);
         }
         if let Some(spilled) = spilled {
             queue.tail.restore(spilled);
@@ -466,7 +466,7 @@ impl Mailbox {
         queue.reader = Reader::Ended;
         let waiting = Waiting {
             in_store: queue.tail.all(),
-            in_memory: queue.clear(&self.ceiling),
+            in_memory: queue.clear(&self.memory_limit),
         };
         drop(queue);
         self.emptied.notify_waiters();
@@ -502,7 +502,7 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.lock().clear(&self.ceiling);
+        self.lock().clear(&self.memory_limit);
     }
 }
 

@@ -14,9 +14,9 @@ use super::{
     live::Live,
     tail::{self, Tail},
 };
-use crate::{ceiling::Ceiling, delivery::Marks as _, sync::Instant};
+use crate::{delivery::Marks as _, memory_limit::MemoryLimit, sync::Instant};
 
-/// A reader with more than this waiting lags, and the rest counts against the ceiling of all
+/// A reader with more than this waiting lags, and the rest counts against the memory limit of all
 /// sessions together. Below it nothing is counted or copied. A larger message counts for every
 /// reader.
 pub(super) const FREE_MESSAGES: usize = 64;
@@ -43,7 +43,7 @@ pub(super) struct Queue {
     pub(super) is_behind: bool,
     /// Whether the reader was told and has not looked yet.
     pub(super) told: bool,
-    /// How many messages in memory count against the ceiling as entries.
+    /// How many messages in memory count against the memory limit as entries.
     counted: usize,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
@@ -147,14 +147,14 @@ impl Queue {
         self.is_behind || self.in_memory() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
     }
 
-    /// Queues a message; whether the reader has to be told. Fails at the ceiling.
+    /// Queues a message; whether the reader has to be told. Fails at the memory limit.
     pub(super) fn admit(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
-        let delivery = self.counted(ceiling, delivery, keep)?;
+        let delivery = self.counted(memory_limit, delivery, keep)?;
         self.goes_behind(&delivery);
         self.messages.push_back(delivery);
         Ok(self.told_now())
@@ -186,7 +186,7 @@ impl Queue {
     /// Queues a message past those that wait, if none of its topic does; whether the reader has to be told.
     pub(super) fn admit_live(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
@@ -195,7 +195,7 @@ impl Queue {
         if !takes || self.front > 0 || !self.is_connected() {
             return Err(delivery);
         }
-        let delivery = self.counted(ceiling, delivery, keep)?;
+        let delivery = self.counted(memory_limit, delivery, keep)?;
         let number = delivery.number();
         if let Some(live) = &mut self.live {
             live.push(delivery, number);
@@ -203,21 +203,21 @@ impl Queue {
         Ok(self.told_now())
     }
 
-    /// Counts a message that comes into memory. Fails at the ceiling.
+    /// Counts a message that comes into memory. Fails at the memory limit.
     fn counted(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         mut delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<Delivery, Delivery> {
         if self.lags(delivery.message.payload.len()) {
             // No reader has more than is left for all others: one that has stopped leaves room for
             // those that are behind for a moment.
-            if self.bytes > ceiling.left() || !ceiling.take(ENTRY) {
+            if self.bytes > memory_limit.left() || !memory_limit.take(ENTRY) {
                 return Err(delivery);
             }
             let Some(message) = keep(&delivery.message) else {
-                ceiling.give(ENTRY);
+                memory_limit.give(ENTRY);
                 return Err(delivery);
             };
             delivery.message = message;
@@ -302,10 +302,10 @@ impl Queue {
     }
 
     /// Queues a message of an earlier broker's, or one that was in the store, room or not.
-    pub(super) fn restore(&mut self, ceiling: &Arc<Ceiling>, delivery: Delivery) {
+    pub(super) fn restore(&mut self, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) {
         self.bytes += delivery.message.payload.len();
         self.messages.push_back(Delivery {
-            message: Arc::new(ceiling.keep_anyway(&delivery.message)),
+            message: Arc::new(memory_limit.keep_anyway(&delivery.message)),
             ..delivery
         });
     }
@@ -338,12 +338,12 @@ impl Queue {
         Some(delivery)
     }
 
-    pub(super) fn pop(&mut self, ceiling: &Ceiling) -> Option<Delivery> {
+    pub(super) fn pop(&mut self, memory_limit: &MemoryLimit) -> Option<Delivery> {
         if let Some(live) = &mut self.live {
             live.let_others();
         }
         let delivery = self.next()?;
-        self.give_back(ceiling);
+        self.give_back(memory_limit);
         Some(delivery)
     }
 
@@ -355,29 +355,29 @@ impl Queue {
     }
 
     /// Counts anew, after messages have come back or gone anywhere in the queue.
-    pub(super) fn count_again(&mut self, ceiling: &Ceiling) {
+    pub(super) fn count_again(&mut self, memory_limit: &MemoryLimit) {
         let live = self.live.iter().flat_map(|live| live.messages());
         let sizes = self.messages.iter().chain(live);
         self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
-        self.give_back(ceiling);
+        self.give_back(memory_limit);
     }
 
     /// Entries that have gone do not count any more.
-    pub(super) fn give_back(&mut self, ceiling: &Ceiling) {
+    pub(super) fn give_back(&mut self, memory_limit: &MemoryLimit) {
         if let Some(gone) = self.counted.checked_sub(self.in_memory()) {
-            ceiling.give(gone * ENTRY);
+            memory_limit.give(gone * ENTRY);
             self.counted -= gone;
         }
     }
 
     /// Empties it; returns what was in memory.
-    pub(super) fn clear(&mut self, ceiling: &Ceiling) -> VecDeque<Delivery> {
+    pub(super) fn clear(&mut self, memory_limit: &MemoryLimit) -> VecDeque<Delivery> {
         self.live_first();
         let messages = core::mem::take(&mut self.messages);
         self.front = 0;
         self.live = None;
         self.tail = Tail::default();
-        self.count_again(ceiling);
+        self.count_again(memory_limit);
         messages
     }
 

@@ -7,10 +7,10 @@ fn delivery(qos: QoS) -> Delivery {
 }
 
 fn mailbox(messages: usize, overflow: Overflow) -> Mailbox {
-    mailbox_below(messages, overflow, &Arc::new(Ceiling::new(usize::MAX)))
+    mailbox_below(messages, overflow, &Arc::new(MemoryLimit::new(usize::MAX)))
 }
 
-fn mailbox_below(messages: usize, overflow: Overflow, ceiling: &Arc<Ceiling>) -> Mailbox {
+fn mailbox_below(messages: usize, overflow: Overflow, memory_limit: &Arc<MemoryLimit>) -> Mailbox {
     let limits = MailboxLimits {
         messages,
         bytes: 100_000,
@@ -20,7 +20,7 @@ fn mailbox_below(messages: usize, overflow: Overflow, ceiling: &Arc<Ceiling>) ->
         spill_bytes: 3 * tail::weight(&delivery(QoS::AtLeastOnce)),
     };
     let rules = Arc::new(MailboxRules::new(limits, policy));
-    Mailbox::new(&rules, Arc::clone(ceiling))
+    Mailbox::new(&rules, Arc::clone(memory_limit))
 }
 
 fn push(mailbox: &Mailbox, qos: QoS) -> Push {
@@ -29,7 +29,7 @@ fn push(mailbox: &Mailbox, qos: QoS) -> Push {
 
 fn push_by(mailbox: &Mailbox, qos: QoS, patience: Patience) -> Push {
     mailbox.push(delivery(qos), patience, |message| {
-        mailbox.ceiling.keep(message).map(Arc::new)
+        mailbox.memory_limit.keep(message).map(Arc::new)
     })
 }
 
@@ -271,32 +271,36 @@ async fn room_is_announced_when_the_reader_takes_or_leaves() {
 
 #[test]
 fn only_what_waits_for_a_reader_that_lags_is_counted() {
-    let ceiling = Arc::new(Ceiling::new(usize::MAX));
-    let mailbox = mailbox_below(1_000, Overflow::Wait, &ceiling);
+    let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
+    let mailbox = mailbox_below(1_000, Overflow::Wait, &memory_limit);
     mailbox.connect();
     for _ in 0..FREE_MESSAGES {
         let _ = push(&mailbox, QoS::AtMostOnce);
     }
-    assert_eq!(ceiling.used(), 0);
+    assert_eq!(memory_limit.used(), 0);
     let _ = push(&mailbox, QoS::AtMostOnce);
-    let one = ceiling.used();
+    let one = memory_limit.used();
     assert!(one > ENTRY);
     let _ = push(&mailbox, QoS::AtMostOnce);
-    assert_eq!(ceiling.used(), 2 * one);
+    assert_eq!(memory_limit.used(), 2 * one);
     let mut taken = VecDeque::new();
     mailbox.take(FREE_MESSAGES + 1, &mut taken, 0, Instant::now());
-    assert_eq!(ceiling.used(), 2 * one - ENTRY, "in flight still counts");
+    assert_eq!(
+        memory_limit.used(),
+        2 * one - ENTRY,
+        "in flight still counts"
+    );
     drop(taken);
-    assert_eq!(ceiling.used(), one);
+    assert_eq!(memory_limit.used(), one);
     drop(mailbox);
-    assert_eq!(ceiling.used(), 0);
+    assert_eq!(memory_limit.used(), 0);
 }
 
 #[test]
 fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
     for overflow in [Overflow::Wait, Overflow::DropOldest] {
-        let ceiling = Arc::new(Ceiling::new(500));
-        let [slow, prompt] = [(); 2].map(|()| mailbox_below(1_000, overflow, &ceiling));
+        let memory_limit = Arc::new(MemoryLimit::new(500));
+        let [slow, prompt] = [(); 2].map(|()| mailbox_below(1_000, overflow, &memory_limit));
         slow.connect();
         prompt.connect();
         while matches!(push(&slow, QoS::AtLeastOnce), Push::Queued { .. }) {}
@@ -307,16 +311,16 @@ fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
             push(&prompt, QoS::AtMostOnce),
             Push::Queued { tell: true }
         ));
-        let used = ceiling.used();
+        let used = memory_limit.used();
         assert!((1..=500).contains(&used));
         slow.disconnect(std::iter::empty());
         let away = push(&slow, QoS::AtLeastOnce);
         if overflow == Overflow::Wait {
             assert!(matches!(away, Push::Dropped(_)));
-            assert_eq!(ceiling.used(), used);
+            assert_eq!(memory_limit.used(), used);
         } else {
             assert!(matches!(away, Push::Displaced { .. }));
-            assert!(ceiling.used() <= used);
+            assert!(memory_limit.used() <= used);
         }
     }
 }

@@ -19,10 +19,10 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
-    ceiling::Share,
     here,
     lock::{lock, read, write},
     mailbox::Mailbox,
+    memory_limit::MemoryShare,
     router::{LaneSlot, SessionKey, Subscriber},
     store::User,
 };
@@ -80,7 +80,7 @@ struct Owner {
 #[derive(Debug)]
 pub(crate) struct State {
     /// What the session and its subscriptions take.
-    pub(crate) share: Share,
+    pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
     pub(crate) protocol: Option<Box<ProtocolSession>>,
     pub(crate) subscriptions: Subscriptions,
@@ -111,7 +111,7 @@ const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
 const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
 impl State {
-    fn new(share: Share) -> Self {
+    fn new(share: MemoryShare) -> Self {
         Self {
             share,
             protocol: None,
@@ -186,7 +186,7 @@ impl Session {
         key: SessionKey,
         mailbox: Mailbox,
         user: Option<User>,
-        share: Share,
+        share: MemoryShare,
     ) -> Self {
         let state = State::new(share);
         Self {

@@ -1,13 +1,13 @@
 //! Threads that serve connections, each with a runtime of its own.
 //!
-//! What a message does within one thread needs no other thread to wake up. The [courier](Couriers) of another
+//! What a message does within one thread needs no other thread to wake up. The [channel](WorkerChannels) of another
 //! thread wakes the readers there, once for all readers of a publisher's turn.
 //!
 //! As few threads work as the load needs: a [watch](Crew::watch) has connections [go](roaming) from a thread that is
 //! busy to one that is not, and together on one while all of them have little to do. Over QUIC a connection stays
 //! where its endpoint is.
 
-mod couriers;
+mod channels;
 mod desk;
 mod loads;
 mod roaming;
@@ -31,7 +31,7 @@ use tokio::{
 use tracing::debug;
 
 use crate::here;
-pub(crate) use couriers::Couriers;
+pub(crate) use channels::WorkerChannels;
 pub(crate) use desk::{Desk, Look};
 use loads::{Load, Loads, Order};
 pub(crate) use roaming::{Roaming, go_to};
@@ -113,7 +113,10 @@ struct Worker {
 
 impl Crew {
     /// Starts the threads; without `workers` there are none, and the caller's runtime serves everybody.
-    pub(crate) fn start(workers: Option<&Workers>, couriers: &Arc<Couriers>) -> io::Result<Self> {
+    pub(crate) fn start(
+        workers: Option<&Workers>,
+        worker_channels: &Arc<WorkerChannels>,
+    ) -> io::Result<Self> {
         let Some(workers) = workers else {
             return Ok(Self::default());
         };
@@ -126,7 +129,7 @@ impl Crew {
             let runtime = builder.build()?;
             let handle = runtime.handle().clone();
             let (stop, stopped) = oneshot::channel::<()>();
-            let couriers = Arc::clone(couriers);
+            let worker_channels = Arc::clone(worker_channels);
             let desk = Arc::new(Desk::default());
             let own = Arc::clone(&desk);
             thread::Builder::new()
@@ -137,7 +140,7 @@ impl Crew {
                     runtime.block_on(async {
                         tokio::select! {
                             _ = stopped => {}
-                            () = couriers.run(number) => {}
+                            () = worker_channels.run(number) => {}
                         }
                     });
                     // What still waits for a disk must not hold up the end.
@@ -281,8 +284,8 @@ mod tests {
     fn crew_by(count: usize, placement: Placement) -> Arc<Crew> {
         let mut workers = Workers::new(NonZeroUsize::new(count).unwrap());
         workers.placement = placement;
-        let couriers = Arc::new(Couriers::new(Some(&workers)));
-        Arc::new(Crew::start(Some(&workers), &couriers).unwrap())
+        let worker_channels = Arc::new(WorkerChannels::new(Some(&workers)));
+        Arc::new(Crew::start(Some(&workers), &worker_channels).unwrap())
     }
 
     #[test]

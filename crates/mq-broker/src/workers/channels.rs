@@ -11,29 +11,31 @@ use super::Workers;
 use crate::{here, lock::lock, session::Session};
 
 thread_local! {
-    /// Readers on other workers that have to be told, by worker; empty between two turns.
+    /// Readers on other workers that have to be woken, by worker; empty between two turns.
     static ELSEWHERE: RefCell<Vec<Vec<Arc<Session>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Tells readers that something waits for them. Each worker has a courier, so that a message for many readers
-/// of another worker wakes that once.
+/// Wakes readers whose mailboxes have messages. Each worker has a channel, so that a message for many readers
+/// of another worker wakes that worker once.
 #[derive(Debug, Default)]
-pub(crate) struct Couriers(Box<[Courier]>);
+pub(crate) struct WorkerChannels(Box<[WorkerChannel]>);
 
 #[derive(Debug, Default)]
-struct Courier {
-    told: Mutex<Vec<Arc<Session>>>,
-    comes: Notify,
+struct WorkerChannel {
+    /// Sessions of readers that the worker is to wake.
+    to_wake: Mutex<Vec<Arc<Session>>>,
+    /// Notified when `to_wake` is no longer empty.
+    filled: Notify,
 }
 
-impl Couriers {
+impl WorkerChannels {
     pub(crate) fn new(workers: Option<&Workers>) -> Self {
         let count = workers.map_or(0, |workers| workers.count.get());
-        Self((0..count).map(|_| Courier::default()).collect())
+        Self((0..count).map(|_| WorkerChannel::default()).collect())
     }
 
-    /// Wakes these readers: those of this worker at once, the others by their couriers.
-    pub(crate) fn tell(&self, sessions: impl Iterator<Item = Arc<Session>>) {
+    /// Wakes these readers: those of this worker at once, the others by their workers' channels.
+    pub(crate) fn wake(&self, sessions: impl Iterator<Item = Arc<Session>>) {
         if self.0.is_empty() {
             return sessions.for_each(|session| session.mailbox.tell());
         }
@@ -53,27 +55,27 @@ impl Couriers {
             if !any {
                 return;
             }
-            for (courier, sessions) in self.0.iter().zip(elsewhere) {
+            for (channel, sessions) in self.0.iter().zip(elsewhere) {
                 if !sessions.is_empty() {
-                    let mut told = lock(&courier.told);
-                    let was_idle = told.is_empty();
-                    told.append(sessions);
-                    drop(told);
+                    let mut to_wake = lock(&channel.to_wake);
+                    let was_idle = to_wake.is_empty();
+                    to_wake.append(sessions);
+                    drop(to_wake);
                     if was_idle {
-                        courier.comes.notify_one();
+                        channel.filled.notify_one();
                     }
                 }
             }
         });
     }
 
-    /// A worker's courier. Never ends.
+    /// Wakes the readers in one worker's channel, on that worker. Never ends.
     pub(super) async fn run(&self, number: usize) {
-        let courier = &self.0[number];
+        let channel = &self.0[number];
         let mut sessions = Vec::new();
         loop {
-            courier.comes.notified().await;
-            core::mem::swap(&mut *lock(&courier.told), &mut sessions);
+            channel.filled.notified().await;
+            core::mem::swap(&mut *lock(&channel.to_wake), &mut sessions);
             for session in sessions.drain(..) {
                 session.mailbox.tell();
             }

@@ -1,4 +1,4 @@
-//! One ceiling for what all sessions together may hold.
+//! One memory limit for what all sessions together may hold.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ const LARGE: usize = 16 * 1024;
 
 /// A count of bytes with a limit.
 #[derive(Debug)]
-pub(crate) struct Ceiling {
+pub(crate) struct MemoryLimit {
     limit: usize,
     used: AtomicUsize,
     /// Bytes counted here count there as well.
-    whole: Option<Arc<Ceiling>>,
+    whole: Option<Arc<MemoryLimit>>,
 }
 
-impl Ceiling {
+impl MemoryLimit {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -114,23 +114,23 @@ impl Ceiling {
         kept.payload = Bytes::from_owner(Counted {
             payload: kept.payload,
             size,
-            ceiling: Arc::clone(self),
+            memory_limit: Arc::clone(self),
         });
         kept
     }
 }
 
-/// The bytes that one owner holds, counted below a ceiling until the share is dropped.
+/// The bytes that one owner holds, counted below a memory limit until the share is dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    ceiling: Arc<Ceiling>,
+pub(crate) struct MemoryShare {
+    memory_limit: Arc<MemoryLimit>,
     bytes: usize,
 }
 
-impl Share {
-    pub(crate) fn new(ceiling: &Arc<Ceiling>) -> Self {
+impl MemoryShare {
+    pub(crate) fn new(memory_limit: &Arc<MemoryLimit>) -> Self {
         Self {
-            ceiling: Arc::clone(ceiling),
+            memory_limit: Arc::clone(memory_limit),
             bytes: 0,
         }
     }
@@ -139,18 +139,19 @@ impl Share {
     #[must_use]
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        if more > 0 && !self.ceiling.take(more) {
+        if more > 0 && !self.memory_limit.take(more) {
             return false;
         }
-        self.ceiling.give(self.bytes.saturating_sub(bytes));
+        self.memory_limit.give(self.bytes.saturating_sub(bytes));
         self.bytes = bytes;
         true
     }
 
     /// Counts so many bytes from now on, room or not: they are held already.
     pub(crate) fn set_anyway(&mut self, bytes: usize) {
-        self.ceiling.take_anyway(bytes.saturating_sub(self.bytes));
-        self.ceiling.give(self.bytes.saturating_sub(bytes));
+        self.memory_limit
+            .take_anyway(bytes.saturating_sub(self.bytes));
+        self.memory_limit.give(self.bytes.saturating_sub(bytes));
         self.bytes = bytes;
     }
 
@@ -159,9 +160,9 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
-        self.ceiling.give(self.bytes);
+        self.memory_limit.give(self.bytes);
     }
 }
 
@@ -196,7 +197,7 @@ fn weight(message: &Message) -> usize {
 struct Counted {
     payload: Bytes,
     size: usize,
-    ceiling: Arc<Ceiling>,
+    memory_limit: Arc<MemoryLimit>,
 }
 
 impl AsRef<[u8]> for Counted {
@@ -207,13 +208,13 @@ impl AsRef<[u8]> for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.ceiling.give(self.size);
+        self.memory_limit.give(self.size);
     }
 }
 
 /// A quarter of the memory that this process may use: the machine's, or its control group's if that
 /// is less. At least 64 MiB; 256 MiB where the system does not tell.
-pub(crate) fn default_ceiling() -> usize {
+pub(crate) fn default_memory_limit() -> usize {
     const LEAST: usize = 64 << 20;
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.as_deref().and_then(machine_memory);
@@ -243,37 +244,37 @@ mod tests {
 
     #[test]
     fn a_message_counts_until_its_last_user_lets_go() {
-        let ceiling = Arc::new(Ceiling::new(1_000_000));
+        let memory_limit = Arc::new(MemoryLimit::new(1_000_000));
         for size in [0, 1, LARGE] {
-            let kept = ceiling.keep(&message(size)).unwrap();
+            let kept = memory_limit.keep(&message(size)).unwrap();
             assert_eq!(kept, message(size));
-            assert_eq!(ceiling.used(), weight(&kept));
+            assert_eq!(memory_limit.used(), weight(&kept));
             let payload = kept.payload.clone();
             drop(kept);
-            assert!(ceiling.used() > size);
+            assert!(memory_limit.used() > size);
             drop(payload);
-            assert_eq!(ceiling.used(), 0);
+            assert_eq!(memory_limit.used(), 0);
         }
     }
 
     #[test]
     fn what_finds_no_room_is_not_counted() {
-        let ceiling = Arc::new(Ceiling::new(2 * weight(&message(100))));
-        let kept: Vec<_> = (0..3).map(|_| ceiling.keep(&message(100))).collect();
+        let memory_limit = Arc::new(MemoryLimit::new(2 * weight(&message(100))));
+        let kept: Vec<_> = (0..3).map(|_| memory_limit.keep(&message(100))).collect();
         assert_eq!(kept.iter().flatten().count(), 2);
         assert!(kept[2].is_none());
-        let used = ceiling.used();
-        let forced = ceiling.keep_anyway(&message(100));
-        assert_eq!(ceiling.used(), used + weight(&forced));
+        let used = memory_limit.used();
+        let forced = memory_limit.keep_anyway(&message(100));
+        assert_eq!(memory_limit.used(), used + weight(&forced));
         drop((kept, forced));
-        assert_eq!(ceiling.used(), 0);
+        assert_eq!(memory_limit.used(), 0);
     }
 
     #[test]
     fn a_part_has_a_limit_of_its_own_and_counts_in_the_whole() {
-        let whole = Arc::new(Ceiling::new(100));
-        let part = Arc::new(Ceiling::part_of(&whole, 30));
-        let (mut small, mut large) = (Share::new(&part), Share::new(&whole));
+        let whole = Arc::new(MemoryLimit::new(100));
+        let part = Arc::new(MemoryLimit::part_of(&whole, 30));
+        let (mut small, mut large) = (MemoryShare::new(&part), MemoryShare::new(&whole));
         assert!(small.set(20) && !small.set(40) && small.set(30));
         assert!(large.set(70) && !large.set(71));
         assert!(!small.set(31) && small.set(10));
@@ -290,6 +291,6 @@ mod tests {
         let text = "MemTotal:        1000 kB\nMemFree:          10 kB\n";
         assert_eq!(machine_memory(text), Some(1_024_000));
         assert_eq!(machine_memory("MemFree: 1 kB\n"), None);
-        assert!(default_ceiling() >= 64 << 20);
+        assert!(default_memory_limit() >= 64 << 20);
     }
 }
