@@ -16,11 +16,11 @@ use crate::{
     auth::{FileAccess, Guard},
     bridge, bridging, clock,
     conn::{self, Wire},
-    hub::{Hub, OwnTopics},
+    hub::{Hub, HubParts, HubSettings, OwnTopics},
     keepers::Keepers,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::PerNetwork,
-    reload::{Operators, Reloadable},
+    reload::{OperatorTokens, Reloadable},
     shown::Shown,
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -107,7 +107,7 @@ impl Broker {
             Box::new(certificates),
         ];
         if let Some(tokens) = &tokens {
-            parts.push(Box::new(Operators(Arc::clone(tokens))));
+            parts.push(Box::new(OperatorTokens(Arc::clone(tokens))));
         }
         let reload = Reload::new(parts, &settings, access.as_ref());
         let hosts = settings.admin.hosts.as_slice().into();
@@ -130,7 +130,7 @@ impl Broker {
         services.spawn(async move { timers.run_timers().await });
         if let Some(every) = acceptor.settings.sys_interval {
             let (hub, listeners) = (Arc::clone(&hub), metrics.clone());
-            services.spawn(async move { hub.tell_of_itself(every, &listeners).await });
+            services.spawn(async move { hub.publish_figures(every, &listeners).await });
         }
         let admin_address = doors.http_address();
         services.spawn(doors.serve(Admin {
@@ -200,17 +200,17 @@ impl Broker {
     /// The connected clients, by their identifiers. A client's own connection answers for what it alone
     /// knows, within 500 ms.
     pub async fn clients(&self, query: &Query) -> Page<view::Client> {
-        self.hub.clients(query).await
+        self.hub.operators().clients(query).await
     }
 
     /// The sessions without a connection, by their identifiers.
     pub async fn sessions(&self, query: &Query) -> Page<view::Session> {
-        self.hub.absent_sessions(query).await
+        self.hub.operators().absent_sessions(query).await
     }
 
     /// The subscriptions of all sessions, connected or not, by filter and then by identifier.
     pub async fn subscriptions(&self, query: &Query) -> Page<view::Subscription> {
-        self.hub.all_subscriptions(query, None).await
+        self.hub.operators().all_subscriptions(query, None).await
     }
 
     /// The subscriptions of one session, by filter.
@@ -219,7 +219,10 @@ impl Broker {
         client_id: &str,
         query: &Query,
     ) -> Page<view::Subscription> {
-        self.hub.all_subscriptions(query, Some(client_id)).await
+        self.hub
+            .operators()
+            .all_subscriptions(query, Some(client_id))
+            .await
     }
 
     /// The connected client of that identifier.
@@ -227,7 +230,7 @@ impl Broker {
     /// # Errors
     /// If none is connected.
     pub async fn client(&self, client_id: &str) -> Result<view::Client, NotConnected> {
-        self.hub.client(client_id).await
+        self.hub.operators().client(client_id).await
     }
 
     /// Retained messages, by topic. [`Query::matching`] is a topic filter.
@@ -235,13 +238,13 @@ impl Broker {
     /// # Errors
     /// If it is not.
     pub async fn retained(&self, query: &Query) -> Result<Page<view::Retained>, TopicError> {
-        self.hub.retained_topics(query).await
+        self.hub.operators().retained_topics(query).await
     }
 
     /// Topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a
     /// call; the first one takes 2 s.
     pub async fn topic_rates(&self, query: &Query) -> TopicRates {
-        self.hub.topic_rates(query).await
+        self.hub.operators().topic_rates(query).await
     }
 
     /// The last things that were refused, the newest first.
@@ -257,7 +260,7 @@ impl Broker {
     /// # Errors
     /// If the time is not allowed, or there are too many bans.
     pub fn ban(&self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
-        self.hub.ban(banned, minutes)
+        self.hub.operators().ban(banned, minutes)
     }
 
     /// The bans in force.
@@ -278,7 +281,7 @@ impl Broker {
     /// # Errors
     /// If no client of that identifier is connected.
     pub fn kick(&self, client_id: &str) -> Result<(), NotConnected> {
-        self.hub.kick(client_id)
+        self.hub.operators().kick(client_id)
     }
 
     /// Runs `job` once on each thread of [`Settings::workers`], in the background: for what belongs to a
@@ -615,17 +618,20 @@ fn hub_of(
     worker_channels: &Arc<WorkerChannels>,
     bridges: &[BridgeFigures],
 ) -> Hub {
-    let queues = bridge::queues(&settings.bridges);
-    let hub = Hub::new(
-        settings.quotas,
-        (keepers.store.clone(), kept),
-        guard,
-        settings.take_over,
-        queues,
-    );
     let bridges = bridges.iter().map(|one| &*one.bridge);
-    let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
-    hub.with(Arc::clone(worker_channels), keepers.nodes(), own_topics)
+    let hub_settings = HubSettings {
+        quotas: settings.quotas,
+        take_over: settings.take_over,
+        own_topics: OwnTopics::new(settings.sys_interval.is_some(), bridges),
+        bridge_queues: bridge::queues(&settings.bridges),
+    };
+    let parts = HubParts {
+        guard,
+        store: keepers.store.clone(),
+        cluster: keepers.nodes(),
+        worker_channels: Arc::clone(worker_channels),
+    };
+    Hub::new(hub_settings, parts, kept)
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {

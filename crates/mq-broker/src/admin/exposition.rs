@@ -197,7 +197,7 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
         .collect();
     let states = admin.bridges.iter();
     let states: Vec<_> = states
-        .map(|one| admin.hub.state_of_bridge(&one.bridge.session))
+        .map(|one| admin.hub.operators().bridge_state(&one.bridge.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
     for (name, help, field) in STATES_OF_BRIDGES {

@@ -40,21 +40,26 @@ async fn read(admin: &Admin, parts: &[&str], parameters: &Parameters) -> Result<
     let (hub, query) = (&admin.hub, &parameters.query);
     Ok(match parts {
         ["status"] => good(&status(admin)),
-        ["clients"] => good(&hub.clients(query).await),
+        ["clients"] => good(&hub.operators().clients(query).await),
         ["clients", id] => {
             let id = parameters.id(id)?;
-            good(&hub.client(&id).await.map_err(|error| unknown(&error))?)
+            good(
+                &hub.operators()
+                    .client(&id)
+                    .await
+                    .map_err(|error| unknown(&error))?,
+            )
         }
-        ["sessions"] => good(&hub.absent_sessions(query).await),
+        ["sessions"] => good(&hub.operators().absent_sessions(query).await),
         ["subscriptions"] => {
             let of = parameters.id.as_deref();
-            good(&hub.all_subscriptions(query, of).await)
+            good(&hub.operators().all_subscriptions(query, of).await)
         }
         ["retained"] => {
-            let page = hub.retained_topics(query).await;
+            let page = hub.operators().retained_topics(query).await;
             good(&page.map_err(|error| bad(format!("match: {error}")))?)
         }
-        ["topics"] => good(&hub.topic_rates(query).await),
+        ["topics"] => good(&hub.operators().topic_rates(query).await),
         ["refusals"] => good(&hub.notices.recent(query)),
         ["bans"] => good(&hub.bans.list(query)),
         ["cluster"] => good(&match &admin.cluster {
@@ -82,7 +87,7 @@ fn change(
     Ok(match parts {
         ["clients", id, "kick"] if post => {
             let id = parameters.id(id)?;
-            hub.kick(&id).map_err(|error| unknown(&error))?;
+            hub.operators().kick(&id).map_err(|error| unknown(&error))?;
             good(&json!({ "kicked": id }))
         }
         ["bans"] if post => {
@@ -91,7 +96,8 @@ fn change(
                 .minutes
                 .ok_or_else(|| bad("minutes is missing"))?;
             good(
-                &hub.ban(banned, minutes)
+                &hub.operators()
+                    .ban(banned, minutes)
                     .map_err(|error| bad(error.to_string()))?,
             )
         }
@@ -172,7 +178,7 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         })
     });
     let bridges = admin.bridges.iter().map(|one| {
-        let state = admin.hub.state_of_bridge(&one.bridge.session);
+        let state = admin.hub.operators().bridge_state(&one.bridge.session);
         let (load, rules) = (state.load, state.rules);
         json!({
             "name": one.bridge.name,

@@ -74,7 +74,7 @@ pub(crate) async fn run(
     shutdown: watch::Receiver<bool>,
 ) {
     let BridgeFigures { bridge, links } = bridge;
-    hub.tell_state(&bridge, false);
+    hub.publish_bridge_state(&bridge, false);
     if let Err(reason) = conn::open_session(&hub, &bridge).await {
         error!(
             bridge = bridge.name,
@@ -91,7 +91,7 @@ pub(crate) async fn run(
     loop {
         let link = async {
             if bridge.idle_timeout.is_some() {
-                hub.something_waits(&bridge.session).await;
+                hub.wait_for_messages(&bridge.session).await;
             }
             dialler.dial().await
         };
@@ -113,7 +113,7 @@ pub(crate) async fn run(
                 // Sees the shutdown by itself, and says goodbye.
                 let ended = Box::pin(connection.serve(link)).await;
                 if ended.since.is_some() {
-                    hub.tell_state(&bridge, false);
+                    hub.publish_bridge_state(&bridge, false);
                 }
                 tell(&bridge, &ended);
                 waits.ended(ended.since.map(|since| clock::now() - since));

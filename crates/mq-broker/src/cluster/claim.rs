@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     auth::TakeOver,
-    hub::{Hub, RIVALS, Restoring},
+    hub::{ArrivingSession, Hub, MAX_RIVALS},
     lock::lock,
     store::{At, LogPosition, SessionRecord, StoredMessage, User},
 };
@@ -130,7 +130,7 @@ impl Cluster {
                 return Err(Refused::Others);
             }
             if let Some(owner) = self.other_owner(&record) {
-                if asked == RIVALS {
+                if asked == MAX_RIVALS {
                     return Err(Refused::Busy);
                 }
                 asked += u32::from(self.ask_to_let_go(owner, id).await);
@@ -265,7 +265,7 @@ impl Cluster {
                     settled.wait_for(|settled| *settled >= last).await.is_ok()
                 };
                 let end = || cluster.end_queueing(&id);
-                if hub.let_go(&id, is_settled, end).await {
+                if hub.release_session(&id, is_settled, end).await {
                     cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);
@@ -330,7 +330,7 @@ impl Cluster {
             let shards = self.shards.iter();
             shards.map(|shard| shard.progress.begun()).collect()
         };
-        let (restoring, begun) = hub.begin_restored(&id, kept.user.as_ref(), subscriptions, begun);
+        let (arriving, begun) = hub.begin_arrival(&id, kept.user.as_ref(), subscriptions, begun);
         let mut wanted = Wanted::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
@@ -342,7 +342,7 @@ impl Cluster {
         Some(Coming {
             id,
             version,
-            restoring,
+            arriving,
             wanted,
         })
     }
@@ -352,11 +352,11 @@ impl Cluster {
         let Coming {
             id,
             version,
-            restoring,
+            arriving,
             wanted,
         } = coming;
         lock(&self.sessions).remove(&id);
-        hub.abandon(restoring);
+        hub.abandon_arrival(arriving);
         let record = Record {
             owner: None,
             session: Some(wanted.kept),
@@ -376,7 +376,7 @@ impl Cluster {
     fn finish_taking_up(&self, hub: &Hub, coming: Coming) -> Result<(), Refused> {
         let Coming {
             id,
-            restoring,
+            arriving,
             wanted,
             ..
         } = coming;
@@ -406,7 +406,7 @@ impl Cluster {
         let waiting = found.waiting.into_iter();
         // Numbers of their own, below those that were given meanwhile.
         let mut queued = BTreeMap::new();
-        for (number, (owed, message)) in Restoring::numbers_in_front().zip(waiting) {
+        for (number, (owed, message)) in ArrivingSession::numbers_in_front().zip(waiting) {
             owned.kept.waiting.insert(number, owed);
             queued.insert(number, message);
         }
@@ -419,7 +419,7 @@ impl Cluster {
             ..SessionRecord::default()
         };
         drop(sessions);
-        hub.finish_restored(restoring, record, will.map(|will| *will));
+        hub.finish_arrival(arriving, record, will.map(|will| *will));
         Ok(())
     }
 
@@ -497,7 +497,7 @@ pub(super) struct Claimed {
 struct Coming {
     id: ByteStr,
     version: u64,
-    restoring: Restoring,
+    arriving: ArrivingSession,
     wanted: Wanted,
 }
 

@@ -423,7 +423,7 @@ impl Cluster {
             return;
         }
         let has_ended = match self.hub() {
-            Some(hub) => hub.end_kept(id).await,
+            Some(hub) => hub.end_unkeepable(id).await,
             None => false,
         };
         if !has_ended {

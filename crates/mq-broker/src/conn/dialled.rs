@@ -88,7 +88,7 @@ impl Dialled {
         let protocol = protocol.unwrap_or_default();
         let bridged = Bridged::new(Arc::clone(&bridge), &protocol, now);
         let mut wire = wire(protocol);
-        wire.share = wire.hub.share(true);
+        wire.share = wire.hub.memory_share();
         if let Err(error) = wire.connection.connect(now) {
             debug!(bridge = bridge.name, %error, "CONNECT could not be sent");
             wire.connection.handle_link_lost();

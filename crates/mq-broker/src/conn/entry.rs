@@ -127,9 +127,10 @@ impl Entry {
         }
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
-        wire.hub.note_will(&hold.session, will.as_deref(), journal);
         wire.hub
-            .tell_of_member(&hold.session, MemberState::Present, journal);
+            .record_will(&hold.session, will.as_deref(), journal);
+        wire.hub
+            .update_memberships(&hold.session, MemberState::Present, journal);
         if wire.has_gone_elsewhere(&client_id, is_kept).await {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;
@@ -142,7 +143,7 @@ impl Entry {
             debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
         }
         // From now on its bytes count among those of all clients, and not of strangers.
-        wire.share = wire.hub.share(true);
+        wire.share = wire.hub.memory_share();
         let let_in_at = wire.connection.outbox().position();
         if let Err(error) = wire
             .connection
@@ -152,7 +153,7 @@ impl Entry {
             wire.connection.handle_link_lost();
         } else {
             wire.link.release_tickets();
-            hold.show(presence(wire, version, clean_start, keep_alive, expiry));
+            hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
             tell(wire, version, &client_id, who.and_then(Principal::user));
             // What came right behind CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();

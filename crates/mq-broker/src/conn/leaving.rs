@@ -11,7 +11,7 @@ use tracing::{debug, info};
 use super::{afterwards::Afterwards, wire::Wire};
 use crate::{
     clock,
-    hub::{Hold, Publisher},
+    hub::{Hold, Publisher, RoutedMessage},
     journal::StoreFailed,
     shown::Shown,
     store::SessionChange,
@@ -28,6 +28,8 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) struct Parting {
     pub(super) hold: Hold,
     pub(super) publisher: Publisher,
+    /// The client's message that waits for room in somebody's mailbox.
+    pub(super) blocked_publish: Option<RoutedMessage>,
     pub(super) afterwards: Afterwards,
     /// Taken from the mailbox, and not sent.
     pub(super) unsent: VecDeque<Delivery>,
@@ -96,13 +98,16 @@ impl Leaving {
         let Parting {
             mut hold,
             mut publisher,
+            blocked_publish,
             mut afterwards,
             mut unsent,
             sayable,
             let_in_at,
         } = parting;
-        publisher.tell_readers();
-        publisher.give_up(&wire.hub.metrics);
+        publisher.wake_readers();
+        if let Some(blocked) = blocked_publish {
+            blocked.give_up(&wire.hub.metrics, &mut publisher.journal);
+        }
         if let CloseReason::ByPeer(disconnect) = &reason {
             let maximum = wire.settings.max_session_expiry;
             afterwards.disconnected_by_client(disconnect, maximum);

@@ -90,8 +90,8 @@ impl Wire {
         Self {
             early: None,
             sampler: Sampler::new(metrics, &link, clock::now()),
-            share: hub.share(false),
-            carried: hub.share(true),
+            share: hub.unauthenticated_share(),
+            carried: hub.memory_share(),
             last_word: None,
             closed: None,
             link,
@@ -320,7 +320,7 @@ impl Wire {
     /// whose session ends with its connection may send what it has to say and go without waiting, if it is at no other
     /// node.
     pub(super) async fn has_gone_elsewhere(&mut self, client: &ByteStr, is_kept: bool) -> bool {
-        if !self.hub.is_one_of_many() {
+        if !self.hub.is_clustered() {
             return false;
         }
         let mut nothing = Outbox::new();

@@ -1,34 +1,33 @@
-//! A hub that goes on from what an earlier broker kept.
+//! Sessions and retained messages that an earlier broker has kept.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
 
-use mq_codec::{ByteStr, PacketId, TopicFilter};
-use mq_proto::Delivery;
+use mq_codec::{ByteStr, PacketId};
 use tracing::warn;
 
-use super::{Hub, Routing, write};
+use super::Hub;
 use crate::{
     bridge, clock,
+    lock::write,
     router::{LaneSlot, Subscriber},
-    session::State,
     shown::Shown,
-    store::{
-        Change, SessionChange, SessionRecord, Snapshot, StoredFlow, StoredMessage, from_wall_clock,
-    },
+    store::{Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock},
 };
 
-impl Hub {
-    /// Quotas may be smaller than they were. What was promised is kept all the same.
-    pub(super) fn restore(&self, kept: Snapshot) {
+/// Puts back the sessions and retained messages of a snapshot, before the first connection.
+///
+/// Quotas may be smaller than they were; what was promised is kept all the same.
+pub(super) struct Restore<'a>(pub(super) &'a Hub);
+
+impl Restore<'_> {
+    pub(super) fn run(&self, kept: Snapshot) {
+        let Self(hub) = self;
         for message in kept.retained.into_values() {
-            self.restore_retained(message);
+            hub.retained.restore(message, &hub.metrics);
         }
         for (client_id, record) in kept.sessions {
             let is_bridge = client_id.starts_with(bridge::PREFIX);
-            if is_bridge && !self.bridges.contains_key(&client_id) {
+            if is_bridge && !hub.sessions.has_bridge(&client_id) {
                 self.end_bridge(client_id, &record);
             } else {
                 self.restore_session(&client_id, record);
@@ -36,21 +35,9 @@ impl Hub {
         }
     }
 
-    pub(crate) fn restore_retained(&self, message: StoredMessage) {
-        let Delivery {
-            message,
-            qos,
-            expires_at,
-            ..
-        } = message.into_delivery(0);
-        let message = Arc::new(self.memory_limit.keep_anyway(&message));
-        // Cannot fail: there is no limit here.
-        let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
-    }
-
-    /// Ends the session of a bridge that is not configured any more: nobody would take what waits for it.
+    /// Ends the session of a bridge that is not configured any more: nobody would take its messages.
     fn end_bridge(&self, session: ByteStr, record: &SessionRecord) {
-        let Some(store) = &self.store else {
+        let Some(store) = &self.0.store else {
             return;
         };
         let sent = record.in_flight.iter();
@@ -78,9 +65,10 @@ impl Hub {
             slots,
             released_slots,
         } = record;
-        let session = self
-            .find_or_create(client_id, user.as_ref(), usize::MAX)
-            .expect("there is no limit here");
+        let Self(hub) = self;
+        let user = user.as_ref();
+        let sessions = &hub.sessions;
+        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
         let mut state = session
             .state
             .try_lock()
@@ -123,8 +111,8 @@ impl Hub {
                 lane: LaneSlot::of_number(slot_of(slots.get(&filter).copied().unwrap_or_default())),
                 subscription_id,
             };
-            let routing = &mut *write(&self.routing);
-            self.restore_subscription(routing, &mut state, filter, subscriber);
+            let routing = &mut *write(&hub.routing);
+            hub.restore_subscription(routing, &mut state, filter, subscriber);
         }
         session.keep();
         let last_queued = queued.last_key_value().map(|(number, _)| *number);
@@ -138,21 +126,6 @@ impl Hub {
         session.mailbox.restore(deliveries, spilled);
         session.leave(now, None, life.left(now));
         drop(state);
-        self.note_due(&session);
-    }
-
-    /// What was promised is kept, room or not.
-    pub(super) fn restore_subscription(
-        &self,
-        routing: &mut Routing,
-        state: &mut State,
-        filter: TopicFilter,
-        subscriber: Subscriber,
-    ) {
-        routing.router.subscribe(&filter, subscriber.clone());
-        routing.share.set_anyway(routing.router.bytes());
-        state.count_anyway(&filter);
-        state.subscriptions.lock().insert(filter, subscriber);
-        self.metrics.subscriptions.add(1);
+        hub.timers.set(&session);
     }
 }

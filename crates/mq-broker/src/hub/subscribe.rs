@@ -5,21 +5,25 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{Hold, Hub, MemberState, publisher::queued, read, write};
+use super::{Hold, Hub, MemberState, Routing, queued};
 use crate::{
     auth::Grant,
     delivery::Marks as _,
     journal::Journal,
-    router::{Cursor, LaneSlot, Subscriber},
-    session::RetainedSearch,
+    lock::write,
+    router::{Cursor, LaneSlot, Retained, Subscriber},
+    session::{RetainedSearch, State},
     store::SessionChange,
 };
 
-/// What a connection does before others get their turn: retained messages that it takes, their
-/// payload bytes, and levels of topics that it looks at.
-const MESSAGES: usize = 64;
-const BYTES: usize = 32 * 1024;
-const STEPS: usize = 512;
+/// Retained messages that a connection takes before others get their turn.
+const MESSAGES_A_TURN: usize = 64;
+
+/// Payload bytes of retained messages after which others get their turn.
+const BYTES_A_TURN: usize = 32 * 1024;
+
+/// Levels of topics that a connection looks at before others get their turn.
+const LEVELS_A_TURN: usize = 512;
 
 impl Hub {
     /// Makes or replaces a subscription. The retained messages that it asks for are taken by
@@ -38,7 +42,7 @@ impl Hub {
             let is_known = subscriptions.contains_key(&subscription.filter);
             (subscriptions.len(), is_known)
         };
-        if count >= self.quotas.subscriptions && !is_known {
+        if count >= self.settings.quotas.subscriptions && !is_known {
             return ReasonCode::QuotaExceeded;
         }
         let who = session.principal();
@@ -65,14 +69,12 @@ impl Hub {
         let session = &hold.session;
         let (existed, since) = {
             let mut routing = write(&self.routing);
-            let existed = routing.router.subscribe(&filter, subscriber.clone());
-            if !routing.count_nodes() {
-                routing.router.unsubscribe(&filter, session.key);
+            let Ok(existed) = routing.subscribe(&filter, subscriber.clone()) else {
                 hold.state.uncount(&filter);
                 return ReasonCode::QuotaExceeded;
-            }
+            };
             // At one moment with the subscription: a message that is retained later comes by it.
-            (existed, read(&self.retained).store.sequence())
+            (existed, self.retained.last_sequence())
         };
         if !existed {
             self.metrics.subscriptions.add(1);
@@ -106,12 +108,12 @@ impl Hub {
             slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
-        self.tell_of_membership(session, &filter, MemberState::Present, journal);
+        self.update_membership(session, &filter, MemberState::Present, journal);
         hold.state.subscriptions.lock().insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
 
-    /// Ends a subscription. Retained messages that it has not got yet do not come any more.
+    /// Ends a subscription. Retained messages that the client has not got yet are not sent any more.
     pub(crate) fn unsubscribe(
         &self,
         hold: &mut Hold,
@@ -126,18 +128,18 @@ impl Hub {
         write(&self.routing).unsubscribe(filter, hold.session.key);
         self.metrics.subscriptions.sub(1);
         let filter = filter.detached();
-        self.tell_of_membership(&hold.session, &filter, MemberState::Gone, journal);
+        self.update_membership(&hold.session, &filter, MemberState::Gone, journal);
         journal.record_of(&hold.session, SessionChange::Unsubscribed { filter });
         ReasonCode::Success
     }
 
     /// A connection has the session again. Topics that changed at QoS 0 while it was away are still
     /// wanted.
-    pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<RetainedSearch>) {
-        if !wanted.is_empty() {
-            let sequence = read(&self.retained).store.sequence();
-            for wanted in wanted {
-                wanted.since_qos0 = sequence;
+    pub(super) fn resume_retained_searches(&self, searches: &mut VecDeque<RetainedSearch>) {
+        if !searches.is_empty() {
+            let sequence = self.retained.last_sequence();
+            for search in searches {
+                search.since_qos0 = sequence;
             }
         }
     }
@@ -170,39 +172,51 @@ impl Hub {
             since,
             since_qos0,
         } = wanted;
-        let retained = read(&self.retained);
-        retained
-            .store
-            .matching(filter, cursor, now, STEPS, &mut |retained, sequence| {
-                let qos = retained.qos.min(*qos);
-                let came_by_subscription = if qos == QoS::AtMostOnce {
-                    sequence > *since_qos0
-                } else {
-                    sequence > *since
-                };
-                let message = &retained.message;
-                let is_forbidden =
-                    || authorizer.is_some_and(|rules| !session.may_receive(rules, &message.topic));
-                if came_by_subscription || is_forbidden() {
-                    return true;
-                }
-                let mut delivery = Delivery::new(Arc::clone(message), qos);
-                delivery.retain = true;
-                delivery.set_lane(*lane);
-                delivery.expires_at = retained.expires_at;
-                delivery.subscription_ids.extend(*subscription_id);
-                if keeps && qos > QoS::AtMostOnce {
-                    changes.push(queued(session, &mut delivery));
-                }
-                count += 1;
-                bytes += message.payload.len();
-                to.push_back(delivery);
-                count < MESSAGES && bytes < BYTES
-            });
-        drop(retained);
+        let take = &mut |retained: &Retained, sequence| {
+            let qos = retained.qos.min(*qos);
+            let came_by_subscription = if qos == QoS::AtMostOnce {
+                sequence > *since_qos0
+            } else {
+                sequence > *since
+            };
+            let message = &retained.message;
+            let is_forbidden =
+                || authorizer.is_some_and(|rules| !session.may_receive(rules, &message.topic));
+            if came_by_subscription || is_forbidden() {
+                return true;
+            }
+            let mut delivery = Delivery::new(Arc::clone(message), qos);
+            delivery.retain = true;
+            delivery.set_lane(*lane);
+            delivery.expires_at = retained.expires_at;
+            delivery.subscription_ids.extend(*subscription_id);
+            if keeps && qos > QoS::AtMostOnce {
+                changes.push(queued(session, &mut delivery));
+            }
+            count += 1;
+            bytes += message.payload.len();
+            to.push_back(delivery);
+            count < MESSAGES_A_TURN && bytes < BYTES_A_TURN
+        };
+        self.retained
+            .search(filter, cursor, now, LEVELS_A_TURN, take);
         if cursor.is_at_end() {
             all.pop_front();
         }
         journal.record(changes);
+    }
+
+    /// Makes a subscription that was promised before, room or not.
+    pub(super) fn restore_subscription(
+        &self,
+        routing: &mut Routing,
+        state: &mut State,
+        filter: TopicFilter,
+        subscriber: Subscriber,
+    ) {
+        routing.restore_subscription(&filter, subscriber.clone());
+        state.count_anyway(&filter);
+        state.subscriptions.lock().insert(filter, subscriber);
+        self.metrics.subscriptions.add(1);
     }
 }

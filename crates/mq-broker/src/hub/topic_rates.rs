@@ -11,9 +11,8 @@ use std::{
 
 use mq_proto::Message;
 
-use super::{Hub, lock};
 use crate::{
-    clock,
+    lock::lock,
     view::{Query, TopicRate, TopicRates},
 };
 
@@ -141,7 +140,7 @@ impl TopicCounts {
     }
 
     /// Begins to count, or goes on. Returns how long to wait before [`rates`](Self::rates) has something.
-    fn look(&self, now: Instant) -> Duration {
+    pub(super) fn look(&self, now: Instant) -> Duration {
         let mut watch = lock(&self.watch);
         self.is_watched.store(true, Ordering::Relaxed);
         let until = now + LOOKS;
@@ -162,7 +161,7 @@ impl TopicCounts {
         }
     }
 
-    fn rates(&self, query: &Query, now: Instant) -> TopicRates {
+    pub(super) fn rates(&self, query: &Query, now: Instant) -> TopicRates {
         let mut watch = lock(&self.watch);
         let Some(counts) = &mut *watch else {
             return TopicRates::default();
@@ -215,15 +214,6 @@ impl Watch {
 /// No count is more exact.
 fn thousandths(rate: f64) -> f64 {
     (rate * 1_000.0).round() / 1_000.0
-}
-
-impl Hub {
-    /// Topics by the rate of their messages, the busiest first; no pages. The first look in 15 s takes 2 s.
-    pub(crate) async fn topic_rates(&self, query: &Query) -> TopicRates {
-        let wait = self.topics.look(clock::now());
-        tokio::time::sleep(wait).await;
-        self.topics.rates(query, clock::now())
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::{
     store::User,
 };
 
-pub(crate) use presence::{Figures, Presence, Registration};
+pub(crate) use presence::{Figures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
 pub(crate) use will::KeptWill;

@@ -91,12 +91,12 @@ impl Presence {
 
 /// Shows a connection to operators until it is dropped, whichever way the connection ends.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct OperatorView {
     session: Arc<Session>,
     pub(crate) presence: Arc<Presence>,
 }
 
-impl Registration {
+impl OperatorView {
     pub(crate) fn new(session: &Arc<Session>, presence: Presence) -> Self {
         let presence = Arc::new(presence);
         *lock(&session.presence) = Some(Arc::clone(&presence));
@@ -107,7 +107,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for OperatorView {
     fn drop(&mut self) {
         let mut shown = lock(&self.session.presence);
         // Not the next connection, should that have been faster.

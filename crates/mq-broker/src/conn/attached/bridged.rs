@@ -100,8 +100,8 @@ impl Attached<'_> {
             bridge.keep_alive(),
             self.afterwards.expiry,
         );
-        self.hold.show(presence);
-        self.wire.hub.tell_state(&bridge, true);
+        self.hold.show_to_operators(presence);
+        self.wire.hub.publish_bridge_state(&bridge, true);
         self.bridge_says(now, &bridge);
         if !ack.session_present {
             for change in forgettable {

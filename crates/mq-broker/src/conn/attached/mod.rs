@@ -19,7 +19,7 @@ use std::{
 };
 
 use mq_codec::ReasonCode;
-use mq_proto::{AckTicket, Delivery, Event};
+use mq_proto::{Delivery, Event};
 use tokio::time::sleep_until;
 use tracing::debug;
 
@@ -34,10 +34,10 @@ use super::{
 use crate::{
     auth::{Authentication, LogIn, Principal},
     clock,
-    hub::{Hold, Publisher},
+    hub::{Hold, Publisher, RoutedMessage},
     journal::StoreFailed,
     quota::Pace,
-    session::{Figures, RetainedSearch},
+    session::{Figures, RetainedSearch, Session},
     shown::Shown,
     store::SessionChange,
     workers::{Desk, Look, go_to},
@@ -69,9 +69,9 @@ pub(super) struct Attached<'a> {
     parked: Parked,
     /// Where idle data lanes are closed.
     idle: Option<Box<IdleLanes>>,
-    /// The ticket of a message that waits for room in somebody's mailbox.
-    held: Option<AckTicket>,
-    /// When it is looked at again, room or not.
+    /// The client's message that waits for room in somebody's mailbox.
+    blocked_publish: Option<RoutedMessage>,
+    /// Time at which it is tried again, room or not.
     patience_ends: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
@@ -138,7 +138,7 @@ impl<'a> Attached<'a> {
             outgoing: VecDeque::new(),
             loading: None,
             parked: Parked::default(),
-            held: None,
+            blocked_publish: None,
             patience_ends: None,
             backlog: Backlog::default(),
             sayable: let_in_at,
@@ -161,10 +161,9 @@ impl<'a> Attached<'a> {
                 self.go(worker).await;
                 timer.set(sleep_until(now.into()));
             }
-            let blocked = self.publisher.waiting.first();
-            let blocked = blocked.map(|(session, _)| Arc::clone(session));
+            let blocked_by = self.blocked_by().map(Arc::clone);
             // In a box, as all that is seldom: the task of an idle client needs no room for it.
-            let mut room = blocked.as_ref().map(|session| {
+            let mut room = blocked_by.as_ref().map(|session| {
                 let mut room = Box::pin(session.mailbox.room());
                 room.as_mut().enable();
                 room
@@ -175,7 +174,7 @@ impl<'a> Attached<'a> {
             self.turn(now).await;
             self.wire.look_at_shutdown();
             let closed = self.wire.connection.is_closed();
-            if closed && self.publisher.waiting.is_empty() {
+            if closed && self.blocked_publish.is_none() {
                 continue;
             }
             // Nothing leaves before the changes behind it are in the store.
@@ -195,13 +194,13 @@ impl<'a> Attached<'a> {
                 timer.as_mut().reset(at.into());
                 self.wakes.has_new_timer();
             }
-            if !self.publisher.waits_for(blocked.as_ref()) {
+            if self.blocked_by().map(Arc::as_ptr) != blocked_by.as_ref().map(Arc::as_ptr) {
                 // The delivery has begun to wait for another reader: it is tried once more, with a
                 // place in that reader's queue.
                 now = clock::now();
                 continue;
             }
-            let session = blocked.as_deref();
+            let session = blocked_by.as_deref();
             // What wakes the task meanwhile does not put it off.
             self.patience_ends = earlier(
                 session.map(|session| self.patience_ends(session, now)),
@@ -241,7 +240,7 @@ impl<'a> Attached<'a> {
             Happened::Stored(Ok(())) | Happened::Woken => {}
             Happened::PatienceOver => {
                 self.patience_ends = None;
-                if let Some((reader, _)) = self.publisher.waiting.first() {
+                if let Some(reader) = self.blocked_by() {
                     reader.remind();
                 }
             }
@@ -292,7 +291,7 @@ impl<'a> Attached<'a> {
     /// Does everything that can be done without waiting.
     async fn turn(&mut self, now: Instant) {
         self.wire.sample(now);
-        self.publisher.recover(now);
+        self.publisher.resume_backpressure(now);
         self.retry_waiting(now);
         self.wire.look_at_handshake(now);
         self.handle_events(now);
@@ -300,12 +299,17 @@ impl<'a> Attached<'a> {
             let dropped = self.backlog.drop_qos0();
             self.wire.hub.metrics.dropped.add(dropped);
         }
-        self.publisher.tell_readers();
+        self.publisher.wake_readers();
         self.count_memory();
         if self.fill(now) {
             // Retained messages may be many: others have their turn in between.
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Returns the session for whose room the client's message waits.
+    fn blocked_by(&self) -> Option<&Arc<Session>> {
+        self.blocked_publish.as_ref()?.blocked_by()
     }
 
     fn has_events(&self) -> bool {
@@ -318,14 +322,14 @@ impl<'a> Attached<'a> {
         let session = &self.hold.session;
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
-        let shown = self.hold.shown.as_ref();
+        let view = self.hold.operator_view.as_ref();
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
             self.wakes.forget_link();
             self.wire.read_once().await;
             self.wire.leave(ReasonCode::SessionTakenOver);
-        } else if let Some(reason) = shown.and_then(|shown| shown.presence.leaves()) {
+        } else if let Some(reason) = view.and_then(|view| view.presence.leaves()) {
             self.wire.leave(reason);
         } else if session
             .mailbox
@@ -339,8 +343,8 @@ impl<'a> Attached<'a> {
 
     /// Tells operators what this task knows alone, if one has asked.
     fn answer_operators(&self) {
-        if let Some(shown) = &self.hold.shown {
-            shown.presence.answer(|| Figures {
+        if let Some(view) = &self.hold.operator_view {
+            view.presence.answer(|| Figures {
                 in_flight: self.wire.connection.in_flight(),
                 peer: self.wire.link.info().peer_address,
                 stats: self.wire.link.stats(),
@@ -354,7 +358,7 @@ impl<'a> Attached<'a> {
     /// waits for room its later requests wait as well; its acknowledgements do not.
     fn handle_events(&mut self, now: Instant) {
         loop {
-            let waits = !self.publisher.waiting.is_empty();
+            let waits = self.blocked_publish.is_some();
             // The broker names the client's mistake after it has answered what came before it.
             if waits && self.wire.connection.is_failing() {
                 return;
@@ -433,6 +437,7 @@ impl<'a> Attached<'a> {
         Parting {
             hold: self.hold,
             publisher: self.publisher,
+            blocked_publish: self.blocked_publish,
             afterwards: self.afterwards,
             unsent: self.outgoing,
             sayable: self.sayable,

@@ -73,8 +73,8 @@ impl Attached<'_> {
         if !before.is_some_and(|before| before.is_same_user(&principal)) {
             return false;
         }
-        self.publisher.forget_permission();
-        self.wire.hub.rights_changed(&self.hold, &principal);
+        self.publisher.clear_permission_cache();
+        self.wire.hub.change_rights(&self.hold, &principal);
         self.client.principal = Some(principal);
         // Has `fill` look at what waits.
         self.client.rules = !self.wire.hub.guard.generation();

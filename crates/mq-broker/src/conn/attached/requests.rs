@@ -34,7 +34,7 @@ impl Attached<'_> {
             return;
         }
         let publisher = &mut self.publisher;
-        let is_own = self.wire.hub.own_topics.has(topic, &session.client_id);
+        let is_own = self.wire.hub.is_own_topic(topic, &session.client_id);
         if is_own {
             self.wire.hub.metrics.not_authorized.add(1);
         }
@@ -55,12 +55,12 @@ impl Attached<'_> {
             }
             return;
         }
-        self.held = self
-            .wire
-            .hub
-            .publish(Some(session), received, now, publisher);
-        if publisher.waiting.is_empty() {
-            self.answer_publish(now);
+        let hub = &self.wire.hub;
+        let routed = hub.publish(Some(session), received, now, publisher);
+        if routed.is_delivered() {
+            self.acknowledge(routed, now);
+        } else {
+            self.blocked_publish = Some(routed);
         }
     }
 

@@ -5,34 +5,44 @@ use std::time::{Duration, Instant};
 use mq_proto::Event;
 
 use super::Attached;
-use crate::{mailbox::PATIENCE, session::Session};
+use crate::{
+    hub::{Acknowledgement, RoutedMessage},
+    mailbox::PATIENCE,
+    session::Session,
+};
 
 impl Attached<'_> {
     /// Tries the deliveries without room again, in order. Once all have found room the message is
     /// acknowledged.
     pub(super) fn retry_waiting(&mut self, now: Instant) {
-        if self.publisher.waiting.is_empty() {
+        let Some(mut blocked) = self.blocked_publish.take() else {
             return;
-        }
-        let is_over = self.is_out_of_patience(now);
-        self.wire.hub.retry(&mut self.publisher, is_over);
-        if self.publisher.waiting.is_empty() {
-            self.answer_publish(now);
+        };
+        let is_over = is_out_of_patience(&blocked, now);
+        let hub = &self.wire.hub;
+        hub.retry(&mut blocked, &mut self.publisher, is_over);
+        if blocked.is_delivered() {
+            self.acknowledge(blocked, now);
         } else if is_over && self.wire.connection.is_closed() {
-            self.give_up();
+            self.give_up(blocked);
+        } else {
+            self.blocked_publish = Some(blocked);
         }
     }
 
     /// Whether the waiting message has waited for long enough: now the mailboxes' overflow policy
     /// decides.
     pub(super) fn is_out_of_patience(&self, now: Instant) -> bool {
-        let since = self.publisher.waiting_since;
-        since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+        let blocked = self.blocked_publish.as_ref();
+        blocked.is_some_and(|blocked| is_out_of_patience(blocked, now))
     }
 
     /// When a message that waits for room in that session's mailbox is looked at again, room or not.
     pub(super) fn patience_ends(&self, session: &Session, now: Instant) -> Instant {
-        let since = self.publisher.waiting_since.unwrap_or(now);
+        let blocked = self.blocked_publish.as_ref();
+        let since = blocked
+            .and_then(RoutedMessage::waiting_since)
+            .unwrap_or(now);
         if !self.is_out_of_patience(now) {
             return since + PATIENCE;
         }
@@ -50,13 +60,17 @@ impl Attached<'_> {
     }
 
     /// Acknowledges, or refuses, the message that has found room or will find none.
-    pub(super) fn answer_publish(&mut self, now: Instant) {
-        let Some(ticket) = self.held.take() else {
-            return self.publisher.done();
-        };
+    pub(super) fn acknowledge(&mut self, routed: RoutedMessage, now: Instant) {
         let session = &self.hold.session;
-        let (reason, refused) = self.publisher.outcome(session);
-        if let Some(topic) = refused {
+        let Some(Acknowledgement {
+            ticket,
+            reason,
+            refused_topic,
+        }) = routed.acknowledge(session, &mut self.publisher)
+        else {
+            return;
+        };
+        if let Some(topic) = refused_topic {
             let why = "no room for it";
             self.wire.hub.refused_publish(session, &topic, why, now);
         }
@@ -65,9 +79,8 @@ impl Attached<'_> {
 
     /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
     /// messages behind it were acknowledged.
-    fn give_up(&mut self) {
-        self.publisher.give_up(&self.wire.hub.metrics);
-        self.held = None;
+    fn give_up(&mut self, blocked: RoutedMessage) {
+        blocked.give_up(&self.wire.hub.metrics, &mut self.publisher.journal);
         let backlog = core::iter::from_fn(|| self.backlog.pop());
         for event in backlog.chain(core::iter::from_fn(|| self.wire.connection.poll_event())) {
             match event {
@@ -77,4 +90,10 @@ impl Attached<'_> {
             }
         }
     }
+}
+
+/// Returns `true` if a message has waited for long enough: now the mailboxes' overflow policy decides.
+fn is_out_of_patience(blocked: &RoutedMessage, now: Instant) -> bool {
+    let since = blocked.waiting_since();
+    since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
 }

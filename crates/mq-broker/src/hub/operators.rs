@@ -1,4 +1,5 @@
-//! What operators see and do: pages of what there is, and clients that are made to leave.
+//! The hub's side of operators' requests: pages of clients, sessions, subscriptions and retained messages; clients that
+//! are disconnected or banned.
 
 use std::{collections::BTreeMap, num::NonZeroU16, sync::Arc, time::Duration};
 
@@ -7,7 +8,7 @@ use mq_transport::{EarlyData, HandshakeKind};
 use tokio::{task::yield_now, time::Instant};
 use tracing::info;
 
-use super::{Hub, lock, read};
+use super::{Hub, bans::banned_network};
 use crate::{
     clock,
     mailbox::{Load, MailboxRules},
@@ -15,28 +16,30 @@ use crate::{
     session::{Figures, Presence, Session},
     shown::Shown,
     store::{User, to_wall_clock},
-    view::{self, NotConnected, Page, Query},
+    view::{
+        self, Ban, Banned, CannotBan, LONGEST_BAN_MINUTES, NotConnected, Page, Query, TopicRates,
+    },
 };
 
-/// Sessions that are taken from the table under its lock at a time, and steps through retained topics.
-const AT_A_TIME: usize = 256;
+/// Levels of retained topics that are looked at under the lock at a time.
+const LEVELS_A_TURN: usize = 256;
 
 /// Bytes of texts after which a page ends.
-const TEXT: usize = 256 * 1024;
+const PAGE_TEXT_BYTES: usize = 256 * 1024;
 
-/// How long connections may take to answer. All of a page are asked at once.
-const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// Time that connections have to answer. All of a page are asked at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Ends the identifier's part of a place among subscriptions; no MQTT string has it.
-const END: char = '\0';
+/// Separates filter and client identifier in the place of a page of subscriptions; no MQTT string has it.
+const SEPARATOR: char = '\0';
 
 /// The first items behind a place, by key: a few of many.
-struct First<K, V> {
+struct PageItems<K, V> {
     most: usize,
     kept: BTreeMap<K, V>,
 }
 
-impl<K: Ord, V> First<K, V> {
+impl<K: Ord, V> PageItems<K, V> {
     /// One more than the page takes shows whether another page follows.
     fn new(query: &Query) -> Self {
         Self {
@@ -59,7 +62,7 @@ impl<K: Ord, V> First<K, V> {
         let fits = |(key, _): &(K, V)| {
             let is_first = sum == 0;
             sum += bytes(key);
-            is_first || sum <= TEXT
+            is_first || sum <= PAGE_TEXT_BYTES
         };
         let items: Vec<_> = self.kept.into_iter().take(limit).take_while(fits).collect();
         let more = items.len() < found;
@@ -86,11 +89,16 @@ fn name(user: Option<User>) -> Option<String> {
     }
 }
 
-impl Hub {
-    /// What is seen of the session of a bridge.
-    pub(crate) fn state_of_bridge(&self, session: &ByteStr) -> BridgeState {
-        let rules = self.rules_of_bridge(session);
-        let session = lock(&self.sessions).by_id.get(session).cloned();
+/// The hub as operators see it, and act on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Operators<'a>(pub(super) &'a Hub);
+
+impl Operators<'_> {
+    /// Returns the state of the session of a bridge.
+    pub(crate) fn bridge_state(self, session: &ByteStr) -> BridgeState {
+        let Self(hub) = self;
+        let rules = hub.sessions.bridge_mailbox_rules(session);
+        let session = hub.sessions.get(session);
         // There is none before a bridge that keeps nothing has connected.
         let session = session.as_ref();
         let load = session.map(|session| session.mailbox.load());
@@ -102,59 +110,31 @@ impl Hub {
         }
     }
 
-    /// Has every connection that has a session look whether it must leave.
-    pub(crate) async fn remind_all(&self) {
-        self.each_session(|session| session.remind()).await;
-    }
-
-    /// Calls `look` with every session that is there all the time, and perhaps with others. Others have
-    /// their turn in between; the table is locked for a few microseconds at a time.
-    async fn each_session(&self, mut look: impl FnMut(&Arc<Session>)) {
-        let mut from = 0;
-        loop {
-            let (some, end) = {
-                let routing = read(&self.routing);
-                let end = (from + AT_A_TIME).min(routing.sessions.len());
-                let some: Vec<_> = routing.sessions[from.min(end)..end]
-                    .iter()
-                    .flatten()
-                    .cloned()
-                    .collect();
-                (some, end)
-            };
-            some.iter().for_each(&mut look);
-            if end < from + AT_A_TIME {
-                return;
-            }
-            from = end;
-            yield_now().await;
-        }
-    }
-
-    /// A page of the sessions that `is_wanted`, by their identifiers.
+    /// Returns a page of the sessions that `is_wanted`, by their identifiers.
     async fn sessions_of(
-        &self,
+        self,
         query: &Query,
         is_wanted: impl Fn(&Session) -> bool,
     ) -> (Vec<(ByteStr, Arc<Session>)>, Option<String>) {
-        let mut first = First::new(query);
-        self.each_session(|session| {
-            let id = session.client_id.as_str();
-            if query.after.as_deref().is_none_or(|after| after < id)
-                && id.contains(&query.matching)
-                && is_wanted(session)
-            {
-                first.add(session.client_id.clone(), Arc::clone(session));
-            }
-        })
-        .await;
+        let mut first = PageItems::new(query);
+        self.0
+            .each_session(|session| {
+                let id = session.client_id.as_str();
+                if query.after.as_deref().is_none_or(|after| after < id)
+                    && id.contains(&query.matching)
+                    && is_wanted(session)
+                {
+                    first.add(session.client_id.clone(), Arc::clone(session));
+                }
+            })
+            .await;
         let (items, more) = first.into_page(ByteStr::len);
         let last = items.last().map(|(id, _)| id.as_str().to_owned());
         (items, last.filter(|_| more))
     }
 
-    /// Connected clients, by their identifiers.
-    pub(crate) async fn clients(&self, query: &Query) -> Page<view::Client> {
+    /// Returns the connected clients, by their identifiers.
+    pub(crate) async fn clients(self, query: &Query) -> Page<view::Client> {
         let (sessions, next) = self
             .sessions_of(query, |session| session.presence().is_some())
             .await;
@@ -162,7 +142,7 @@ impl Hub {
             .iter()
             .filter_map(|(_, session)| Some((session, session.ask()?)))
             .collect();
-        let until = Instant::now() + ANSWER_WITHIN;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         let mut items = Vec::with_capacity(asked.len());
         for (session, (presence, figures)) in asked {
             let figures = tokio::time::timeout_at(until, figures).await;
@@ -172,12 +152,12 @@ impl Hub {
         Page { items, next }
     }
 
-    /// The client of that identifier.
-    pub(crate) async fn client(&self, client_id: &str) -> Result<view::Client, NotConnected> {
+    /// Returns the connected client of that identifier.
+    pub(crate) async fn client(self, client_id: &str) -> Result<view::Client, NotConnected> {
         let unknown = || NotConnected(client_id.to_owned());
         let session = self.session_of(client_id).ok_or_else(unknown)?;
         let (presence, figures) = session.ask().ok_or_else(unknown)?;
-        let figures = tokio::time::timeout(ANSWER_WITHIN, figures).await;
+        let figures = tokio::time::timeout(ANSWER_TIMEOUT, figures).await;
         Ok(client(
             &session,
             &presence,
@@ -185,8 +165,8 @@ impl Hub {
         ))
     }
 
-    /// Sessions without a connection, by their identifiers.
-    pub(crate) async fn absent_sessions(&self, query: &Query) -> Page<view::Session> {
+    /// Returns the sessions without a connection, by their identifiers.
+    pub(crate) async fn absent_sessions(self, query: &Query) -> Page<view::Session> {
         let (sessions, next) = self
             .sessions_of(query, |session| {
                 // A connection that has just taken it up holds its state.
@@ -207,16 +187,16 @@ impl Hub {
         }
     }
 
-    /// Subscriptions of all sessions, by filter and then by identifier. The place of one is its filter, U+0000
+    /// Returns the subscriptions of all sessions, by filter and then by identifier. The place of one is its filter, U+0000
     /// and the identifier. With `of` only those of that client identifier.
     pub(crate) async fn all_subscriptions(
-        &self,
+        self,
         query: &Query,
         of: Option<&str>,
     ) -> Page<view::Subscription> {
         let after = query.after.as_deref();
-        let after = after.map(|after| after.split_once(END).unwrap_or((after, "")));
-        let mut first = First::new(query);
+        let after = after.map(|after| after.split_once(SEPARATOR).unwrap_or((after, "")));
+        let mut first = PageItems::new(query);
         let mut look = |session: &Arc<Session>| {
             for (filter, subscriber) in session.subscriptions.lock().iter() {
                 let place = (filter.as_str(), session.client_id.as_str());
@@ -230,12 +210,12 @@ impl Hub {
         };
         match of {
             Some(client_id) => self.session_of(client_id).iter().for_each(look),
-            None => self.each_session(&mut look).await,
+            None => self.0.each_session(&mut look).await,
         }
         let (items, more) = first.into_page(|(filter, id)| filter.len() + id.len());
         let last = items
             .last()
-            .map(|((filter, id), _)| format!("{filter}{END}{id}"));
+            .map(|((filter, id), _)| format!("{filter}{SEPARATOR}{id}"));
         let items = items
             .into_iter()
             .map(|((filter, id), qos)| view::Subscription {
@@ -249,9 +229,9 @@ impl Hub {
         }
     }
 
-    /// Retained messages, by topic, level by level. An empty [`Query::matching`] is `#`.
+    /// Returns the retained messages, by topic, level by level. An empty [`Query::matching`] is `#`.
     pub(crate) async fn retained_topics(
-        &self,
+        self,
         query: &Query,
     ) -> Result<Page<view::Retained>, TopicError> {
         let filter = match query.matching.as_str() {
@@ -269,7 +249,6 @@ impl Hub {
         let mut is_full = false;
         while !cursor.is_at_end() && !is_full {
             {
-                let retained = read(&self.retained);
                 let found = &mut |found: &crate::router::Retained, _| {
                     let topic = found.message.topic.as_str();
                     text += topic.len();
@@ -278,12 +257,11 @@ impl Hub {
                         qos: found.qos as u8,
                         payload_bytes: found.message.payload.len(),
                     });
-                    is_full = items.len() == limit || text >= TEXT;
+                    is_full = items.len() == limit || text >= PAGE_TEXT_BYTES;
                     !is_full
                 };
-                retained
-                    .store
-                    .matching(&filter, &mut cursor, now, AT_A_TIME, found);
+                let retained = &self.0.retained;
+                retained.search(&filter, &mut cursor, now, LEVELS_A_TURN, found);
             }
             yield_now().await;
         }
@@ -295,7 +273,7 @@ impl Hub {
     }
 
     /// Disconnects a client with 0x98 (Administrative action, §3.14.2.1).
-    pub(crate) fn kick(&self, client_id: &str) -> Result<(), NotConnected> {
+    pub(crate) fn kick(self, client_id: &str) -> Result<(), NotConnected> {
         let session = self.session_of(client_id);
         if !session.is_some_and(|session| session.kick(ReasonCode::AdministrativeAction)) {
             return Err(NotConnected(client_id.to_owned()));
@@ -304,9 +282,48 @@ impl Hub {
         Ok(())
     }
 
-    fn session_of(&self, client_id: &str) -> Option<Arc<Session>> {
+    /// Refuses a client, a user or an address for some minutes, and disconnects the clients that it is about.
+    pub(crate) fn ban(self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
+        if !(1..=LONGEST_BAN_MINUTES).contains(&minutes) {
+            return Err(CannotBan::Minutes);
+        }
+        let Self(hub) = self;
+        let now = clock::now();
+        let until = now + Duration::from_secs(60 * u64::from(minutes));
+        let banned = hub.bans.add(banned, until, now)?;
+        info!(banned = %Shown(&banned.to_string()), minutes, "an operator bans");
+        let is_meant = |session: &Session| match &banned {
+            Banned::Client(id) => session.client_id.as_str() == id,
+            Banned::User(user) => {
+                matches!(session.user(), Some(User::Named(name)) if name.as_str() == user)
+            }
+            Banned::Address(_) => session
+                .presence()
+                .and_then(|presence| presence.peer)
+                .is_some_and(|peer| banned_network(peer.ip()) == banned),
+        };
+        hub.sessions.for_each(|session| {
+            if is_meant(session) {
+                session.kick(ReasonCode::AdministrativeAction);
+            }
+        });
+        Ok(Ban {
+            banned,
+            ends_at: to_wall_clock(until),
+        })
+    }
+
+    /// Returns topics by the rate of their messages, the busiest first; no pages. The first look in 15 s takes 2 s.
+    pub(crate) async fn topic_rates(self, query: &Query) -> TopicRates {
+        let topics = &self.0.topic_counts;
+        let wait = topics.look(clock::now());
+        tokio::time::sleep(wait).await;
+        topics.rates(query, clock::now())
+    }
+
+    fn session_of(self, client_id: &str) -> Option<Arc<Session>> {
         let client_id = ByteStr::new(client_id.to_owned()).ok()?;
-        lock(&self.sessions).by_id.get(&client_id).cloned()
+        self.0.sessions.get(&client_id)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashMap;
 use mq_codec::{QoS, TopicName};
-use mq_proto::{Message, Received};
+use mq_proto::Message;
 
 use super::Hub;
 use crate::{
@@ -19,14 +19,14 @@ const PREFIX: &str = "$SYS/";
 /// Topics that clients do not publish, as the broker does.
 #[derive(Debug, Default)]
 pub(crate) struct OwnTopics {
-    /// Whether it publishes figures.
+    /// `true` if it publishes figures.
     has_figures: bool,
     /// The states of its bridges.
     states: Vec<TopicName>,
 }
 
 impl OwnTopics {
-    /// With figures or without, and of these bridges.
+    /// Returns the topics of a broker with or without figures, and of these bridges.
     pub(crate) fn new<'a>(
         has_figures: bool,
         bridges: impl IntoIterator<Item = &'a Bridge>,
@@ -38,8 +38,8 @@ impl OwnTopics {
         }
     }
 
-    /// Whether it is such a topic to that client. A bridge of another broker tells its own state here, as it does at
-    /// mosquitto.
+    /// Returns `true` if clients may not publish to that topic. A bridge of a remote broker publishes its own state
+    /// here, as it does at mosquitto.
     pub(crate) fn has(&self, topic: &TopicName, client_id: &str) -> bool {
         self.states.contains(topic)
             || self.has_figures
@@ -49,29 +49,32 @@ impl OwnTopics {
 }
 
 impl Hub {
-    /// Says whether a bridge is connected, if it tells that.
-    pub(crate) fn tell_state(&self, bridge: &Bridge, is_connected: bool) {
+    /// Publishes whether a bridge is connected, if it is configured to.
+    pub(crate) fn publish_bridge_state(&self, bridge: &Bridge, is_connected: bool) {
         if let Some(state) = &bridge.state {
-            self.say(state.message(is_connected), STATE_QOS);
+            self.publish_own(state.message(is_connected), STATE_QOS);
         }
     }
 
-    /// Publishes figures that have changed, retained, at QoS 0, each time that long has passed.
-    /// Never returns.
-    pub(crate) async fn tell_of_itself(&self, every: Duration, listeners: &[Arc<ListenerMetrics>]) {
+    /// Publishes figures that have changed, retained, at QoS 0, at that interval. Never returns.
+    pub(crate) async fn publish_figures(
+        &self,
+        interval: Duration,
+        listeners: &[Arc<ListenerMetrics>],
+    ) {
         let began = clock::now();
-        let mut told = HashMap::new();
+        let mut published = HashMap::new();
         let mut most = 0;
-        let mut ticks = tokio::time::interval(every);
+        let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             most = most.max(self.metrics.connections.get());
             let uptime = began.elapsed().as_secs();
             for (name, value) in self.figures(uptime, most, listeners) {
-                let before = told.insert(name, value.clone());
+                let before = published.insert(name, value.clone());
                 if before.as_ref() != Some(&value) {
-                    self.tell(name, value);
+                    self.publish_own(figure(name, value), QoS::AtMostOnce);
                 }
             }
         }
@@ -131,21 +134,11 @@ impl Hub {
             ("bytes/sent", sum(|listener| listener.bytes_sent.get())),
         ]
     }
+}
 
-    fn tell(&self, name: &str, value: String) {
-        let topic = format!("{PREFIX}broker/{name}");
-        let topic = TopicName::new(topic).expect("short, and without wildcards");
-        self.say(Message::new(topic, value), QoS::AtMostOnce);
-    }
-
-    /// Publishes a message of the broker's own, and makes it the topic's retained one. Nobody waits for room.
-    fn say(&self, message: Message, qos: QoS) {
-        let kept = Arc::new(self.memory_limit.keep_anyway(&message));
-        // Not in the store: the next broker has its own to say.
-        let _ = self.set_retained(&kept, qos, None, usize::MAX);
-        let received = Received::own(message, qos);
-        let mut publisher = self.publisher();
-        self.publish(None, received, clock::now(), &mut publisher);
-        self.finish(publisher);
-    }
+/// Makes the message of one figure.
+fn figure(name: &str, value: String) -> Message {
+    let topic = format!("{PREFIX}broker/{name}");
+    let topic = TopicName::new(topic).expect("short, and without wildcards");
+    Message::new(topic, value)
 }
