@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use mq_codec::{QoS, ReasonCode};
-use mq_proto::Way;
+use mq_proto::{Delivery, Way};
 use tracing::error;
 
 use super::{Attached, bridged};
@@ -23,112 +23,158 @@ use crate::{
 const TAKE: usize = 256;
 const TAKE_FOR_BRIDGE: usize = 32;
 
+/// The sources of one turn's deliveries.
+struct Sources {
+    /// Retained messages had their turn.
+    had_retained: bool,
+    /// The mailbox has no more, or the link takes no more than the connection has already.
+    is_drained: bool,
+}
+
 impl Attached<'_> {
     /// Moves messages from the mailbox, and retained ones that a subscription asked for, into the
-    /// outbox: as many as the window and the link take. Returns whether it has looked for retained
+    /// outbox: as many as the window and the link take. Returns `true` if it has looked for retained
     /// ones.
+    ///
+    /// ```text
+    ///  mailbox, retained, store --refill--> outgoing --withhold--> send --> outbox
+    ///                                          ^                     |
+    ///                                          +-- no window, lane --+
+    /// ```
     pub(super) fn fill(&mut self, now: Instant) -> bool {
-        let may_carry_more = self.wire.may_carry_more();
+        let mut sources = Sources {
+            had_retained: false,
+            is_drained: !self.wire.may_carry_more(),
+        };
         self.bridge_tells(now);
         self.look_at_rules();
-        let hold = &mut self.hold;
-        let metrics = &self.wire.hub.metrics;
-        let journal = &mut self.publisher.journal;
-        let count = self.bridged.as_ref().map_or(TAKE, |_| TAKE_FOR_BRIDGE);
-        let (mut had_turn, mut is_drained) = (false, false);
+        let Wire {
+            connection, link, ..
+        } = &mut *self.wire;
         self.parked
-            .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
-        self.lanes
-            .look(now, &mut self.wire.connection, &self.wire.link);
+            .unpark(connection, &self.hold.state, &mut self.outgoing);
+        self.lanes.look(now, connection, link);
         while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
-            if self.outgoing.is_empty() && may_carry_more && !is_drained {
-                if !hold.state.wanted.is_empty() && !had_turn {
-                    had_turn = true;
-                    let to = &mut self.outgoing;
-                    self.wire.hub.next_retained(hold, journal, now, to);
-                }
-                let mailbox = &hold.session.mailbox;
-                let in_flight = self.wire.connection.in_flight_bytes();
-                let wanted = mailbox.take(count, &mut self.outgoing, in_flight, now.into());
-                // What comes from here on rings the bell.
-                is_drained = self.outgoing.len() < count;
-                if self.loading.is_none()
-                    && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
-                {
-                    let client_id = hold.session.client_id.clone();
-                    self.loading = Some(load(Arc::clone(store), client_id, wanted));
-                }
+            if self.outgoing.is_empty() && !sources.is_drained {
+                self.refill(now, &mut sources);
             }
-            let Some(mut delivery) = self.outgoing.pop_front() else {
+            let Some(delivery) = self.outgoing.pop_front() else {
                 break;
             };
-            let session = &hold.session;
-            if delivery.expires_at.is_some_and(|at| at <= now) {
-                // `[MQTT-3.3.2-5]`
-                hub::expired(metrics, session, &delivery, journal);
+            let Some(delivery) = self.withhold(now, delivery) else {
                 continue;
-            }
-            if self
-                .parked
-                .takes(delivery.lane(), &hold.state, &self.wire.connection)
-            {
-                self.parked.push(delivery);
-                continue;
-            }
-            let number = delivery.number();
-            let Wire {
-                connection, link, ..
-            } = self.wire;
-            let fits = |size| link.takes_datagram(size);
-            if connection.wants_datagrams()
-                && let Some(datagram) = connection.datagram(now, &delivery, fits)
-                && link.send_datagram(datagram)
-            {
-                metrics.messages_out.add(1);
-                self.messages_sent += 1;
-                continue;
-            }
-            if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+            };
+            if let Err(delivery) = self.send(now, delivery) {
                 self.outgoing.push_front(delivery);
                 break;
-            }
-            let (lane, ends) = match self.lanes.way(&delivery, &hold.state, connection, link) {
-                Way::On(lane) => (lane, false),
-                Way::Alone(lane) => (lane, true),
-                Way::Wait => {
-                    self.outgoing.push_front(delivery);
-                    break;
-                }
-            };
-            let passes = bridged::rename(self.bridged.as_deref(), connection, &mut delivery);
-            if !passes || delivery.qos == QoS::AtMostOnce {
-                // The other broker of a bridge may take it at QoS 0 alone.
-                hub::unqueued(session, &delivery, journal);
-            }
-            if !passes {
-                continue;
-            }
-            let sent = connection.publish_on(now, lane, delivery);
-            if ends {
-                connection.finish_lane(lane);
-            }
-            match sent {
-                Ok(packet_id) => {
-                    metrics.messages_out.add(1);
-                    self.messages_sent += 1;
-                    if let (Some(number), Some(packet_id)) = (number, packet_id) {
-                        journal.record_of(session, SessionChange::Sent { number, packet_id });
-                        session.mailbox.unqueued(number, journal.position());
-                    }
-                }
-                // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
-                Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
         let outbox = self.wire.connection.outbox().len();
         self.lanes.filled(now, outbox);
         self.bound_parked(now);
-        had_turn
+        sources.had_retained
+    }
+
+    /// Takes the next messages: retained ones once in a turn, then those of the mailbox. Begins to read what the
+    /// mailbox has in the store.
+    fn refill(&mut self, now: Instant, sources: &mut Sources) {
+        let hold = &mut self.hold;
+        if !hold.state.wanted.is_empty() && !sources.had_retained {
+            sources.had_retained = true;
+            let journal = &mut self.publisher.journal;
+            let hub = &self.wire.hub;
+            hub.next_retained(hold, journal, now, &mut self.outgoing);
+        }
+        let count = match self.bridged {
+            None => TAKE,
+            Some(_) => TAKE_FOR_BRIDGE,
+        };
+        let in_flight = self.wire.connection.in_flight_bytes();
+        let mailbox = &hold.session.mailbox;
+        let wanted = mailbox.take(count, &mut self.outgoing, in_flight, now.into());
+        // What comes from here on rings the bell.
+        sources.is_drained = self.outgoing.len() < count;
+        if self.loading.is_none()
+            && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
+        {
+            let client_id = hold.session.client_id.clone();
+            self.loading = Some(load(Arc::clone(store), client_id, wanted));
+        }
+    }
+
+    /// Drops a delivery that has expired, and parks one whose flow has no lane now. Returns any other.
+    fn withhold(&mut self, now: Instant, delivery: Delivery) -> Option<Delivery> {
+        if delivery.expires_at.is_some_and(|at| at <= now) {
+            // `[MQTT-3.3.2-5]`
+            let metrics = &self.wire.hub.metrics;
+            let journal = &mut self.publisher.journal;
+            hub::expired(metrics, &self.hold.session, &delivery, journal);
+            return None;
+        }
+        let (state, connection) = (&self.hold.state, &self.wire.connection);
+        if self.parked.takes(delivery.lane(), state, connection) {
+            self.parked.push(delivery);
+            return None;
+        }
+        Some(delivery)
+    }
+
+    /// Gives a delivery to the state machine, which puts it into the outbox, or to the link as a datagram.
+    ///
+    /// # Errors
+    /// The delivery, if the window or its lane has no room for it now.
+    fn send(&mut self, now: Instant, mut delivery: Delivery) -> Result<(), Delivery> {
+        let Wire {
+            connection,
+            link,
+            hub,
+            ..
+        } = &mut *self.wire;
+        let (session, state) = (&self.hold.session, &self.hold.state);
+        let (metrics, journal) = (&hub.metrics, &mut self.publisher.journal);
+        let number = delivery.number();
+        let fits = |size| link.takes_datagram(size);
+        if connection.wants_datagrams()
+            && let Some(datagram) = connection.datagram(now, &delivery, fits)
+            && link.send_datagram(datagram)
+        {
+            metrics.messages_out.add(1);
+            self.messages_sent += 1;
+            return Ok(());
+        }
+        if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+            return Err(delivery);
+        }
+        let (lane, ends) = match self.lanes.way(&delivery, state, connection, link) {
+            Way::On(lane) => (lane, false),
+            Way::Alone(lane) => (lane, true),
+            Way::Wait => return Err(delivery),
+        };
+        let passes = bridged::rename(self.bridged.as_deref(), connection, &mut delivery);
+        if !passes || delivery.qos == QoS::AtMostOnce {
+            // The other broker of a bridge may take it at QoS 0 alone.
+            hub::unqueued(session, &delivery, journal);
+        }
+        if !passes {
+            return Ok(());
+        }
+        let sent = connection.publish_on(now, lane, delivery);
+        if ends {
+            connection.finish_lane(lane);
+        }
+        match sent {
+            Ok(packet_id) => {
+                metrics.messages_out.add(1);
+                self.messages_sent += 1;
+                if let (Some(number), Some(packet_id)) = (number, packet_id) {
+                    journal.record_of(session, SessionChange::Sent { number, packet_id });
+                    session.mailbox.unqueued(number, journal.position());
+                }
+            }
+            // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
+            Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
+        }
+        Ok(())
     }
 
     /// Takes back what waits and was let through by other rules, if the present ones forbid it.
