@@ -12,9 +12,10 @@ use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings,
-    admin::{Admin, BridgeFigures, Doors, STREAMS},
+    admin::{Admin, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    bridge, bridging, clock,
+    bridge::{self, BridgeTask},
+    clock,
     conn::{self, Wire},
     hub::{Hub, HubParts, HubSettings, OwnTopics},
     keepers::Keepers,
@@ -80,7 +81,7 @@ impl Broker {
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
         let kept = keepers.load()?;
-        let bridges = bridging::all(&settings, keepers.store.as_ref(), &kept).await?;
+        let bridges = bridge::open_all(&settings, keepers.store.as_ref(), &kept).await?;
         let hub = hub_of(&settings, &keepers, kept, guard, &worker_channels, &bridges);
         let crew = Crew::start(settings.workers.as_ref(), &worker_channels);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
@@ -136,7 +137,7 @@ impl Broker {
         services.spawn(doors.serve(Admin {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
-            bridges,
+            bridges: bridges.iter().map(BridgeTask::figures).collect(),
             cluster: keepers.shown(),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
@@ -382,7 +383,7 @@ impl Acceptor {
         &self,
         listeners: Vec<Listener>,
         metrics: &[Arc<ListenerMetrics>],
-        bridges: &[BridgeFigures],
+        bridges: &[BridgeTask],
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for (listener, metrics) in listeners.into_iter().zip(metrics) {
@@ -407,9 +408,9 @@ impl Acceptor {
     }
 
     /// Begins a bridge, on the first worker.
-    fn begin_bridge(&self, bridge: BridgeFigures, tasks: &mut JoinSet<()>) {
+    fn begin_bridge(&self, bridge: BridgeTask, tasks: &mut JoinSet<()>) {
         let (hub, settings) = (Arc::clone(&self.hub), Arc::clone(&self.settings));
-        let run = bridging::run(bridge, hub, settings, self.shutdown.clone());
+        let run = bridge.run(hub, settings, self.shutdown.clone());
         match self.crew.handles().first() {
             Some(worker) => tasks.spawn_on(run, worker),
             None => tasks.spawn(run),
@@ -616,18 +617,21 @@ fn hub_of(
     kept: Snapshot,
     guard: Guard,
     worker_channels: &Arc<WorkerChannels>,
-    bridges: &[BridgeFigures],
+    bridges: &[BridgeTask],
 ) -> Hub {
-    let bridges = bridges.iter().map(|one| &*one.bridge);
+    let states = bridges.iter().filter_map(|one| one.bridge.state.as_ref());
+    let states = states.map(|state| state.topic.clone());
+    let store = keepers.store.clone();
+    let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
     let hub_settings = HubSettings {
         quotas: settings.quotas,
         take_over: settings.take_over,
-        own_topics: OwnTopics::new(settings.sys_interval.is_some(), bridges),
-        bridge_queues: bridge::queues(&settings.bridges),
+        own_topics: OwnTopics::new(settings.sys_interval.is_some(), states),
+        bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
     };
     let parts = HubParts {
         guard,
-        store: keepers.store.clone(),
+        store,
         cluster: keepers.nodes(),
         worker_channels: Arc::clone(worker_channels),
     };

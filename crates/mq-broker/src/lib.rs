@@ -64,7 +64,6 @@
 mod admin;
 pub mod auth;
 mod bridge;
-mod bridging;
 mod broker;
 #[cfg(feature = "tls")]
 mod certificates;
@@ -99,9 +98,6 @@ pub mod view;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
-pub use bridge::{
-    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
-};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};
@@ -110,7 +106,10 @@ pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
-pub use settings::{Settings, Storage, StoreFile};
+pub use settings::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+    Settings, Storage, StoreFile,
+};
 pub use shown::Shown;
 pub use store::{DiskStore, Durability, MemoryStore, Store};
 pub use workers::{Placement, Workers};

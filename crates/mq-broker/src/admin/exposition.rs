@@ -193,11 +193,11 @@ const STATES_OF_BRIDGES: [OfState; 8] = [
 fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
     let bridges = admin.bridges.iter();
     let labelled: Vec<_> = bridges
-        .map(|one| ([("bridge", one.bridge.name.as_str())], &*one.links))
+        .map(|one| ([("bridge", one.name.as_str())], &*one.links))
         .collect();
     let states = admin.bridges.iter();
     let states: Vec<_> = states
-        .map(|one| admin.hub.operators().bridge_state(&one.bridge.session))
+        .map(|one| admin.hub.operators().bridge_state(&one.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
     for (name, help, field) in STATES_OF_BRIDGES {

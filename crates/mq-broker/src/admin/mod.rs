@@ -31,12 +31,13 @@ use hyper::{
     body::Incoming,
     header::{HeaderValue, WWW_AUTHENTICATE},
 };
+use mq_codec::ByteStr;
+use mq_transport::Address;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 use crate::{
     Error, LogLevels,
-    bridge::Bridge,
     hub::Hub,
     metrics::ListenerMetrics,
     notice::{About, Kind},
@@ -83,8 +84,13 @@ const LARGEST_BODY: usize = 64 * 1024;
 /// A bridge, as operators see it.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgeFigures {
-    pub(crate) bridge: Arc<Bridge>,
-    /// Of its links.
+    pub(crate) name: String,
+    /// The client identifier at the remote broker.
+    pub(crate) client_id: ByteStr,
+    /// The client identifier of its session here.
+    pub(crate) session: ByteStr,
+    pub(crate) addresses: Vec<Address>,
+    /// The metrics of its links.
     pub(crate) links: Arc<ListenerMetrics>,
 }
 

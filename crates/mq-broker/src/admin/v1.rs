@@ -178,12 +178,12 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         })
     });
     let bridges = admin.bridges.iter().map(|one| {
-        let state = admin.hub.operators().bridge_state(&one.bridge.session);
+        let state = admin.hub.operators().bridge_state(&one.session);
         let (load, rules) = (state.load, state.rules);
         json!({
-            "name": one.bridge.name,
-            "client_id": one.bridge.client_id().as_str(),
-            "addresses": one.bridge.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "name": one.name,
+            "client_id": one.client_id.as_str(),
+            "addresses": one.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "connected": state.is_connected,
             "queued": load.messages,
             "queued_limit": rules.limits.messages,

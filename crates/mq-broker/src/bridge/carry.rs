@@ -100,7 +100,10 @@ mod tests {
     use mq_proto::ServerConfig;
 
     use super::*;
-    use crate::bridge::{BridgeSettings, BridgeTopic, Direction, Origin};
+    use crate::{
+        bridge::Origin,
+        settings::{BridgeSettings, BridgeTopic, Direction},
+    };
 
     fn bridge(version: Version) -> Bridge {
         let topic = |direction, pattern: &str, remote: &str| BridgeTopic {

@@ -3,23 +3,8 @@
 use mq_codec::{QoS, TopicName, Will};
 use mq_proto::{Delivery, Message};
 
-/// Before and behind the client identifier in the topic of a bridge's state, by mosquitto's name for it.
-const BEFORE: &str = "$SYS/broker/connection/";
-const BEHIND: &str = "/state";
-
 /// Subscribers with a session that is kept learn of each change.
 pub(crate) const QOS: QoS = QoS::AtLeastOnce;
-
-/// The topic of the state of the bridge that is that client of the other broker.
-pub(super) fn topic_of(client_id: &str) -> String {
-    format!("{BEFORE}{client_id}{BEHIND}")
-}
-
-/// Whether it is the topic by which a bridge of another broker, that client here, tells its state.
-pub(crate) fn is_state_of(topic: &str, client_id: &str) -> bool {
-    let name = topic.strip_prefix(BEFORE);
-    name.and_then(|name| name.strip_suffix(BEHIND)) == Some(client_id)
-}
 
 /// A bridge that tells of its connection.
 #[derive(Clone, Debug)]
@@ -55,28 +40,5 @@ impl State {
             retain: true,
             ..Delivery::new(message, qos)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bridge_has_the_topic_of_its_own_client_identifier_and_no_other() {
-        for client_id in ["edge-7", "a/b", "ä", ""] {
-            let topic = topic_of(client_id);
-            assert!(is_state_of(&topic, client_id), "{topic}");
-            assert!(!is_state_of(&topic, "edge-8"), "{topic}");
-        }
-        assert_eq!(topic_of("edge-7"), "$SYS/broker/connection/edge-7/state");
-        for topic in [
-            "$SYS/broker/connection/edge-7",
-            "$SYS/broker/connection/edge-7/state/x",
-            "$SYS/broker/edge-7/state",
-            "edge-7",
-        ] {
-            assert!(!is_state_of(topic, "edge-7"), "{topic}");
-        }
     }
 }

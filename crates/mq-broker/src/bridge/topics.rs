@@ -2,8 +2,10 @@
 
 use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicFilter, TopicName};
 
-use super::{BridgeTopic, Direction};
-use crate::auth::Filter;
+use crate::{
+    auth::Filter,
+    settings::{BridgeTopic, Direction},
+};
 
 /// What the filter of a shared subscription begins with.
 const SHARE: &str = "$share/";

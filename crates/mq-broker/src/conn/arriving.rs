@@ -9,7 +9,8 @@ use super::{authenticating::Authenticating, entry::Entry, wire::Wire};
 use crate::{
     Settings,
     auth::{LogIn, Principal, Tried},
-    bridge, clock, router,
+    clock, router,
+    store::BRIDGE_PREFIX,
 };
 
 /// A link without a CONNECT, or with one that waits until the link's handshake is complete.
@@ -120,7 +121,7 @@ fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
         will,
         ..
     } = connect;
-    if client_id.starts_with(bridge::PREFIX) {
+    if client_id.starts_with(BRIDGE_PREFIX) {
         return Some(ReasonCode::ClientIdentifierNotValid);
     }
     let protocol = &settings.protocol;

@@ -1,4 +1,4 @@
-//! A link that a bridge has dialled: its session here, served to the other broker.
+//! A link that this broker has dialled for a bridge, served to the remote broker.
 //!
 //! It has the last two phases of a client's connection alone. The state machine sends CONNECT in the place of
 //! taking one, and until CONNACK comes an attached session has nothing to do.
@@ -8,163 +8,108 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ByteStr, ReasonCode, TopicFilter, Version};
-use mq_proto::{CloseReason, Connection};
+use mq_proto::{ClientConfig, CloseReason, Connection};
 use mq_transport::Link;
 use tokio::sync::watch;
 use tracing::debug;
 
 use super::{
     afterwards::Afterwards,
-    attached::{Attached, Bridged, Client},
+    attached::{Attached, Client},
+    bridge_hooks::BridgeHooks,
     leaving::Leaving,
     wire::Wire,
 };
 use crate::{
-    Settings,
-    bridge::{self, Bridge},
-    clock,
-    hub::{Hold, Hub},
-    journal::Journal,
+    Settings, clock,
+    hub::{Hold, Hub, Publisher},
     metrics::ListenerMetrics,
-    router::LaneSlot,
-    store::{SessionChange, User},
 };
 
-/// What came of a bridge's connection.
-pub(crate) struct Ended {
-    /// Since when the other broker had let this one in, if it had.
-    pub(crate) since: Option<Instant>,
-    /// Why it ended.
-    pub(crate) reason: CloseReason,
-}
-
-/// What a bridge's connections have in common.
+/// A dialled link, and the parts of the broker that it is served with.
 pub(crate) struct Dialled {
-    pub(crate) bridge: Arc<Bridge>,
+    pub(crate) link: Link,
+    pub(crate) config: ClientConfig,
     pub(crate) hub: Arc<Hub>,
     pub(crate) metrics: Arc<ListenerMetrics>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) shutdown: watch::Receiver<bool>,
 }
 
+/// The session that a dialled link serves.
+pub(crate) struct DialledSession {
+    pub(crate) hold: Hold,
+    pub(crate) publisher: Publisher,
+    /// Time for which the session outlives the connection; `None` for ever.
+    pub(crate) expiry: Option<Duration>,
+}
+
+/// The end of a dialled connection.
+pub(crate) struct DialledEnd {
+    /// Time since which the remote broker had let this one in, if it had.
+    pub(crate) since: Option<Instant>,
+    pub(crate) reason: CloseReason,
+}
+
 impl Dialled {
-    /// Takes the bridge's session, sends CONNECT, and serves one link until it ends; then puts the session in order.
-    pub(crate) async fn serve(self, link: Link) -> Ended {
-        let Self {
-            bridge,
-            hub,
-            metrics,
-            settings,
-            shutdown,
-        } = self;
-        let mut publisher = hub.publisher();
-        publisher.can_refuse = bridge.version() >= Version::V5;
-        let hold = attach(&hub, &bridge, &mut publisher.journal).await;
-        let rules = hub.guard.generation();
-        let now = clock::now();
-        let wire = |protocol| {
-            let connection = Connection::client(now, bridge.config(), protocol);
-            Box::new(Wire::with(
-                link, connection, hub, metrics, settings, shutdown,
-            ))
-        };
-        let mut hold = match hold {
-            Ok(hold) => hold,
-            Err(reason) => {
-                debug!(bridge = bridge.name, %reason, "a bridge gets no session");
-                let mut wire = wire(mq_proto::Session::new());
-                wire.connection.handle_link_lost();
-                let reason = Box::pin(Leaving::new(wire, None).run()).await;
-                return Ended {
-                    since: None,
-                    reason,
-                };
-            }
-        };
+    /// Closes the link: there is no session for it.
+    pub(crate) async fn close(self) -> DialledEnd {
+        let mut wire = self.wire(mq_proto::Session::new());
+        wire.connection.handle_link_lost();
+        let reason = Box::pin(Leaving::new(wire, None).run()).await;
+        DialledEnd {
+            since: None,
+            reason,
+        }
+    }
+
+    /// Sends CONNECT, and serves the link until it ends; then gives the session back.
+    pub(crate) async fn serve(
+        self,
+        session: DialledSession,
+        hooks: impl FnOnce(&mq_proto::Session) -> Box<dyn BridgeHooks>,
+    ) -> DialledEnd {
+        let DialledSession {
+            mut hold,
+            publisher,
+            expiry,
+        } = session;
+        let rules = self.hub.guard.generation();
         hold.session.served_here();
         hold.session.mailbox.connect();
         let protocol = hold.state.protocol.take().map(|session| *session);
         let protocol = protocol.unwrap_or_default();
-        let bridged = Bridged::new(Arc::clone(&bridge), &protocol, now);
-        let mut wire = wire(protocol);
+        let hooks = hooks(&protocol);
+        let mut wire = self.wire(protocol);
         wire.share = wire.hub.memory_share();
-        if let Err(error) = wire.connection.connect(now) {
-            debug!(bridge = bridge.name, %error, "CONNECT could not be sent");
+        if let Err(error) = wire.connection.connect(clock::now()) {
+            let session = &*hold.session.client_id;
+            debug!(session, %error, "CONNECT could not be sent");
             wire.connection.handle_link_lost();
         }
         let let_in_at = wire.connection.outbox().position();
-        let afterwards = Afterwards {
-            will: None,
-            expiry: expiry(&bridge),
-        };
+        let afterwards = Afterwards { will: None, expiry };
         let client = Client::new(None, rules, None);
         let attached = Attached::new(&mut wire, hold, publisher, client, afterwards, let_in_at);
         let mut attached = Box::new(attached);
-        attached.bridge(bridged);
+        attached.bridge = Some(hooks);
         attached.run().await;
-        let since = attached.bridged_since();
+        let bridge = attached.bridge.as_ref();
+        let since = bridge.and_then(|bridge| bridge.connected_since());
         let parting = attached.into_parting();
         let reason = Box::pin(Leaving::new(wire, Some(parting)).run()).await;
-        Ended { since, reason }
+        DialledEnd { since, reason }
     }
-}
 
-/// Makes the bridge's session before it has its first connection, so that messages wait for that. Messages in flight
-/// come from the store, under the names that they have here.
-///
-/// # Errors
-/// Why there is none.
-pub(crate) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), ReasonCode> {
-    if bridge.clean {
-        return Ok(());
+    fn wire(self, protocol: mq_proto::Session) -> Box<Wire> {
+        let connection = Connection::client(clock::now(), self.config, protocol);
+        Box::new(Wire::with(
+            self.link,
+            connection,
+            self.hub,
+            self.metrics,
+            self.settings,
+            self.shutdown,
+        ))
     }
-    let mut publisher = hub.publisher();
-    let mut hold = attach(hub, bridge, &mut publisher.journal).await?;
-    if let Some(protocol) = &mut hold.state.protocol {
-        protocol.change_outgoing(|delivery| bridge.sent(delivery));
-    }
-    let journal = &mut publisher.journal;
-    hub.detach(hold, clock::now(), None, expiry(bridge), journal);
-    Ok(())
-}
-
-/// The bridge's session, with the subscriptions that its topics ask for and no others.
-async fn attach(hub: &Hub, bridge: &Bridge, journal: &mut Journal) -> Result<Hold, ReasonCode> {
-    let user = User::Named(ByteStr::new(bridge::PREFIX).expect("a few letters"));
-    let hold = hub.attach(&bridge.session, bridge.clean, &user, None, journal);
-    let mut hold = hold.await?;
-    let expiry = expiry(bridge);
-    if expiry != Some(Duration::ZERO) {
-        hold.session.keep();
-    }
-    journal.record_of(&hold.session, SessionChange::Attached { expiry, user });
-    let others: Vec<_> = {
-        let subscriptions = hold.state.subscriptions.lock();
-        let is_wanted =
-            |filter: &TopicFilter| bridge.topics.wanted_here().any(|one| one.filter == *filter);
-        let filters = subscriptions.keys().filter(|filter| !is_wanted(filter));
-        filters.cloned().collect()
-    };
-    for filter in others {
-        hub.unsubscribe(&mut hold, &filter, journal);
-    }
-    for wanted in bridge.topics.wanted_here() {
-        let known = hold.state.subscriptions.lock();
-        let is_known = known.get(&wanted.filter).map(|known| known.options);
-        drop(known);
-        if is_known == Some(wanted.options) {
-            continue;
-        }
-        let granted = hub.subscribe(&mut hold, &wanted, None, LaneSlot::CONTROL, journal);
-        if granted.is_error() {
-            return Err(granted);
-        }
-    }
-    Ok(hold)
-}
-
-/// How long its session outlives a connection.
-fn expiry(bridge: &Bridge) -> Option<Duration> {
-    bridge.clean.then_some(Duration::ZERO)
 }

@@ -17,6 +17,7 @@ mod arriving;
 mod attached;
 mod authenticating;
 mod backlog;
+mod bridge_hooks;
 mod dialled;
 mod early;
 mod entry;
@@ -27,7 +28,8 @@ mod wire;
 
 use arriving::Arriving;
 use attached::Attached;
-pub(crate) use dialled::{Dialled, Ended, open_session};
+pub(crate) use bridge_hooks::{BridgeConnection, BridgeHooks};
+pub(crate) use dialled::{Dialled, DialledEnd, DialledSession};
 use leaving::Leaving;
 pub(crate) use wire::Wire;
 

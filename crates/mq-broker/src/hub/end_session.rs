@@ -241,7 +241,7 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+    use std::{collections::HashMap, future::poll_fn, pin::pin, task::Poll, time::Duration};
 
     use mq_codec::{ByteStr, Subscription};
 
@@ -249,7 +249,6 @@ mod tests {
     use crate::{
         Quotas,
         auth::TakeOver,
-        bridge::Queues,
         hub::{HubParts, HubSettings, OwnTopics},
         router::LaneSlot,
         store::{Snapshot, User},
@@ -262,7 +261,7 @@ mod tests {
             quotas: Quotas::default(),
             take_over: TakeOver::SameUser,
             own_topics: OwnTopics::default(),
-            bridge_queues: Queues::default(),
+            bridge_mailboxes: HashMap::new(),
         };
         let hub = Hub::new(settings, HubParts::default(), Snapshot::default());
         let mut journal = hub.journal();

@@ -39,7 +39,10 @@ mod subscribe;
 mod sys_topics;
 mod topic_rates;
 
-use std::sync::{Arc, RwLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, RwLock},
+};
 
 use mq_codec::{ByteStr, TopicName};
 use tokio::task::yield_now;
@@ -47,10 +50,9 @@ use tokio::task::yield_now;
 use crate::{
     Quotas,
     auth::{Guard, TakeOver},
-    bridge,
     journal::Journal,
     lock::read,
-    mailbox::MailboxLimits,
+    mailbox::{MailboxLimits, MailboxRules},
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     notice::Notices,
@@ -74,7 +76,7 @@ use retained::{NoRoomToRetain, RetainEffect, RetainedMessages};
 use routing::Routing;
 use session_registry::SessionRegistry;
 use session_timers::SessionTimers;
-pub(crate) use sys_topics::OwnTopics;
+pub(crate) use sys_topics::{OwnTopics, bridge_state_topic};
 use topic_rates::TopicCounts;
 
 /// All clients that were not let in yet may hold this part of the memory together.
@@ -93,7 +95,8 @@ pub(crate) struct HubSettings {
     pub(crate) take_over: TakeOver,
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
-    pub(crate) bridge_queues: bridge::Queues,
+    /// Rules of the mailboxes of the configured bridges, by the client identifiers of their sessions.
+    pub(crate) bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
 }
 
 /// The parts of the broker that a hub calls.
@@ -150,9 +153,9 @@ impl Hub {
         let quotas = settings.quotas;
         let memory = HubMemory::new(quotas.memory);
         let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
-        let bridge_queues = core::mem::take(&mut settings.bridge_queues);
+        let bridge_mailboxes = core::mem::take(&mut settings.bridge_mailboxes);
         let hub = Self {
-            sessions: SessionRegistry::new(quotas, can_spill, bridge_queues, &memory.all),
+            sessions: SessionRegistry::new(quotas, can_spill, bridge_mailboxes, &memory.all),
             routing: RwLock::new(Routing::new(&memory.all)),
             retained: RetainedMessages::new(quotas.retained, &memory.all),
             memory,

@@ -7,11 +7,13 @@ use tracing::warn;
 
 use super::Hub;
 use crate::{
-    bridge, clock,
+    clock,
     lock::write,
     router::{LaneSlot, Subscriber},
     shown::Shown,
-    store::{Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock},
+    store::{
+        BRIDGE_PREFIX, Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock,
+    },
 };
 
 /// Puts back the sessions and retained messages of a snapshot, before the first connection.
@@ -26,7 +28,7 @@ impl Restore<'_> {
             hub.retained.restore(message, &hub.metrics);
         }
         for (client_id, record) in kept.sessions {
-            let is_bridge = client_id.starts_with(bridge::PREFIX);
+            let is_bridge = client_id.starts_with(BRIDGE_PREFIX);
             if is_bridge && !hub.sessions.has_bridge(&client_id) {
                 self.end_bridge(client_id, &record);
             } else {

@@ -1,24 +1,25 @@
 //! Sessions by client identifier.
 
-use std::sync::{
-    Arc, Mutex, RwLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use hashbrown::HashMap;
 use mq_codec::ByteStr;
 
 use super::Routing;
 use crate::{
     Quotas,
-    bridge::{self, Queues},
     lock::{lock, write},
     mailbox::{Mailbox, MailboxRules},
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     router::SessionKey,
     session::Session,
-    store::User,
+    store::{BRIDGE_PREFIX, User},
 };
 
 /// All sessions by their client identifiers, and the rules that new ones begin with.
@@ -28,11 +29,12 @@ use crate::{
 pub(super) struct SessionRegistry {
     table: Mutex<Table>,
     quotas: Quotas,
-    /// `true` if the store takes what has no room in a mailbox.
-    can_spill: bool,
     /// Rules of all mailboxes but those of bridges.
-    mailbox_rules: Arc<MailboxRules>,
-    bridge_queues: Queues,
+    client_mailboxes: Arc<MailboxRules>,
+    /// Rules of the mailboxes of the configured bridges.
+    bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
+    /// Rules of the mailboxes of bridges that are configured at another node alone.
+    unknown_bridge_mailboxes: MailboxRules,
     memory_limit: Arc<MemoryLimit>,
     /// Client identifiers that were assigned.
     assigned: AtomicU64,
@@ -40,7 +42,7 @@ pub(super) struct SessionRegistry {
 
 #[derive(Debug, Default)]
 struct Table {
-    by_id: HashMap<ByteStr, Arc<Session>>,
+    by_id: hashbrown::HashMap<ByteStr, Arc<Session>>,
     free_keys: Vec<SessionKey>,
 }
 
@@ -51,16 +53,17 @@ impl SessionRegistry {
     pub(super) fn new(
         quotas: Quotas,
         can_spill: bool,
-        bridge_queues: Queues,
+        bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
         memory_limit: &Arc<MemoryLimit>,
     ) -> Self {
-        let rules = MailboxRules::new(quotas.mailbox, quotas.overflow_policy(can_spill));
+        let policy = quotas.overflow_policy(can_spill);
+        let client_mailboxes = MailboxRules::new(quotas.mailbox, policy);
         Self {
             table: Mutex::default(),
             quotas,
-            can_spill,
-            mailbox_rules: Arc::new(rules),
-            bridge_queues,
+            client_mailboxes: Arc::new(client_mailboxes),
+            bridge_mailboxes,
+            unknown_bridge_mailboxes: MailboxRules::of_bridge(quotas.mailbox, policy),
             memory_limit: Arc::clone(memory_limit),
             assigned: AtomicU64::new(0),
         }
@@ -102,19 +105,13 @@ impl SessionRegistry {
 
     /// Returns `true` if a bridge of that client identifier is configured.
     pub(super) fn has_bridge(&self, client_id: &ByteStr) -> bool {
-        self.bridge_queues.contains_key(client_id)
+        self.bridge_mailboxes.contains_key(client_id)
     }
 
     /// Returns the rules of the mailbox of a bridge, whether its session exists or not.
     pub(super) fn bridge_mailbox_rules(&self, client_id: &ByteStr) -> MailboxRules {
-        let queue = self.bridge_queues.get(client_id).copied();
-        let queue = queue.unwrap_or_default();
-        let quotas = queue.within(self.quotas);
-        let policy = quotas.overflow_policy(self.can_spill);
-        let mut rules = MailboxRules::new(quotas.mailbox, policy);
-        rules.lets_past = true;
-        rules.age = queue.age;
-        rules
+        let configured = self.bridge_mailboxes.get(client_id);
+        configured.copied().unwrap_or(self.unknown_bridge_mailboxes)
     }
 
     /// Returns the session of that client identifier. A new one is `user`'s.
@@ -178,11 +175,11 @@ impl SessionRegistry {
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
         let memory_limit = Arc::clone(&self.memory_limit);
-        let mailbox = if client_id.starts_with(bridge::PREFIX) {
+        let mailbox = if client_id.starts_with(BRIDGE_PREFIX) {
             let rules = self.bridge_mailbox_rules(&client_id);
             Mailbox::new(&Arc::new(rules), memory_limit)
         } else {
-            Mailbox::new(&self.mailbox_rules, memory_limit)
+            Mailbox::new(&self.client_mailboxes, memory_limit)
         };
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));

@@ -7,55 +7,58 @@ use mq_codec::{QoS, TopicName};
 use mq_proto::Message;
 
 use super::Hub;
-use crate::{
-    bridge::{Bridge, STATE_QOS, is_state_of},
-    clock,
-    metrics::ListenerMetrics,
-};
+use crate::{clock, metrics::ListenerMetrics};
 
 /// Topics that begin like this are the broker's own.
 const PREFIX: &str = "$SYS/";
+
+/// Begin and end of the topic of a bridge's state around the bridge's client identifier, by mosquitto's name for it.
+const BRIDGE_STATE_PREFIX: &str = "$SYS/broker/connection/";
+const BRIDGE_STATE_SUFFIX: &str = "/state";
+
+/// Returns the topic of the state of a bridge that has that client identifier at its remote broker.
+pub(crate) fn bridge_state_topic(client_id: &str) -> String {
+    format!("{BRIDGE_STATE_PREFIX}{client_id}{BRIDGE_STATE_SUFFIX}")
+}
+
+/// Returns `true` if a bridge of a remote broker, that client here, publishes its state to the topic.
+fn is_bridge_state_of(topic: &str, client_id: &str) -> bool {
+    let name = topic.strip_prefix(BRIDGE_STATE_PREFIX);
+    name.and_then(|name| name.strip_suffix(BRIDGE_STATE_SUFFIX)) == Some(client_id)
+}
 
 /// Topics that clients do not publish, as the broker does.
 #[derive(Debug, Default)]
 pub(crate) struct OwnTopics {
     /// `true` if it publishes figures.
     has_figures: bool,
-    /// The states of its bridges.
-    states: Vec<TopicName>,
+    /// Topics of the states of its bridges.
+    bridge_states: Vec<TopicName>,
 }
 
 impl OwnTopics {
-    /// Returns the topics of a broker with or without figures, and of these bridges.
-    pub(crate) fn new<'a>(
+    /// Returns the topics of a broker with or without figures, and with these states of bridges.
+    pub(crate) fn new(
         has_figures: bool,
-        bridges: impl IntoIterator<Item = &'a Bridge>,
+        bridge_states: impl IntoIterator<Item = TopicName>,
     ) -> Self {
-        let states = bridges.into_iter().filter_map(|one| one.state.as_ref());
         Self {
             has_figures,
-            states: states.map(|state| state.topic.clone()).collect(),
+            bridge_states: bridge_states.into_iter().collect(),
         }
     }
 
     /// Returns `true` if clients may not publish to that topic. A bridge of a remote broker publishes its own state
     /// here, as it does at mosquitto.
     pub(crate) fn has(&self, topic: &TopicName, client_id: &str) -> bool {
-        self.states.contains(topic)
+        self.bridge_states.contains(topic)
             || self.has_figures
                 && topic.as_bytes().starts_with(PREFIX.as_bytes())
-                && !is_state_of(topic, client_id)
+                && !is_bridge_state_of(topic, client_id)
     }
 }
 
 impl Hub {
-    /// Publishes whether a bridge is connected, if it is configured to.
-    pub(crate) fn publish_bridge_state(&self, bridge: &Bridge, is_connected: bool) {
-        if let Some(state) = &bridge.state {
-            self.publish_own(state.message(is_connected), STATE_QOS);
-        }
-    }
-
     /// Publishes figures that have changed, retained, at QoS 0, at that interval. Never returns.
     pub(crate) async fn publish_figures(
         &self,
@@ -141,4 +144,30 @@ fn figure(name: &str, value: String) -> Message {
     let topic = format!("{PREFIX}broker/{name}");
     let topic = TopicName::new(topic).expect("short, and without wildcards");
     Message::new(topic, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_has_the_topic_of_its_own_client_identifier_and_no_other() {
+        for client_id in ["edge-7", "a/b", "ä", ""] {
+            let topic = bridge_state_topic(client_id);
+            assert!(is_bridge_state_of(&topic, client_id), "{topic}");
+            assert!(!is_bridge_state_of(&topic, "edge-8"), "{topic}");
+        }
+        assert_eq!(
+            bridge_state_topic("edge-7"),
+            "$SYS/broker/connection/edge-7/state"
+        );
+        for topic in [
+            "$SYS/broker/connection/edge-7",
+            "$SYS/broker/connection/edge-7/state/x",
+            "$SYS/broker/edge-7/state",
+            "edge-7",
+        ] {
+            assert!(!is_bridge_state_of(topic, "edge-7"), "{topic}");
+        }
+    }
 }

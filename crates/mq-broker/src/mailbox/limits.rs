@@ -76,6 +76,14 @@ impl MailboxRules {
         }
     }
 
+    /// Returns the rules of a bridge's mailbox, whose messages may have any age.
+    pub(crate) fn of_bridge(limits: MailboxLimits, policy: OverflowPolicy) -> Self {
+        Self {
+            lets_past: true,
+            ..Self::new(limits, policy)
+        }
+    }
+
     /// Bytes that may wait in the store alone; 0 where the queue does not go on there.
     pub(crate) fn spill_limit(&self) -> usize {
         match self.policy.overflow {

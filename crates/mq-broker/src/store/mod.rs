@@ -44,7 +44,7 @@ pub use in_memory::MemoryStore;
 pub(crate) use log_position::At;
 #[doc(hidden)]
 pub use log_position::LogPosition;
-pub(crate) use snapshot::BRIDGES;
+pub(crate) use snapshot::BRIDGE_PREFIX;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 pub use spilled::Spilled;
 

@@ -6,7 +6,7 @@ use mq_codec::{QoS, ReasonCode};
 use mq_proto::{Delivery, Way};
 use tracing::error;
 
-use super::{Attached, bridged};
+use super::Attached;
 use crate::{
     conn::{
         held::FREE,
@@ -46,7 +46,9 @@ impl Attached<'_> {
             had_retained: false,
             is_drained: !self.wire.may_carry_more(),
         };
-        self.bridge_tells(now);
+        if let Some(bridge) = &mut self.bridge {
+            bridge.send_own(now, &mut self.wire.connection);
+        }
         self.look_at_rules();
         let Wire {
             connection, link, ..
@@ -85,7 +87,7 @@ impl Attached<'_> {
             let hub = &self.wire.hub;
             hub.next_retained(hold, journal, now, &mut self.outgoing);
         }
-        let count = match self.bridged {
+        let count = match self.bridge {
             None => TAKE,
             Some(_) => TAKE_FOR_BRIDGE,
         };
@@ -150,9 +152,10 @@ impl Attached<'_> {
             Way::Alone(lane) => (lane, true),
             Way::Wait => return Err(delivery),
         };
-        let passes = bridged::rename(self.bridged.as_deref(), connection, &mut delivery);
+        let bridge = self.bridge.as_ref();
+        let passes = bridge.is_none_or(|bridge| bridge.rename_outgoing(connection, &mut delivery));
         if !passes || delivery.qos == QoS::AtMostOnce {
-            // The other broker of a bridge may take it at QoS 0 alone.
+            // The remote broker of a bridge may take it at QoS 0 alone.
             hub::unqueued(session, &delivery, journal);
         }
         if !passes {

@@ -1,6 +1,5 @@
 //! The third phase: the client has its session, until either of them leaves.
 
-mod bridged;
 mod deliver;
 mod flows;
 mod happened;
@@ -26,6 +25,7 @@ use tracing::debug;
 use super::{
     afterwards::Afterwards,
     backlog::{Backlog, is_about_sent},
+    bridge_hooks::BridgeHooks,
     held::FREE,
     leaving::{Parting, STORE_FAILED},
     load::Loading,
@@ -42,7 +42,6 @@ use crate::{
     store::SessionChange,
     workers::{Desk, Look, go_to},
 };
-pub(super) use bridged::Bridged;
 use flows::Parked;
 use happened::{Happened, Waits};
 use idle::IdleLanes;
@@ -51,15 +50,15 @@ use wakes::Wakes;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
-    wire: &'a mut Wire,
-    hold: Hold,
-    publisher: Publisher,
+    pub(super) wire: &'a mut Wire,
+    pub(super) hold: Hold,
+    pub(super) publisher: Publisher,
     client: Client,
     afterwards: Afterwards,
     /// How fast the client may publish.
     pace: Pace,
-    messages_received: u64,
-    messages_sent: u64,
+    pub(super) messages_received: u64,
+    pub(super) messages_sent: u64,
     /// Deliveries taken from the mailbox and not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
@@ -82,7 +81,7 @@ pub(super) struct Attached<'a> {
     look: Look,
     wakes: Wakes,
     /// The bridge whose session this is.
-    bridged: Option<Box<Bridged>>,
+    pub(super) bridge: Option<Box<dyn BridgeHooks>>,
 }
 
 /// Who the client is, and what it may do.
@@ -145,7 +144,7 @@ impl<'a> Attached<'a> {
             let_in_at,
             look: Look::default(),
             wakes: Wakes::default(),
-            bridged: None,
+            bridge: None,
         }
     }
 
@@ -253,7 +252,7 @@ impl<'a> Attached<'a> {
     /// Whether the connection may go to another worker now: it waits for nothing that belongs to this one.
     fn may_go(&self) -> bool {
         self.wire.link.can_move()
-            && self.bridged.is_none()
+            && self.bridge.is_none()
             && self.loading.is_none()
             && !self.client.authentication.is_working()
             && !self.wire.connection.is_closed()
@@ -396,7 +395,11 @@ impl<'a> Attached<'a> {
             Event::FlowEnded(end) => self.flow_ended(end),
             Event::PingResp => self.lanes.ponged(),
             Event::Connected(ack) => self.bridge_connected(now, &ack),
-            Event::SubAck(ack) => self.bridge_subscribed(&ack),
+            Event::SubAck(ack) => {
+                if let Some(bridge) = &self.bridge {
+                    bridge.subscribed(&ack);
+                }
+            }
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
                 debug!(client = %Shown(client), %lane, %error, "ended a data lane");

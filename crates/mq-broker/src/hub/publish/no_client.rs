@@ -73,7 +73,7 @@ impl Hub {
     }
 
     /// Publishes a message of the broker's own, and makes it the topic's retained one. Nobody waits for room.
-    pub(in crate::hub) fn publish_own(&self, message: Message, qos: QoS) {
+    pub(crate) fn publish_own(&self, message: Message, qos: QoS) {
         // Not in the store: the next broker publishes its own.
         self.retained
             .retain_anyway(&message, qos, None, &self.metrics);

@@ -1,4 +1,4 @@
-//! Where a bridge connects, and when.
+//! The addresses that a bridge dials, and the backoff between two connections.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -10,16 +10,16 @@ use tracing::debug;
 
 use crate::clock;
 
-/// How long an address that has failed is not the first to be tried, if another one did not fail.
-const FALL_BACK: Duration = Duration::from_mins(5);
+/// Time for which an address that has failed is not the first to be tried, if another one did not fail.
+const FALLBACK_TIME: Duration = Duration::from_mins(5);
 
-/// The first wait before connecting again.
-const WAIT: Duration = Duration::from_millis(500);
+/// The first backoff before connecting again.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// A connection that has lasted so long has proved that the other broker serves this one.
-const STABLE: Duration = Duration::from_secs(5);
+/// A connection that has lasted so long has proved that the remote broker serves this one.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Dials the addresses of another broker in their order.
+/// Dials the addresses of a remote broker in their order.
 #[derive(Debug)]
 pub(super) struct Dialler {
     /// Not empty; the first is preferred.
@@ -38,7 +38,7 @@ impl Dialler {
         }
     }
 
-    /// A link to the first address that answers. Over TLS and QUIC it may be one that still takes early data.
+    /// Returns a link to the first address that answers. Over TLS and QUIC it may be one that still takes early data.
     ///
     /// # Errors
     /// The last address's, if none answers.
@@ -77,20 +77,20 @@ impl Dialler {
         if index == 0 {
             self.fallen_back = None;
         } else if index != self.first(now) {
-            self.fallen_back = Some((index, now + FALL_BACK));
+            self.fallen_back = Some((index, now + FALLBACK_TIME));
         }
     }
 }
 
-/// When to connect again: each wait is twice as long as the one before, the second half of it by chance, as many
+/// The backoff before connecting again: each is twice as long as the one before, the second half of it by chance, as many
 /// bridges may have lost the same broker.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct Backoff {
     longest: Duration,
     last: Duration,
 }
 
-impl Waits {
+impl Backoff {
     pub(super) fn up_to(longest: Duration) -> Self {
         Self {
             longest,
@@ -98,15 +98,15 @@ impl Waits {
         }
     }
 
-    /// A connection has ended; `lasted` is since the other broker let this one in, if it did.
+    /// A connection has ended; `lasted` is since the remote broker let this one in, if it did.
     pub(super) fn ended(&mut self, lasted: Option<Duration>) {
-        if lasted.is_some_and(|lasted| lasted > self.last.max(STABLE)) {
+        if lasted.is_some_and(|lasted| lasted > self.last.max(STABLE_AFTER)) {
             self.last = Duration::ZERO;
         }
     }
 
     pub(super) fn next(&mut self) -> Duration {
-        self.last = (self.last * 2).clamp(WAIT.min(self.longest), self.longest);
+        self.last = (self.last * 2).clamp(FIRST_BACKOFF.min(self.longest), self.longest);
         let chance = RandomState::new().hash_one(0) % 1_024;
         let half = self.last / 2;
         half + half.mul_f64(f64::from(u32::try_from(chance).unwrap_or(0)) / 1_024.0)
@@ -132,9 +132,9 @@ mod tests {
         dialler.answered(1, now);
         assert_eq!(dialler.first(now), 1);
         // It goes on answering, which does not put the first one off.
-        dialler.answered(1, now + FALL_BACK / 2);
-        assert_eq!(dialler.first(now + FALL_BACK * 9 / 10), 1);
-        assert_eq!(dialler.first(now + FALL_BACK), 0);
+        dialler.answered(1, now + FALLBACK_TIME / 2);
+        assert_eq!(dialler.first(now + FALLBACK_TIME * 9 / 10), 1);
+        assert_eq!(dialler.first(now + FALLBACK_TIME), 0);
         dialler.answered(2, now);
         assert_eq!(dialler.first(now), 2);
         dialler.answered(0, now);
@@ -143,19 +143,19 @@ mod tests {
 
     #[test]
     fn waits_grow_until_a_connection_has_lasted() {
-        let mut waits = Waits::up_to(Duration::from_secs(30));
+        let mut backoff = Backoff::up_to(Duration::from_secs(30));
         for most in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
             let most = Duration::from_millis(most);
-            let wait = waits.next();
+            let wait = backoff.next();
             assert!(wait >= most / 2 && wait <= most, "{wait:?} of {most:?}");
         }
-        waits.ended(None);
-        waits.ended(Some(Duration::from_secs(29)));
+        backoff.ended(None);
+        backoff.ended(Some(Duration::from_secs(29)));
         assert!(
-            waits.next() >= Duration::from_secs(15),
+            backoff.next() >= Duration::from_secs(15),
             "it accepts and drops"
         );
-        waits.ended(Some(Duration::from_secs(31)));
-        assert!(waits.next() <= WAIT);
+        backoff.ended(Some(Duration::from_secs(31)));
+        assert!(backoff.next() <= FIRST_BACKOFF);
     }
 }

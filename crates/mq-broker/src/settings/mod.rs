@@ -1,5 +1,7 @@
 //! How a broker is made.
 
+mod bridge;
+
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::{ServerConfig, Spread};
@@ -7,12 +9,14 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdenti
 use tracing::warn;
 
 use crate::{
-    AdminSettings, BridgeSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store,
-    Workers,
+    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, Workers,
     auth::{Access, TakeOver},
     cluster::ClusterSettings,
     files,
     store::StoreError,
+};
+pub use bridge::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
 };
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.

@@ -1,13 +1,12 @@
-//! How a bridge is made.
+//! The settings of a bridge to a remote broker.
 
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use mq_codec::{QoS, TopicName, Version};
+use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions};
 
-use super::{State, Topics, state::topic_of};
-use crate::{mailbox::Overflow, quota::Quotas, router::is_too_deep};
+use crate::mailbox::Overflow;
 
 /// A bridge to another broker.
 #[derive(Clone, Debug)]
@@ -86,18 +85,6 @@ pub struct BridgeQueue {
     /// Messages that have waited for longer are dropped and counted, when it is their turn. A message that expires
     /// (5.0) after a longer time has no more than this left at the other broker. Absent: none is too old.
     pub age: Option<Duration>,
-}
-
-impl BridgeQueue {
-    /// The quotas of its session.
-    pub(crate) fn within(&self, mut quotas: Quotas) -> Quotas {
-        let mailbox = &mut quotas.mailbox;
-        mailbox.messages = self.messages.unwrap_or(mailbox.messages);
-        mailbox.bytes = self.bytes.unwrap_or(mailbox.bytes);
-        quotas.overflow = self.overflow.or(quotas.overflow);
-        quotas.spill_bytes = self.spill_bytes.unwrap_or(quotas.spill_bytes);
-        quotas
-    }
 }
 
 /// A password or token, which nothing shows.
@@ -197,137 +184,6 @@ impl BridgeSettings {
             queue: BridgeQueue::default(),
             notifications: BridgeNotifications::default(),
             notification_topic: None,
-        }
-    }
-
-    /// How it tells of its connection, if it does.
-    ///
-    /// # Errors
-    /// What is wrong with the topic, in words for the operator.
-    pub(super) fn state(&self, client_id: &str) -> Result<Option<State>, String> {
-        if self.notifications == BridgeNotifications::Off {
-            return Ok(None);
-        }
-        let own = self.notification_topic.clone();
-        let topic = own.unwrap_or_else(|| topic_of(client_id));
-        let problem = match TopicName::new(topic.clone()) {
-            Ok(name) if !is_too_deep(name.as_bytes()) => {
-                let is_told_there = self.notifications == BridgeNotifications::Both;
-                return Ok(Some(State {
-                    topic: name,
-                    is_told_there,
-                }));
-            }
-            Ok(_) => "it has too many levels".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        Err(format!(
-            "its state cannot be told under {topic:?} ({problem}): give another `notification_topic`, or \
-             `notifications = false`"
-        ))
-    }
-
-    /// Where it tells its state, as far as the settings say.
-    pub(crate) fn state_topic(&self) -> Option<String> {
-        if self.notifications == BridgeNotifications::Off {
-            return None;
-        }
-        let of_client = || self.client_id.as_deref().map(topic_of);
-        self.notification_topic.clone().or_else(of_client)
-    }
-
-    pub(super) fn idle_timeout(&self) -> Option<Duration> {
-        match self.start {
-            BridgeStart::Automatic => None,
-            BridgeStart::Lazy(timeout) => Some(timeout),
-        }
-    }
-
-    /// # Errors
-    /// What is wrong, in words for the operator.
-    pub(crate) fn check(&self) -> Result<Topics, String> {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || !self.name.chars().all(is_name) {
-            return Err("its name needs letters, digits, -, _ and . alone".to_owned());
-        }
-        if self.addresses.is_empty() {
-            return Err("it has no address".to_owned());
-        }
-        let is_open = |address: &&Address| !address.scheme.is_encrypted() && !address.is_local();
-        let open = self.addresses.iter().find(is_open);
-        if let Some(address) = open
-            && !self.plaintext
-        {
-            return Err(format!(
-                "{address} is another machine, and without encryption: take tls:// or quic://, or allow it \
-                 by `plaintext = true`"
-            ));
-        }
-        if self.keep_alive.as_secs() > u16::MAX.into() {
-            return Err("its keep-alive is longer than 65535 s".to_owned());
-        }
-        self.state(self.client_id.as_deref().unwrap_or_default())?;
-        let topics = Topics::new(&self.topics)?;
-        if self.version < Version::V5
-            && let Some((there, here)) = topics.circle()
-        {
-            return Err(format!(
-                "what goes out to {there} would come back by {here} and go out again for ever: before MQTT 5.0 \
-                 the other broker cannot leave it out, so take other prefixes"
-            ));
-        }
-        Ok(topics)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(url: &str) -> BridgeSettings {
-        let topics = vec![BridgeTopic {
-            direction: Direction::Both,
-            ..BridgeTopic::new("a/#")
-        }];
-        BridgeSettings::new("cloud", vec![url.parse().unwrap()], topics)
-    }
-
-    #[test]
-    fn a_mistake_is_named() {
-        let good = settings("quic://cloud.example");
-        good.check().unwrap();
-        settings("tcp://127.0.0.1").check().unwrap();
-        settings("tcp://[::1]").check().unwrap();
-        let open = settings("tcp://cloud.example");
-        let asked_for = BridgeSettings {
-            plaintext: true,
-            ..open.clone()
-        };
-        asked_for.check().unwrap();
-        let mut nameless = good.clone();
-        nameless.name = "a b".to_owned();
-        let mut nowhere = good.clone();
-        nowhere.addresses.clear();
-        let mut old = good.clone();
-        old.version = Version::V3_1_1;
-        let with_topic = |topic: String| BridgeSettings {
-            notification_topic: Some(topic),
-            ..good.clone()
-        };
-        let mut wild_client = good.clone();
-        wild_client.client_id = Some("edge+7".to_owned());
-        for (wrong, says) in [
-            (open, "without encryption"),
-            (nameless, "letters"),
-            (nowhere, "no address"),
-            (old, "for ever"),
-            (with_topic("state/#".to_owned()), "give another"),
-            (with_topic(String::new()), "give another"),
-            (with_topic("/".repeat(200)), "too many levels"),
-            (wild_client, "connection/edge+7/state"),
-        ] {
-            let error = wrong.check().unwrap_err();
-            assert!(error.contains(says), "{error}");
         }
     }
 }
