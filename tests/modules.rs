@@ -67,6 +67,7 @@ const BROKER: &[&str] = &[
     "sync",
     "lock",
     "files",
+    "secret",
     "delivery",
     "log_levels",
     "here",

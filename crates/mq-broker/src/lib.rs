@@ -87,6 +87,7 @@ mod notice;
 mod quota;
 mod reload;
 pub mod router;
+mod secret;
 mod session;
 mod settings;
 mod shown;
@@ -106,8 +107,9 @@ pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
+pub use secret::Secret;
 pub use settings::{
-    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Settings, Storage, StoreFile,
 };
 pub use shown::Shown;

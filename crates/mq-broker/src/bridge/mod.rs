@@ -38,7 +38,8 @@ use crate::{
     hub::Hub,
     mailbox::MailboxRules,
     quota::Quotas,
-    settings::{BridgeQueue, BridgeSettings, Secret},
+    secret::Secret,
+    settings::{BridgeQueue, BridgeSettings},
     store::BRIDGE_PREFIX,
 };
 use origin::Origin;

@@ -1,12 +1,11 @@
 //! The settings of a bridge to a remote broker.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
 use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions};
 
-use crate::mailbox::Overflow;
+use crate::{Secret, mailbox::Overflow};
 
 /// A bridge to another broker.
 #[derive(Clone, Debug)]
@@ -85,28 +84,6 @@ pub struct BridgeQueue {
     /// Messages that have waited for longer are dropped and counted, when it is their turn. A message that expires
     /// (5.0) after a longer time has no more than this left at the other broker. Absent: none is too old.
     pub age: Option<Duration>,
-}
-
-/// A password or token, which nothing shows.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Bytes);
-
-impl Secret {
-    pub(crate) fn bytes(&self) -> Bytes {
-        self.0.clone()
-    }
-}
-
-impl<B: Into<Bytes>> From<B> for Secret {
-    fn from(bytes: B) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
 }
 
 /// When a bridge connects.

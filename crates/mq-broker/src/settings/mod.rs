@@ -16,7 +16,7 @@ use crate::{
     store::StoreError,
 };
 pub use bridge::{
-    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
 };
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
