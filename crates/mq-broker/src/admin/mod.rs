@@ -234,7 +234,7 @@ async fn back_up(admin: &Admin, request: Request<Incoming>) -> Answer {
             info!(path = %path.display(), "backed up");
             text(StatusCode::OK, format!("{}\n", path.display()))
         }
-        Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", error.0)),
+        Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the backup failed\n"),
     }
 }

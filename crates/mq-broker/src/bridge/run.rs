@@ -69,8 +69,7 @@ async fn keep(store: &dyn Store, id: BrokerId) -> Result<(), StoreError> {
     let position = store.record(vec![Change::BrokerId(id)]);
     let mut settled = store.settled();
     let reached = settled.wait_for(|settled| *settled >= position).await;
-    let failed = |_| StoreError("it has failed".to_owned());
-    reached.map(drop).map_err(failed)
+    reached.map(drop).map_err(|_| StoreError::Failed)
 }
 
 impl BridgeTask {

@@ -107,7 +107,7 @@ impl Cluster {
             {
                 let entry = timeout(SILENCE, entries.recv()).await.ok().flatten();
                 let entry =
-                    entry.ok_or_else(|| EngineError("an old entry does not come".into()))?;
+                    entry.ok_or_else(|| EngineError::unavailable("an old entry does not come"))?;
                 last = entry.number;
                 let batch = LogEntry::decode(&entry.bytes);
                 let items = match batch {

@@ -94,7 +94,9 @@ use crate::{
     lock::lock,
     store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
-pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
+pub use engine::{
+    Answer, Asked, Engine, EngineCause, EngineError, Entry, Key, Kind, Lasts, Put, Value,
+};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};

@@ -122,7 +122,7 @@ impl Cluster {
         }
         for (id, value) in self.engine.all(Kind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
-                EngineError(format!("the session of {id:?} is of no known form"))
+                EngineError::unknown_form(format!("the session of {id:?} is of no known form"))
             })?;
             if record.session.is_none() {
                 continue;

@@ -29,12 +29,11 @@ pub(super) fn load(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) ->
     Box::pin(async move {
         let mut settled = store.settled();
         let reached = settled.wait_for(|settled| *settled >= Position(position));
-        let gone = |_| StoreError("it has failed".to_owned());
-        reached.await.map_err(gone)?;
+        reached.await.map_err(|_| StoreError::Failed)?;
         let (first, last) = (*numbers.start(), *numbers.end());
         let read = move || store.queued(&client_id, numbers, bytes);
         let read = tokio::task::spawn_blocking(read).await;
-        let messages = read.map_err(|error| StoreError(error.to_string()))??;
+        let messages = read.map_err(|error| StoreError::other("messages", error))??;
         Ok(Loaded {
             numbers: first..=messages.last().map_or(last, |(number, _)| *number),
             messages,
