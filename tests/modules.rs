@@ -70,7 +70,7 @@ const BROKER: &[&str] = &[
     "secret",
     "delivery",
     "log_levels",
-    "here",
+    "worker_thread",
     "clock",
 ];
 

@@ -25,7 +25,7 @@ use crate::{
     shown::Shown,
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
-    workers::{Crew, Roaming, WorkerChannels},
+    workers::{MovableConnection, WorkerChannels, WorkerPool},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -45,7 +45,7 @@ pub struct Broker {
     ticket_file: Option<Arc<TicketFile>>,
     reload: Reload,
     access: Option<Arc<FileAccess>>,
-    crew: Arc<Crew>,
+    worker_pool: Arc<WorkerPool>,
     /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
@@ -83,9 +83,9 @@ impl Broker {
         let kept = keepers.load()?;
         let bridges = bridge::open_all(&settings, keepers.store.as_ref(), &kept).await?;
         let hub = hub_of(&settings, &keepers, kept, guard, &worker_channels, &bridges);
-        let crew = Crew::start(settings.workers.as_ref(), &worker_channels);
-        let crew = Arc::new(crew.map_err(Error::Workers)?);
-        prepare(&mut settings.listen, &crew);
+        let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
+        let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
+        prepare(&mut settings.listen, &worker_pool);
         let listeners = bind_all(&settings).await?;
         let doors = Doors::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
@@ -115,7 +115,7 @@ impl Broker {
         let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
-            crew: Arc::clone(&crew),
+            worker_pool: Arc::clone(&worker_pool),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
             networks: PerNetwork::new(settings.max_connections_per_address),
             handshakes: Arc::new(Semaphore::new(settings.max_handshakes)),
@@ -126,7 +126,7 @@ impl Broker {
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
         let mut services = JoinSet::new();
-        services.spawn(Arc::clone(&crew).watch());
+        services.spawn(Arc::clone(&worker_pool).rebalance());
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
         if let Some(every) = acceptor.settings.sys_interval {
@@ -157,7 +157,7 @@ impl Broker {
             ticket_file,
             reload,
             access,
-            crew,
+            worker_pool,
             tasks,
             services,
             keepers,
@@ -288,7 +288,7 @@ impl Broker {
     /// Runs `job` once on each thread of [`Settings::workers`], in the background: for what belongs to a
     /// thread, such as the memory that an allocator keeps for it.
     pub fn run_on_each_worker(&self, job: impl Fn() + Clone + Send + 'static) {
-        for worker in self.crew.handles() {
+        for worker in self.worker_pool.handles() {
             let job = job.clone();
             worker.spawn(async move { job() });
         }
@@ -369,7 +369,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Acceptor {
     hub: Arc<Hub>,
-    crew: Arc<Crew>,
+    worker_pool: Arc<WorkerPool>,
     settings: Arc<Settings>,
     connections: Arc<Semaphore>,
     networks: Arc<PerNetwork>,
@@ -411,7 +411,7 @@ impl Acceptor {
     fn begin_bridge(&self, bridge: BridgeTask, tasks: &mut JoinSet<()>) {
         let (hub, settings) = (Arc::clone(&self.hub), Arc::clone(&self.settings));
         let run = bridge.run(hub, settings, self.shutdown.clone());
-        match self.crew.handles().first() {
+        match self.worker_pool.handles().first() {
             Some(worker) => tasks.spawn_on(run, worker),
             None => tasks.spawn(run),
         };
@@ -451,7 +451,7 @@ impl Acceptor {
         &self,
         incoming: Incoming,
         metrics: &Arc<ListenerMetrics>,
-        connections: &mut JoinSet<Option<Roaming>>,
+        connections: &mut JoinSet<Option<MovableConnection>>,
     ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
@@ -474,8 +474,8 @@ impl Acceptor {
             return refused("too many handshakes");
         };
         let metrics = Arc::clone(metrics);
-        let seat = self.crew.place(incoming.runtime());
-        let moves = seat.is_some();
+        let worker_slot = self.worker_pool.place(incoming.runtime());
+        let moves = worker_slot.is_some();
         // Boxed, so that its memory is free again once the link is open.
         let opened = Box::pin(self.clone().open(incoming, moves, metrics, handshake));
         let admitted = (connection, place);
@@ -485,7 +485,7 @@ impl Acceptor {
             }
             drop(admitted);
         };
-        Roaming::new(served, seat).spawn(connections);
+        MovableConnection::new(served, worker_slot).spawn(connections);
     }
 
     /// Whether a quarter of all handshakes that may be under way are.
@@ -591,11 +591,11 @@ impl Drop for Counted {
 
 /// A connection has ended, or goes to another worker. One whose task panicked has a bug; the others go on.
 fn ended_or_going(
-    ended: Result<Option<Roaming>, tokio::task::JoinError>,
-    connections: &mut JoinSet<Option<Roaming>>,
+    ended: Result<Option<MovableConnection>, tokio::task::JoinError>,
+    connections: &mut JoinSet<Option<MovableConnection>>,
 ) {
     match ended {
-        Ok(Some(roaming)) => roaming.spawn(connections),
+        Ok(Some(movable)) => movable.spawn(connections),
         Err(error) if error.is_panic() => {
             tracing::error!(%error, "a connection's task panicked");
         }
@@ -604,8 +604,8 @@ fn ended_or_going(
 }
 
 /// What listeners have besides their settings.
-fn prepare(listen: &mut ListenOptions, crew: &Crew) {
-    listen.runtimes = crew.handles();
+fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
+    listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
 }

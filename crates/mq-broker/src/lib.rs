@@ -74,7 +74,6 @@ mod conn;
 mod delivery;
 mod error;
 mod files;
-mod here;
 mod hub;
 mod journal;
 mod keepers;
@@ -96,6 +95,7 @@ mod sync;
 #[cfg(feature = "tls")]
 mod ticket_file;
 pub mod view;
+mod worker_thread;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};

@@ -75,7 +75,7 @@ impl Dialled {
             expiry,
         } = session;
         let rules = self.hub.guard.generation();
-        hold.session.served_here();
+        hold.session.serve_on_this_worker();
         hold.session.mailbox.connect();
         let protocol = hold.state.protocol.take().map(|session| *session);
         let protocol = protocol.unwrap_or_default();

@@ -137,7 +137,7 @@ impl Entry {
         }
         ack.session_present = hold.present;
         let protocol = hold.state.protocol.take().map(|kept| *kept);
-        hold.session.served_here();
+        hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
             debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");

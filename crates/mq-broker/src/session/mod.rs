@@ -19,12 +19,12 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
-    here,
     lock::{lock, read, write},
     mailbox::Mailbox,
     memory_limit::MemoryShare,
     router::{LaneSlot, SessionKey, Subscriber},
     store::User,
+    worker_thread,
 };
 
 pub(crate) use presence::{Figures, OperatorView, Presence};
@@ -63,8 +63,23 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Subscriptions,
     /// The connection that has it, for operators.
     presence: Mutex<Option<Arc<Presence>>>,
-    /// The worker of the last connection that had it; `usize::MAX` on no worker.
-    worker: AtomicUsize,
+    /// The worker of the last connection that had it.
+    worker: WorkerOfConnection,
+}
+
+/// The number of a worker, or none, in one atomic word.
+#[derive(Debug, Default)]
+struct WorkerOfConnection(AtomicUsize);
+
+impl WorkerOfConnection {
+    fn set(&self, worker: Option<usize>) {
+        let number_from_one = worker.map_or(0, |worker| worker + 1);
+        self.0.store(number_from_one, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<usize> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 /// The user of a session, with the rights of its last log-in.
@@ -195,7 +210,7 @@ impl Session {
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
-            worker: AtomicUsize::new(usize::MAX),
+            worker: WorkerOfConnection::default(),
             state: Arc::new(tokio::sync::Mutex::new(state)),
             claims: AtomicU64::new(0),
             reminded: AtomicBool::new(false),
@@ -220,16 +235,14 @@ impl Session {
         self.claims.load(Ordering::Relaxed) == claim
     }
 
-    /// A connection on this thread has it.
-    pub(crate) fn served_here(&self) {
-        let here = here::worker().unwrap_or(usize::MAX);
-        self.worker.store(here, Ordering::Relaxed);
+    /// Notes that a connection on this thread has it.
+    pub(crate) fn serve_on_this_worker(&self) {
+        self.worker.set(worker_thread::current());
     }
 
-    /// The worker of the connection that has it, or had it last.
+    /// Returns the worker of the connection that has it, or had it last; `None` on a thread of another runtime.
     pub(crate) fn worker(&self) -> Option<usize> {
-        let worker = self.worker.load(Ordering::Relaxed);
-        (worker != usize::MAX).then_some(worker)
+        self.worker.get()
     }
 
     /// Has the connection that has it look whether it must leave, without a claim.

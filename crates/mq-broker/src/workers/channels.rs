@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::Workers;
-use crate::{here, lock::lock, session::Session};
+use crate::{lock::lock, session::Session, worker_thread};
 
 thread_local! {
     /// Readers on other workers that have to be woken, by worker; empty between two turns.
@@ -39,7 +39,7 @@ impl WorkerChannels {
         if self.0.is_empty() {
             return sessions.for_each(|session| session.mailbox.tell());
         }
-        let here = here::worker();
+        let here = worker_thread::current();
         ELSEWHERE.with_borrow_mut(|elsewhere| {
             let mut any = false;
             for session in sessions {

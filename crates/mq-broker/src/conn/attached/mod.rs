@@ -40,7 +40,7 @@ use crate::{
     session::{Figures, RetainedSearch, Session},
     shown::Shown,
     store::SessionChange,
-    workers::{Desk, Look, go_to},
+    workers::{Rebalancing, SeenRound, move_to_worker},
 };
 use flows::Parked;
 use happened::{Happened, Waits};
@@ -78,7 +78,7 @@ pub(super) struct Attached<'a> {
     sayable: u64,
     /// Where CONNACK is in the outbox.
     let_in_at: u64,
-    look: Look,
+    seen_round: SeenRound,
     wakes: Wakes,
     /// The bridge whose session this is.
     pub(super) bridge: Option<Box<dyn BridgeHooks>>,
@@ -142,7 +142,7 @@ impl<'a> Attached<'a> {
             backlog: Backlog::default(),
             sayable: let_in_at,
             let_in_at,
-            look: Look::default(),
+            seen_round: SeenRound::default(),
             wakes: Wakes::default(),
             bridge: None,
         }
@@ -154,10 +154,10 @@ impl<'a> Attached<'a> {
         // Kept from turn to turn: a new timer would register anew each time.
         let mut timer = pin!(sleep_until(now.into()));
         while !self.wire.connection.is_closed() || self.has_events() {
-            if self.may_go()
-                && let Some(worker) = Desk::ask(&mut self.look)
+            if self.may_move()
+                && let Some(worker) = Rebalancing::next_move(&mut self.seen_round)
             {
-                self.go(worker).await;
+                self.move_to(worker).await;
                 timer.set(sleep_until(now.into()));
             }
             let blocked_by = self.blocked_by().map(Arc::clone);
@@ -249,8 +249,8 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Whether the connection may go to another worker now: it waits for nothing that belongs to this one.
-    fn may_go(&self) -> bool {
+    /// Returns `true` if the connection may move to another worker now: it waits for nothing that belongs to this one.
+    fn may_move(&self) -> bool {
         self.wire.link.can_move()
             && self.bridge.is_none()
             && self.loading.is_none()
@@ -258,11 +258,11 @@ impl<'a> Attached<'a> {
             && !self.wire.connection.is_closed()
     }
 
-    /// Goes to another worker. A socket that cannot be moved, for want of a descriptor, is served from there all the
+    /// Moves to another worker. A socket that cannot be moved, for want of a descriptor, is served from there all the
     /// same.
-    async fn go(&mut self, worker: usize) {
-        go_to(worker).await;
-        self.hold.session.served_here();
+    async fn move_to(&mut self, worker: usize) {
+        move_to_worker(worker).await;
+        self.hold.session.serve_on_this_worker();
         if let Err(error) = self.wire.link.move_here() {
             debug!(%error, "a socket could not be moved");
         }

@@ -1,7 +1,7 @@
 //! A connection's future, which may go from one worker to another.
 //!
-//! The future asks to go by [`go_to`]; its task then ends with the future, for its owner to spawn it on the other
-//! worker. A socket and timers belong to a runtime: behind `go_to` the future takes new ones.
+//! The future asks to go by [`move_to_worker`]; its task then ends with the future, for its owner to spawn it on the other
+//! worker. A socket and timers belong to a runtime: behind `move_to_worker` the future takes new ones.
 
 use std::{
     cell::Cell,
@@ -13,55 +13,59 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::Seat;
+use super::WorkerSlot;
 
 thread_local! {
-    static GOES: Cell<Option<usize>> = const { Cell::new(None) };
+    static MOVE_TARGET: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A connection with its place. Its output is itself, where it goes to another worker.
-pub(crate) struct Roaming {
+/// A connection with its place on a worker. The future resolves to itself when it moves to another worker.
+pub(crate) struct MovableConnection {
     /// Taken while it is on its way.
     connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    seat: Option<Seat>,
+    worker_slot: Option<WorkerSlot>,
 }
 
-/// Goes to another worker: what comes behind it runs there. Only within [`Roaming`], on a worker.
-pub(crate) async fn go_to(worker: usize) {
+/// Moves the calling connection to another worker: the code after the call runs there. Only within [`MovableConnection`], on a worker.
+pub(crate) async fn move_to_worker(worker: usize) {
     let mut has_gone = false;
     poll_fn(|_| {
         if has_gone {
             return Poll::Ready(());
         }
         has_gone = true;
-        GOES.set(Some(worker));
+        MOVE_TARGET.set(Some(worker));
         // Nothing wakes it but the other worker.
         Poll::Pending
     })
     .await;
 }
 
-impl Roaming {
+impl MovableConnection {
     pub(crate) fn new(
         connection: impl Future<Output = ()> + Send + 'static,
-        seat: Option<Seat>,
+        worker_slot: Option<WorkerSlot>,
     ) -> Self {
         Self {
             connection: Some(Box::pin(connection)),
-            seat,
+            worker_slot,
         }
     }
 
     /// Runs it on the worker that it has its place on.
     pub(crate) fn spawn(self, tasks: &mut JoinSet<Option<Self>>) {
-        match self.seat.as_ref().map(|seat| seat.handle().clone()) {
+        match self
+            .worker_slot
+            .as_ref()
+            .map(|worker_slot| worker_slot.handle().clone())
+        {
             Some(worker) => tasks.spawn_on(self, &worker),
             None => tasks.spawn(self),
         };
     }
 }
 
-impl Future for Roaming {
+impl Future for MovableConnection {
     type Output = Option<Self>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -73,20 +77,26 @@ impl Future for Roaming {
             self.connection = None;
             return Poll::Ready(None);
         }
-        let Some(worker) = GOES.take() else {
+        let Some(worker) = MOVE_TARGET.take() else {
             return Poll::Pending;
         };
-        let seat = self.seat.take().map(|seat| seat.on(worker));
+        let worker_slot = self
+            .worker_slot
+            .take()
+            .map(|worker_slot| worker_slot.on(worker));
         let connection = self.connection.take();
-        Poll::Ready(Some(Self { connection, seat }))
+        Poll::Ready(Some(Self {
+            connection,
+            worker_slot,
+        }))
     }
 }
 
-impl fmt::Debug for Roaming {
+impl fmt::Debug for MovableConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seat = &self.seat;
-        f.debug_struct("Roaming")
-            .field("seat", seat)
+        let worker_slot = &self.worker_slot;
+        f.debug_struct("MovableConnection")
+            .field("worker_slot", worker_slot)
             .finish_non_exhaustive()
     }
 }
@@ -98,39 +108,39 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::{here, workers::tests::crew};
+    use crate::{worker_thread, workers::tests::worker_pool};
 
     #[tokio::test]
     async fn a_future_goes_where_it_asks_to_go_and_keeps_what_it_has() {
-        let crew = crew(3);
+        let worker_pool = worker_pool(3);
         let (to, mut from) = tokio::sync::mpsc::unbounded_channel();
         let connection = async move {
             let mut been = Vec::new();
             for worker in [2, 2, 0, 1] {
-                go_to(worker).await;
+                move_to_worker(worker).await;
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                been.push(here::worker());
+                been.push(worker_thread::current());
             }
             to.send(been).unwrap();
         };
         let mut tasks = JoinSet::new();
-        Roaming::new(connection, crew.place(None)).spawn(&mut tasks);
+        MovableConnection::new(connection, worker_pool.place(None)).spawn(&mut tasks);
         let mut moves = 0;
         while let Some(ended) = tasks.join_next().await {
-            if let Some(roaming) = ended.unwrap() {
+            if let Some(movable) = ended.unwrap() {
                 moves += 1;
-                roaming.spawn(&mut tasks);
+                movable.spawn(&mut tasks);
             }
         }
         assert_eq!(moves, 4);
         let been = timeout(Duration::from_secs(10), from.recv()).await.unwrap();
         assert_eq!(been.unwrap(), [2, 2, 0, 1].map(Some));
-        let seats = crew.workers.iter();
-        let mut seats = seats.map(|worker| {
+        let worker_slots = worker_pool.workers.iter();
+        let mut worker_slots = worker_slots.map(|worker| {
             worker
                 .connections
                 .load(std::sync::atomic::Ordering::Relaxed)
         });
-        assert!(seats.all(|count| count == 0));
+        assert!(worker_slots.all(|count| count == 0));
     }
 }
