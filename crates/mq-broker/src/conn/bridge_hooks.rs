@@ -107,7 +107,7 @@ impl Attached<'_> {
         let bridge = self.bridge.as_mut()?;
         let at = bridge.idle_deadline(now, carried, &self.wire.connection)?;
         if at <= now {
-            self.wire.leave(ReasonCode::Success);
+            self.wire.disconnect_for(ReasonCode::Success);
             return None;
         }
         Some(at)

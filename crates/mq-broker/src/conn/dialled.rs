@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use super::{
-    afterwards::Afterwards,
     attached::{Attached, Client},
     bridge_hooks::BridgeHooks,
-    leaving::Leaving,
+    closing::Closing,
+    session_end::SessionEnd,
     wire::Wire,
 };
 use crate::{
@@ -56,7 +56,7 @@ impl Dialled {
     pub(crate) async fn close(self) -> DialledEnd {
         let mut wire = self.wire(mq_proto::Session::new());
         wire.connection.handle_link_lost();
-        let reason = Box::pin(Leaving::new(wire, None).run()).await;
+        let reason = Box::pin(Closing::new(wire, None).run()).await;
         DialledEnd {
             since: None,
             reason,
@@ -81,23 +81,23 @@ impl Dialled {
         let protocol = protocol.unwrap_or_default();
         let hooks = hooks(&protocol);
         let mut wire = self.wire(protocol);
-        wire.share = wire.hub.memory_share();
+        wire.incoming_memory = wire.hub.memory_share();
         if let Err(error) = wire.connection.connect(clock::now()) {
             let session = &*hold.session.client_id;
             debug!(session, %error, "CONNECT could not be sent");
             wire.connection.handle_link_lost();
         }
-        let let_in_at = wire.connection.outbox().position();
-        let afterwards = Afterwards { will: None, expiry };
+        let connack_at = wire.connection.outbox().position();
+        let session_end = SessionEnd { will: None, expiry };
         let client = Client::new(None, rules, None);
-        let attached = Attached::new(&mut wire, hold, publisher, client, afterwards, let_in_at);
+        let attached = Attached::new(&mut wire, hold, publisher, client, session_end, connack_at);
         let mut attached = Box::new(attached);
         attached.bridge = Some(hooks);
         attached.run().await;
         let bridge = attached.bridge.as_ref();
         let since = bridge.and_then(|bridge| bridge.connected_since());
-        let parting = attached.into_parting();
-        let reason = Box::pin(Leaving::new(wire, Some(parting)).run()).await;
+        let last_state = attached.into_last_state();
+        let reason = Box::pin(Closing::new(wire, Some(last_state)).run()).await;
         DialledEnd { since, reason }
     }
 

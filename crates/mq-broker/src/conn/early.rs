@@ -1,6 +1,6 @@
 //! Early data (0-RTT): a link whose handshake is not complete yet.
 //!
-//! Nothing here waits by itself: each phase's own loop goes on, and can leave its session or shut down
+//! Nothing here waits by itself: each phase's own loop goes on, and can give up its session or shut down
 //! meanwhile.
 
 use std::{

@@ -43,12 +43,12 @@ pub(crate) struct Wire {
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
-    /// Bytes that the client makes this connection hold; until it is let in, below the strangers'
-    /// memory limit.
-    pub(super) share: MemoryShare,
+    /// Bytes that the client makes this connection hold; until it is let in, within the
+    /// limit for all such clients.
+    pub(super) incoming_memory: MemoryShare,
     /// Bytes that wait to be written to it, or for its acknowledgement.
-    pub(super) carried: MemoryShare,
-    /// What a bridge says to the other broker before it leaves.
+    pub(super) outgoing_memory: MemoryShare,
+    /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
     /// Why the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
@@ -90,8 +90,8 @@ impl Wire {
         Self {
             early: None,
             sampler: Sampler::new(metrics, &link, clock::now()),
-            share: hub.unauthenticated_share(),
-            carried: hub.memory_share(),
+            incoming_memory: hub.unauthenticated_share(),
+            outgoing_memory: hub.memory_share(),
             last_word: None,
             closed: None,
             link,
@@ -125,9 +125,9 @@ impl Wire {
     }
 
     /// Leaves if the broker is shutting down.
-    pub(super) fn look_at_shutdown(&mut self) {
+    pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.has_changed().unwrap_or(true) {
-            self.leave(ReasonCode::ServerShuttingDown);
+            self.disconnect_for(ReasonCode::ServerShuttingDown);
         }
     }
 
@@ -154,8 +154,8 @@ impl Wire {
         want_read: bool,
         other: impl Future<Output = T>,
     ) -> Option<T> {
-        self.count_stranger();
-        self.look_at_shutdown();
+        self.count_unauthenticated();
+        self.check_shutdown();
         if self.connection.is_closed() {
             return None;
         }
@@ -215,7 +215,7 @@ impl Wire {
 
     /// Takes the packets that have waited, once the handshake is complete, or gives the link up if
     /// that takes too long.
-    pub(super) fn look_at_handshake(&mut self, now: Instant) {
+    pub(super) fn check_handshake(&mut self, now: Instant) {
         let Some(early) = &self.early else {
             return;
         };
@@ -329,7 +329,7 @@ impl Wire {
             let progress = self.link.progress(&mut nothing, true);
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
-                Ok(Ok(Progress::Received(_))) => self.count_stranger(),
+                Ok(Ok(Progress::Received(_))) => self.count_unauthenticated(),
                 Ok(progress) => {
                     let may_have_said_all = matches!(progress, Ok(Progress::Closed))
                         && !is_kept
@@ -350,7 +350,7 @@ impl Wire {
     }
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
-    pub(super) fn leave(&mut self, reason: ReasonCode) {
+    pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
         let reason = match reason {
             ReasonCode::ServerShuttingDown
             | ReasonCode::SessionTakenOver
@@ -386,7 +386,7 @@ impl Wire {
         if let Err(error) = answer(&mut self.connection) {
             // Larger than the client takes, or the connection is over anyway.
             debug!(%error, "an answer could not be sent");
-            self.leave(ReasonCode::ImplementationSpecificError);
+            self.disconnect_for(ReasonCode::ImplementationSpecificError);
         }
     }
 
@@ -408,7 +408,7 @@ impl Wire {
         self.hub.refused_log_in(about, why, clock::now());
         if self.connection.is_open() {
             // `[MQTT-4.12.1-2]`
-            self.leave(ReasonCode::NotAuthorized);
+            self.disconnect_for(ReasonCode::NotAuthorized);
         } else {
             self.connection.refuse(ConnAck::new(reason));
         }

@@ -9,8 +9,8 @@ use tracing::error;
 use super::Attached;
 use crate::{
     conn::{
-        held::FREE,
-        load::{Loaded, load},
+        memory::UNCOUNTED_BYTES,
+        queue_read::{ReadMessages, read_queue},
         wire::{OUTBOX_LIMIT, Wire},
     },
     delivery::Marks as _,
@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// Messages taken from the mailbox at a time. For a bridge few: they delay those that go past the others.
-const TAKE: usize = 256;
-const TAKE_FOR_BRIDGE: usize = 32;
+const MESSAGES_A_TAKE: usize = 256;
+const MESSAGES_A_TAKE_OF_BRIDGE: usize = 32;
 
 /// The sources of one turn's deliveries.
 struct Sources {
@@ -49,7 +49,7 @@ impl Attached<'_> {
         if let Some(bridge) = &mut self.bridge {
             bridge.send_own(now, &mut self.wire.connection);
         }
-        self.look_at_rules();
+        self.apply_changed_rules();
         let Wire {
             connection, link, ..
         } = &mut *self.wire;
@@ -88,19 +88,19 @@ impl Attached<'_> {
             hub.next_retained(hold, journal, now, &mut self.outgoing);
         }
         let count = match self.bridge {
-            None => TAKE,
-            Some(_) => TAKE_FOR_BRIDGE,
+            None => MESSAGES_A_TAKE,
+            Some(_) => MESSAGES_A_TAKE_OF_BRIDGE,
         };
         let in_flight = self.wire.connection.in_flight_bytes();
         let mailbox = &hold.session.mailbox;
         let wanted = mailbox.take(count, &mut self.outgoing, in_flight, now.into());
         // What comes from here on rings the bell.
         sources.is_drained = self.outgoing.len() < count;
-        if self.loading.is_none()
+        if self.queue_read.is_none()
             && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
         {
             let client_id = hold.session.client_id.clone();
-            self.loading = Some(load(Arc::clone(store), client_id, wanted));
+            self.queue_read = Some(read_queue(Arc::clone(store), client_id, wanted));
         }
     }
 
@@ -181,7 +181,7 @@ impl Attached<'_> {
     }
 
     /// Takes back what waits and was let through by other rules, if the present ones forbid it.
-    fn look_at_rules(&mut self) {
+    fn apply_changed_rules(&mut self) {
         let rules = self.wire.hub.guard.generation();
         if rules != self.client.rules {
             self.client.rules = rules;
@@ -196,10 +196,10 @@ impl Attached<'_> {
     /// Whether a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
     /// could send then, or bytes are counted that are free then.
     pub(super) fn has_more_to_send(&mut self) -> bool {
-        self.wire.connection.outbox().len() >= FREE
+        self.wire.connection.outbox().len() >= UNCOUNTED_BYTES
             || !self.outgoing.is_empty()
             || !self.parked.is_empty()
-            || self.loading.is_some()
+            || self.queue_read.is_some()
             || !self.wire.may_carry_more()
     }
 
@@ -213,11 +213,11 @@ impl Attached<'_> {
     }
 
     /// Messages of the session have come from the store.
-    pub(super) fn loaded(&mut self, loaded: Result<Loaded, StoreError>) {
-        self.loading = None;
+    pub(super) fn queue_was_read(&mut self, messages: Result<ReadMessages, StoreError>) {
+        self.queue_read = None;
         let session = &self.hold.session;
-        match loaded {
-            Ok(Loaded { numbers, messages }) => {
+        match messages {
+            Ok(ReadMessages { numbers, messages }) => {
                 let messages = messages.into_iter();
                 let deliveries = messages.map(|(number, message)| message.into_delivery(number));
                 session.mailbox.loaded(numbers, deliveries);
@@ -227,7 +227,7 @@ impl Attached<'_> {
             }
             Err(error) => {
                 error!(client = %Shown(&session.client_id), %error, "messages cannot be read");
-                self.wire.leave(ReasonCode::UnspecifiedError);
+                self.wire.disconnect_for(ReasonCode::UnspecifiedError);
             }
         }
     }

@@ -1,14 +1,14 @@
 //! The third phase: the client has its session, until either of them leaves.
 
+mod blocked_publish;
 mod deliver;
 mod flows;
-mod happened;
 mod idle;
 mod lanes;
 mod reauthenticate;
 mod requests;
-mod waiting;
-mod wakes;
+mod wait;
+mod wake_sources;
 
 use std::{
     collections::VecDeque,
@@ -23,12 +23,12 @@ use tokio::time::sleep_until;
 use tracing::debug;
 
 use super::{
-    afterwards::Afterwards,
-    backlog::{Backlog, is_about_sent},
+    backlog::{Backlog, is_acknowledgement},
     bridge_hooks::BridgeHooks,
-    held::FREE,
-    leaving::{Parting, STORE_FAILED},
-    load::Loading,
+    closing::{LastState, STORE_FAILED},
+    memory::UNCOUNTED_BYTES,
+    queue_read::QueueRead,
+    session_end::SessionEnd,
     wire::{Wire, earlier},
 };
 use crate::{
@@ -43,10 +43,10 @@ use crate::{
     workers::{Rebalancing, SeenRound, move_to_worker},
 };
 use flows::Parked;
-use happened::{Happened, Waits};
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
-use wakes::Wakes;
+use wait::{WaitFor, WaitResult};
+use wake_sources::WakeSources;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -54,7 +54,7 @@ pub(super) struct Attached<'a> {
     pub(super) hold: Hold,
     pub(super) publisher: Publisher,
     client: Client,
-    afterwards: Afterwards,
+    session_end: SessionEnd,
     /// How fast the client may publish.
     pace: Pace,
     pub(super) messages_received: u64,
@@ -62,7 +62,7 @@ pub(super) struct Attached<'a> {
     /// Deliveries taken from the mailbox and not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
-    loading: Option<Loading>,
+    queue_read: Option<QueueRead>,
     lanes: DeliveryLanes,
     /// Deliveries for flows that have no lane now.
     parked: Parked,
@@ -75,11 +75,11 @@ pub(super) struct Attached<'a> {
     /// The events behind that message.
     backlog: Backlog,
     /// Up to here nothing in the outbox has to wait for the store.
-    sayable: u64,
+    settled_up_to: u64,
     /// Where CONNACK is in the outbox.
-    let_in_at: u64,
+    connack_at: u64,
     seen_round: SeenRound,
-    wakes: Wakes,
+    wake_sources: WakeSources,
     /// The bridge whose session this is.
     pub(super) bridge: Option<Box<dyn BridgeHooks>>,
 }
@@ -111,14 +111,14 @@ impl Client {
 }
 
 impl<'a> Attached<'a> {
-    /// A client that has its CONNACK in the outbox, at `let_in_at`.
+    /// A client that has its CONNACK in the outbox, at `connack_at`.
     pub(super) fn new(
         wire: &'a mut Wire,
         hold: Hold,
         publisher: Publisher,
         client: Client,
-        afterwards: Afterwards,
-        let_in_at: u64,
+        session_end: SessionEnd,
+        connack_at: u64,
     ) -> Self {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
@@ -133,17 +133,17 @@ impl<'a> Attached<'a> {
             hold,
             publisher,
             client,
-            afterwards,
+            session_end,
             outgoing: VecDeque::new(),
-            loading: None,
+            queue_read: None,
             parked: Parked::default(),
             blocked_publish: None,
             patience_ends: None,
             backlog: Backlog::default(),
-            sayable: let_in_at,
-            let_in_at,
+            settled_up_to: connack_at,
+            connack_at,
             seen_round: SeenRound::default(),
-            wakes: Wakes::default(),
+            wake_sources: WakeSources::default(),
             bridge: None,
         }
     }
@@ -168,10 +168,10 @@ impl<'a> Attached<'a> {
                 room
             });
             if self.hold.session.take_reminder() && !self.wire.connection.is_closed() {
-                Box::pin(self.look_at_session()).await;
+                Box::pin(self.handle_reminder()).await;
             }
             self.turn(now).await;
-            self.wire.look_at_shutdown();
+            self.wire.check_shutdown();
             let closed = self.wire.connection.is_closed();
             if closed && self.blocked_publish.is_none() {
                 continue;
@@ -191,7 +191,7 @@ impl<'a> Attached<'a> {
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
                 timer.as_mut().reset(at.into());
-                self.wakes.has_new_timer();
+                self.wake_sources.has_new_timer();
             }
             if self.blocked_by().map(Arc::as_ptr) != blocked_by.as_ref().map(Arc::as_ptr) {
                 // The delivery has begun to wait for another reader: it is tried once more, with a
@@ -205,7 +205,7 @@ impl<'a> Attached<'a> {
                 session.map(|session| self.patience_ends(session, now)),
                 self.patience_ends.filter(|_| session.is_some()),
             );
-            let waits = Waits {
+            let waits = WaitFor {
                 closed,
                 settled,
                 want_read,
@@ -213,9 +213,9 @@ impl<'a> Attached<'a> {
                 deadline,
             };
             let room = room.as_mut().map(Pin::as_mut);
-            let happened = self.wait(&waits, room, timer.as_mut()).await;
+            let result = self.wait(&waits, room, timer.as_mut()).await;
             now = clock::now();
-            self.happened(happened, now);
+            self.handle_wait_result(result, now);
         }
     }
 
@@ -232,20 +232,20 @@ impl<'a> Attached<'a> {
         principal.and_then(Principal::expires_at)
     }
 
-    fn happened(&mut self, happened: Happened, now: Instant) {
-        match happened {
-            Happened::Progress(progress) => self.wire.progressed(progress, now),
-            Happened::Due => self.became_due(now),
-            Happened::Stored(Ok(())) | Happened::Woken => {}
-            Happened::PatienceOver => {
+    fn handle_wait_result(&mut self, result: WaitResult, now: Instant) {
+        match result {
+            WaitResult::Progress(progress) => self.wire.progressed(progress, now),
+            WaitResult::Due => self.handle_deadline(now),
+            WaitResult::Stored(Ok(())) | WaitResult::Woken => {}
+            WaitResult::PatienceOver => {
                 self.patience_ends = None;
                 if let Some(reader) = self.blocked_by() {
                     reader.remind();
                 }
             }
-            Happened::Stored(Err(StoreFailed)) => self.wire.leave(STORE_FAILED),
-            Happened::Loaded(loaded) => self.loaded(loaded),
-            Happened::Authenticated(outcome) => self.authenticated(outcome),
+            WaitResult::Stored(Err(StoreFailed)) => self.wire.disconnect_for(STORE_FAILED),
+            WaitResult::ReadMessages(messages) => self.queue_was_read(messages),
+            WaitResult::Authenticated(outcome) => self.authenticated(outcome),
         }
     }
 
@@ -253,7 +253,7 @@ impl<'a> Attached<'a> {
     fn may_move(&self) -> bool {
         self.wire.link.can_move()
             && self.bridge.is_none()
-            && self.loading.is_none()
+            && self.queue_read.is_none()
             && !self.client.authentication.is_working()
             && !self.wire.connection.is_closed()
     }
@@ -269,9 +269,9 @@ impl<'a> Attached<'a> {
     }
 
     /// The next deadline has passed: that of the log-in, or the state machine's.
-    fn became_due(&mut self, now: Instant) {
+    fn handle_deadline(&mut self, now: Instant) {
         if self.expires_at().is_some_and(|at| at <= now) {
-            self.wire.leave(ReasonCode::MaximumConnectTime);
+            self.wire.disconnect_for(ReasonCode::MaximumConnectTime);
         } else {
             // Where the link is not read, silence is excused.
             self.wire.connection.handle_timeout(now);
@@ -282,7 +282,7 @@ impl<'a> Attached<'a> {
     fn is_settled(&mut self) -> bool {
         let settled = self.publisher.journal.is_settled();
         if settled {
-            self.sayable = self.wire.connection.outbox().position();
+            self.settled_up_to = self.wire.connection.outbox().position();
         }
         settled
     }
@@ -292,7 +292,7 @@ impl<'a> Attached<'a> {
         self.wire.sample(now);
         self.publisher.resume_backpressure(now);
         self.retry_waiting(now);
-        self.wire.look_at_handshake(now);
+        self.wire.check_handshake(now);
         self.handle_events(now);
         if self.backlog.is_full() && self.is_out_of_patience(now) {
             let dropped = self.backlog.drop_qos0();
@@ -317,7 +317,7 @@ impl<'a> Attached<'a> {
 
     /// Acts on a reminder: leaves if another connection wants the session, or a publisher has lost its patience
     /// with this reader.
-    async fn look_at_session(&mut self) {
+    async fn handle_reminder(&mut self) {
         let session = &self.hold.session;
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
@@ -325,18 +325,18 @@ impl<'a> Attached<'a> {
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
-            self.wakes.forget_link();
+            self.wake_sources.forget_link();
             self.wire.read_once().await;
-            self.wire.leave(ReasonCode::SessionTakenOver);
+            self.wire.disconnect_for(ReasonCode::SessionTakenOver);
         } else if let Some(reason) = view.and_then(|view| view.presence.leaves()) {
-            self.wire.leave(reason);
+            self.wire.disconnect_for(reason);
         } else if session
             .mailbox
             .is_condemned(clock::now().into(), reader_timeout)
         {
             let reason = "too slow for what comes for it";
             self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.leave(ReasonCode::QuotaExceeded);
+            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
         }
     }
 
@@ -369,7 +369,7 @@ impl<'a> Attached<'a> {
             };
             match event {
                 None => return,
-                Some(event) if waits && !is_about_sent(&event) => self.backlog.push(event),
+                Some(event) if waits && !is_acknowledgement(&event) => self.backlog.push(event),
                 Some(event) => self.handle_event(now, event),
             }
         }
@@ -426,25 +426,25 @@ impl<'a> Attached<'a> {
             .front()
             .map_or(0, RetainedSearch::bytes);
         let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();
-        if !self.wire.count_memory(FREE, besides) {
+        if !self.wire.count_memory(UNCOUNTED_BYTES, besides) {
             let reason = "no memory for what it sends";
             let session = &self.hold.session;
             self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.leave(ReasonCode::QuotaExceeded);
+            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
         }
     }
 
     /// What the last phase needs of this one.
-    pub(super) fn into_parting(mut self) -> Parting {
+    pub(super) fn into_last_state(mut self) -> LastState {
         self.parked.give_back(&mut self.outgoing);
-        Parting {
+        LastState {
             hold: self.hold,
             publisher: self.publisher,
             blocked_publish: self.blocked_publish,
-            afterwards: self.afterwards,
+            session_end: self.session_end,
             unsent: self.outgoing,
-            sayable: self.sayable,
-            let_in_at: self.let_in_at,
+            settled_up_to: self.settled_up_to,
+            connack_at: self.connack_at,
         }
     }
 }

@@ -47,7 +47,7 @@ impl Attached<'_> {
                 // The connection ends: there is nothing more to authenticate for.
                 return match self.client.log_in.take() {
                     Some(log_in) => self.wire.refuse_log_in(refusal, &log_in),
-                    None => self.wire.leave(ReasonCode::NotAuthorized),
+                    None => self.wire.disconnect_for(ReasonCode::NotAuthorized),
                 };
             }
         };
@@ -63,7 +63,7 @@ impl Attached<'_> {
             let reason = ReasonCode::NotAuthorized;
             self.wire.refuse(reason, why, &log_in.client_id, user);
         } else {
-            self.wire.leave(ReasonCode::NotAuthorized);
+            self.wire.disconnect_for(ReasonCode::NotAuthorized);
         }
     }
 

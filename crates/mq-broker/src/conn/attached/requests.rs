@@ -29,7 +29,7 @@ impl Attached<'_> {
                         .ack(now, ticket, ReasonCode::TopicNameInvalid);
                 }
                 // The client cannot be told of this message alone.
-                _ => self.wire.leave(ReasonCode::TopicNameInvalid),
+                _ => self.wire.disconnect_for(ReasonCode::TopicNameInvalid),
             }
             return;
         }

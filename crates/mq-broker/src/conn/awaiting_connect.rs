@@ -5,7 +5,7 @@ use std::time::Instant;
 use mq_codec::{ByteStr, Connect, QoS, ReasonCode, Version};
 use mq_proto::Event;
 
-use super::{authenticating::Authenticating, entry::Entry, wire::Wire};
+use super::{admission::Admission, authenticating::Authenticating, wire::Wire};
 use crate::{
     Settings,
     auth::{LogIn, Principal, Tried},
@@ -15,17 +15,17 @@ use crate::{
 
 /// A link without a CONNECT, or with one that waits until the link's handshake is complete.
 #[derive(Default)]
-pub(super) struct Arriving {
+pub(super) struct AwaitingConnect {
     connect: Option<Box<Connect>>,
 }
 
-impl Arriving {
+impl AwaitingConnect {
     /// Waits for CONNECT; `None` if it is refused, or does not come.
     pub(super) async fn run(mut self, wire: &mut Wire) -> Option<Authenticating> {
         while !wire.is_over() {
             let now = clock::now();
             wire.sample(now);
-            wire.look_at_handshake(now);
+            wire.check_handshake(now);
             // A CONNECT is looked at when it comes, and one that waits once the handshake is complete.
             let mut is_due = wire.early.is_none();
             while let Some(event) = wire.connection.poll_event() {
@@ -42,7 +42,7 @@ impl Arriving {
             if is_due
                 && !wire.connection.is_closed()
                 && let Some(connect) = self.connect.take()
-                && let Some(authenticating) = self.look_at(wire, now, connect)
+                && let Some(authenticating) = self.handle_connect(wire, now, connect)
             {
                 return Some(authenticating);
             }
@@ -54,7 +54,7 @@ impl Arriving {
     }
 
     /// Looks at a CONNECT; `None` if it is refused, or has to wait for the handshake.
-    fn look_at(
+    fn handle_connect(
         &mut self,
         wire: &mut Wire,
         now: Instant,
@@ -83,8 +83,8 @@ impl Arriving {
         let Some(authenticator) = authenticator else {
             let principal = Principal::new(None, &connect.client_id);
             let principal = wire.hub.guard.is_set().then_some(principal);
-            let entry = Entry::new(connect, is_assigned, principal);
-            return Some(Authenticating::nothing_to_prove(entry));
+            let admission = Admission::new(connect, is_assigned, principal);
+            return Some(Authenticating::nothing_to_prove(admission));
         };
         let mut log_in = LogIn::of(
             &wire.link,
@@ -107,8 +107,8 @@ impl Arriving {
             self.connect = Some(connect);
             return None;
         }
-        let entry = Entry::new(connect, is_assigned, None);
-        Authenticating::begin(wire, now, entry, &authenticator, log_in)
+        let admission = Admission::new(connect, is_assigned, None);
+        Authenticating::begin(wire, now, admission, &authenticator, log_in)
     }
 }
 

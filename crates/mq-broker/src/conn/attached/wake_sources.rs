@@ -1,4 +1,4 @@
-//! What has woken a connection's task, so that it looks at that alone.
+//! The sources that wake a connection's task, so that it looks only at those that have.
 //!
 //! A task is woken as a whole. With one waker for all that it waits for, it would ask the link, the mailbox and
 //! the timer each time, and register anew with each: most of what a message cost it.
@@ -14,9 +14,9 @@ use std::{
 use mq_proto::Outbox;
 use mq_transport::{Error, Link, Progress};
 
-/// What one task waits for: sources, each with a waker of its own.
+/// The sources of one task, each with a waker of its own.
 #[derive(Debug, Default)]
-pub(super) struct Wakes {
+pub(super) struct WakeSources {
     sources: Option<Sources>,
 }
 
@@ -94,7 +94,7 @@ impl Source {
     }
 }
 
-impl Wakes {
+impl WakeSources {
     /// The sources of the task that polls now: others than before if the connection has gone to another one.
     pub(super) fn sources(&mut self, context: &Context<'_>) -> &mut Sources {
         let task = context.waker();
@@ -180,23 +180,34 @@ mod tests {
 
     /// What a task gets that polls once.
     async fn once(
-        wakes: &mut Wakes,
+        wake_sources: &mut WakeSources,
         link: &mut Link,
         outbox: &mut Outbox,
     ) -> Poll<Result<Progress, Error>> {
-        poll_fn(|cx| Poll::Ready(wakes.sources(cx).poll_link(link, outbox, true, false))).await
+        poll_fn(|cx| {
+            Poll::Ready(
+                wake_sources
+                    .sources(cx)
+                    .poll_link(link, outbox, true, false),
+            )
+        })
+        .await
     }
 
     #[tokio::test]
     async fn what_comes_while_something_is_written_is_not_missed() {
         let (mut link, mut peer) = Link::pair();
-        let (mut wakes, mut outbox) = (Wakes::default(), Outbox::new());
-        assert!(once(&mut wakes, &mut link, &mut outbox).await.is_pending());
+        let (mut wake_sources, mut outbox) = (WakeSources::default(), Outbox::new());
+        assert!(
+            once(&mut wake_sources, &mut link, &mut outbox)
+                .await
+                .is_pending()
+        );
         let mut sent = Outbox::new();
         put(&mut sent);
         peer.progress(&mut sent, false).await.unwrap();
         put(&mut outbox);
-        let progress = once(&mut wakes, &mut link, &mut outbox).await;
+        let progress = once(&mut wake_sources, &mut link, &mut outbox).await;
         let control = Progress::Received(LaneId::CONTROL);
         assert!(
             matches!(progress, Poll::Ready(Ok(lane)) if lane == control),
@@ -207,9 +218,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_is_asked_at_first_and_then_when_it_has_woken_the_task() {
-        let mut wakes = Wakes::default();
+        let mut wake_sources = WakeSources::default();
         poll_fn(|cx| {
-            let source = &wakes.sources(cx).mailbox;
+            let source = &wake_sources.sources(cx).mailbox;
             let mut registered = None;
             assert!(!source.ask(|cx| {
                 registered = Some(cx.waker().clone());

@@ -1,4 +1,4 @@
-//! What an attached client waits for, and what has happened then.
+//! The wait of an attached client, and its result.
 
 use std::{
     pin::Pin,
@@ -14,17 +14,17 @@ use tokio::{
     time::{Sleep, sleep_until},
 };
 
-use super::{Attached, wakes::Wakes};
+use super::{Attached, wake_sources::WakeSources};
 use crate::{
     auth::{Authentication, Refusal, Step},
-    conn::load::{Loaded, Loading},
+    conn::queue_read::{QueueRead, ReadMessages},
     journal::{Journal, StoreFailed},
     mailbox::Mailbox,
     store::StoreError,
 };
 
-/// What an attached client waits for, besides what there is always.
-pub(super) struct Waits {
+/// The events that an attached client waits for in this turn, besides those of every turn.
+pub(super) struct WaitFor {
     /// The connection is over, and a last message waits for room.
     pub(super) closed: bool,
     /// Nothing in the outbox waits for the store.
@@ -34,12 +34,12 @@ pub(super) struct Waits {
     pub(super) deadline: Option<Instant>,
 }
 
-/// What an attached client has waited for.
-pub(super) enum Happened {
+/// The event that has ended the wait of an attached client.
+pub(super) enum WaitResult {
     Progress(Option<Result<Progress, Error>>),
     Due,
     Stored(Result<(), StoreFailed>),
-    Loaded(Result<Loaded, StoreError>),
+    ReadMessages(Result<ReadMessages, StoreError>),
     Authenticated(Result<Step, Refusal>),
     PatienceOver,
     /// Something that each turn looks at.
@@ -51,7 +51,7 @@ impl Attached<'_> {
     /// what only wakes the task, as each turn looks at it anyway.
     pub(super) fn wait<'w>(
         &'w mut self,
-        waits: &Waits,
+        waits: &WaitFor,
         room: Option<Pin<&'w mut Notified<'_>>>,
         timer: Pin<&'w mut Sleep>,
     ) -> Wait<'w> {
@@ -62,7 +62,7 @@ impl Attached<'_> {
         let unlikely = Unlikely {
             is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
             journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
-            loading: self.loading.as_mut().filter(|_| !closed),
+            queue_read: self.queue_read.as_mut().filter(|_| !closed),
             authentication: Some(&mut self.client.authentication)
                 .filter(|authentication| authentication.is_working() && !closed),
             room,
@@ -74,7 +74,7 @@ impl Attached<'_> {
                 .is_any()
                 .then(|| Box::pin(unlikely.wait()) as Pin<Box<dyn Future<Output = _> + Send>>),
             closed,
-            wakes: &mut self.wakes,
+            wake_sources: &mut self.wake_sources,
             link: &mut self.wire.link,
             is_early: self.wire.early.is_some(),
             outbox,
@@ -90,10 +90,10 @@ impl Attached<'_> {
 /// Waits until something happens.
 #[expect(clippy::struct_excessive_bools, reason = "each stands for itself")]
 pub(super) struct Wait<'a> {
-    unlikely: Option<Pin<Box<dyn Future<Output = Happened> + Send + 'a>>>,
+    unlikely: Option<Pin<Box<dyn Future<Output = WaitResult> + Send + 'a>>>,
     /// Nothing else is waited for.
     closed: bool,
-    wakes: &'a mut Wakes,
+    wake_sources: &'a mut WakeSources,
     link: &'a mut Link,
     is_early: bool,
     /// `None` while that must wait for the store.
@@ -108,9 +108,9 @@ pub(super) struct Wait<'a> {
 }
 
 impl Future for Wait<'_> {
-    type Output = Happened;
+    type Output = WaitResult;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Happened> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WaitResult> {
         let this = self.get_mut();
         if let Some(unlikely) = &mut this.unlikely
             && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
@@ -133,7 +133,7 @@ impl Future for Wait<'_> {
             &mut nothing
         };
         let (link, want_read) = (&mut *this.link, this.want_read);
-        let sources = this.wakes.sources(cx);
+        let sources = this.wake_sources.sources(cx);
         let progress = if this.is_early {
             sources.forget_link();
             link.poll_progress_or_handshake(cx, outbox, want_read)
@@ -142,7 +142,7 @@ impl Future for Wait<'_> {
             progress.map(Some)
         };
         if let Poll::Ready(progress) = progress {
-            return Poll::Ready(Happened::Progress(progress));
+            return Poll::Ready(WaitResult::Progress(progress));
         }
         let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_told(cx));
         let timer = &mut this.timer;
@@ -151,7 +151,7 @@ impl Future for Wait<'_> {
             None => Poll::Pending,
         });
         if is_told || this.takes_more || is_due {
-            return Poll::Ready(Happened::Woken);
+            return Poll::Ready(WaitResult::Woken);
         }
         Poll::Pending
     }
@@ -163,7 +163,7 @@ struct Unlikely<'a, 'r> {
     is_due: bool,
     /// Something in it is not settled.
     journal: Option<&'a mut Journal>,
-    loading: Option<&'a mut Loading>,
+    queue_read: Option<&'a mut QueueRead>,
     /// It works.
     authentication: Option<&'a mut Authentication>,
     /// Where a message waits for room.
@@ -175,23 +175,23 @@ impl Unlikely<'_, '_> {
     fn is_any(&self) -> bool {
         self.is_due
             || self.journal.is_some()
-            || self.loading.is_some()
+            || self.queue_read.is_some()
             || self.authentication.is_some()
             || self.room.is_some()
     }
 
-    async fn wait(self) -> Happened {
+    async fn wait(self) -> WaitResult {
         let patience = self.patience_ends.map(|at| sleep_until(at.into()));
         tokio::select! {
             biased;
-            () = consume_budget(), if self.is_due => Happened::Due,
-            stored = optional(self.journal.map(Journal::settled)) => Happened::Stored(stored),
-            loaded = optional(self.loading) => Happened::Loaded(loaded),
+            () = consume_budget(), if self.is_due => WaitResult::Due,
+            stored = optional(self.journal.map(Journal::settled)) => WaitResult::Stored(stored),
+            messages = optional(self.queue_read) => WaitResult::ReadMessages(messages),
             outcome = optional(self.authentication.map(Authentication::outcome)) => {
-                Happened::Authenticated(outcome)
+                WaitResult::Authenticated(outcome)
             }
-            () = optional(self.room) => Happened::Woken,
-            () = optional(patience) => Happened::PatienceOver,
+            () = optional(self.room) => WaitResult::Woken,
+            () = optional(patience) => WaitResult::PatienceOver,
         }
     }
 }

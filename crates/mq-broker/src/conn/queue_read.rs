@@ -10,17 +10,17 @@ use crate::{
 };
 
 /// A read that is under way. Its messages stay in the store until it is done.
-pub(super) type Loading = Pin<Box<dyn Future<Output = Result<Loaded, StoreError>> + Send>>;
+pub(super) type QueueRead = Pin<Box<dyn Future<Output = Result<ReadMessages, StoreError>> + Send>>;
 
 /// The messages that were read: all that have these numbers.
-pub(super) struct Loaded {
+pub(super) struct ReadMessages {
     pub(super) numbers: RangeInclusive<u64>,
     pub(super) messages: Vec<(u64, StoredMessage)>,
 }
 
 /// Reads the first of these messages, once all of them are in the store. Another thread does so, as
 /// the read may block.
-pub(super) fn load(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) -> Loading {
+pub(super) fn read_queue(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) -> QueueRead {
     let Wanted {
         numbers,
         position,
@@ -34,7 +34,7 @@ pub(super) fn load(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) ->
         let read = move || store.queued(&client_id, numbers, bytes);
         let read = tokio::task::spawn_blocking(read).await;
         let messages = read.map_err(|error| StoreError::other("messages", error))??;
-        Ok(Loaded {
+        Ok(ReadMessages {
             numbers: first..=messages.last().map_or(last, |(number, _)| *number),
             messages,
         })

@@ -5,27 +5,27 @@ use crate::clock;
 
 /// Bytes that a connection holds without being counted: hardly any client needs more, and the counts
 /// are shared by all.
-pub(super) const FREE: usize = 16 * 1024;
-/// The same of a client that is not let in yet.
-const FREE_OF_STRANGER: usize = 2 * 1024;
+pub(super) const UNCOUNTED_BYTES: usize = 16 * 1024;
+/// Bytes that a client which is not let in yet holds without being counted.
+const UNCOUNTED_BYTES_BEFORE_LOG_IN: usize = 2 * 1024;
 
 /// Bytes that a client may send before it is let in: more than CONNECT and the early data of a client that
 /// resumes.
-const MOST_OF_STRANGER: usize = 256 * 1024;
+const MAX_RECEIVED_BEFORE_LOG_IN: usize = 256 * 1024;
 
 /// The memory of a message in flight besides itself: its place in a table that is half full.
-const IN_FLIGHT: usize = 192;
+const IN_FLIGHT_OVERHEAD: usize = 192;
 
-/// Counted in steps of so many bytes.
-const STEP: usize = 4 * 1024;
+/// Bytes of a step in which memory is counted.
+const COUNTING_STEP: usize = 4 * 1024;
 
 impl Wire {
-    /// Counts what a client that is not let in yet makes its connection hold. The link is cut if there is
+    /// Counts the memory that a client makes its connection hold before it is let in. The link is cut if there is
     /// no room for it.
-    pub(super) fn count_stranger(&mut self) {
-        let reason = if self.link.received_len() > MOST_OF_STRANGER {
+    pub(super) fn count_unauthenticated(&mut self) {
+        let reason = if self.link.received_len() > MAX_RECEIVED_BEFORE_LOG_IN {
             "too much on its data streams before it was let in"
-        } else if !self.count_memory(FREE_OF_STRANGER, 0) {
+        } else if !self.count_memory(UNCOUNTED_BYTES_BEFORE_LOG_IN, 0) {
             "no memory for its CONNECT"
         } else {
             return;
@@ -47,18 +47,21 @@ impl Wire {
         // A buffer grows by doubling, and the allocator has places of certain sizes.
         let received = received + received / 2;
         let held = self.connection.held_bytes();
-        let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(STEP);
+        let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(COUNTING_STEP);
         let holds = counted(received + held + held / 4 + besides);
-        let carries = self.connection.outbox().len() + self.connection.in_flight() * IN_FLIGHT;
+        let carries =
+            self.connection.outbox().len() + self.connection.in_flight() * IN_FLIGHT_OVERHEAD;
         let carries = counted(carries);
-        if carries != self.carried.bytes() {
-            self.carried.set_anyway(carries);
+        if carries != self.outgoing_memory.bytes() {
+            self.outgoing_memory.set_anyway(carries);
         }
-        holds == self.share.bytes() || self.share.set(holds) || self.connection.is_closed()
+        holds == self.incoming_memory.bytes()
+            || self.incoming_memory.set(holds)
+            || self.connection.is_closed()
     }
 
     /// Whether there is memory for more messages that wait to be written or acknowledged.
     pub(super) fn may_carry_more(&self) -> bool {
-        self.carried.bytes() == 0 || !self.hub.is_full()
+        self.outgoing_memory.bytes() == 0 || !self.hub.is_full()
     }
 }

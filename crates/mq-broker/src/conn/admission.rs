@@ -7,8 +7,8 @@ use mq_codec::{ConnAck, Connect, ReasonCode, Version, Will};
 use tracing::{debug, info};
 
 use super::{
-    afterwards::{Afterwards, bounded_expiry},
     attached::{Attached, Client},
+    session_end::{SessionEnd, bounded_expiry},
     wire::Wire,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A CONNECT that may be answered with a session.
-pub(super) struct Entry {
+pub(super) struct Admission {
     pub(super) connect: Box<Connect>,
     /// Whether the broker has chosen the client identifier.
     is_assigned: bool,
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     log_in: Option<Box<LogIn>>,
 }
 
-impl Entry {
+impl Admission {
     pub(super) fn new(
         connect: Box<Connect>,
         is_assigned: bool,
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     /// Gives the client its session; `None` if it is refused.
-    pub(super) async fn enter(self, wire: &mut Wire) -> Option<Attached<'_>> {
+    pub(super) async fn admit(self, wire: &mut Wire) -> Option<Attached<'_>> {
         let Self {
             connect,
             is_assigned,
@@ -143,8 +143,8 @@ impl Entry {
             debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
         }
         // From now on its bytes count among those of all clients, and not of strangers.
-        wire.share = wire.hub.memory_share();
-        let let_in_at = wire.connection.outbox().position();
+        wire.incoming_memory = wire.hub.memory_share();
+        let connack_at = wire.connection.outbox().position();
         if let Err(error) = wire
             .connection
             .accept(clock::now(), protocol.unwrap_or_default(), ack)
@@ -154,14 +154,19 @@ impl Entry {
         } else {
             wire.link.release_tickets();
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
-            tell(wire, version, &client_id, who.and_then(Principal::user));
+            log_connected(wire, version, &client_id, who.and_then(Principal::user));
             // What came right behind CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
         }
         let client = Client::new(principal, rules, log_in);
-        let afterwards = Afterwards { will, expiry };
+        let session_end = SessionEnd { will, expiry };
         Some(Attached::new(
-            wire, hold, publisher, client, afterwards, let_in_at,
+            wire,
+            hold,
+            publisher,
+            client,
+            session_end,
+            connack_at,
         ))
     }
 }
@@ -189,7 +194,7 @@ fn why_no_session(reason: ReasonCode) -> &'static str {
 }
 
 /// Tells the log that a client was let in.
-fn tell(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
+fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
     let link = wire.link.info();
     info!(
         client = %Shown(client_id),

@@ -8,7 +8,7 @@ use mq_proto::{CloseReason, Delivery, Event, LaneId, Outbox, Role};
 use mq_transport::{Link, Progress};
 use tracing::{debug, info};
 
-use super::{afterwards::Afterwards, wire::Wire};
+use super::{session_end::SessionEnd, wire::Wire};
 use crate::{
     clock,
     hub::{Hold, Publisher, RoutedMessage},
@@ -25,66 +25,69 @@ pub(super) const STORE_FAILED: ReasonCode = ReasonCode::ImplementationSpecificEr
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What an attached client leaves behind.
-pub(super) struct Parting {
+pub(super) struct LastState {
     pub(super) hold: Hold,
     pub(super) publisher: Publisher,
     /// The client's message that waits for room in somebody's mailbox.
     pub(super) blocked_publish: Option<RoutedMessage>,
-    pub(super) afterwards: Afterwards,
+    pub(super) session_end: SessionEnd,
     /// Taken from the mailbox, and not sent.
     pub(super) unsent: VecDeque<Delivery>,
     /// How far the outbox holds nothing that has to wait for the store.
-    pub(super) sayable: u64,
+    pub(super) settled_up_to: u64,
     /// Where CONNACK is in the outbox.
-    pub(super) let_in_at: u64,
+    pub(super) connack_at: u64,
 }
 
 /// A connection that is over, but for its last bytes.
-pub(super) struct Leaving {
+pub(super) struct Closing {
     wire: Box<Wire>,
     /// Of a client that had a session.
-    parting: Option<Parting>,
+    last_state: Option<LastState>,
 }
 
-impl Leaving {
-    pub(super) fn new(wire: Box<Wire>, parting: Option<Parting>) -> Self {
-        Self { wire, parting }
+impl Closing {
+    pub(super) fn new(wire: Box<Wire>, last_state: Option<LastState>) -> Self {
+        Self { wire, last_state }
     }
 
     /// Gives the session back, then closes the link. Returns why the connection ended.
     pub(super) async fn run(self) -> CloseReason {
         let last = Box::pin(self.finish()).await;
         // In a box of its own: the allocator has small pages for blocks of up to 8 KiB only. Nothing
-        // else of the connection is left while its peer takes its time to leave.
+        // else of the connection is left while its peer takes its time to disconnect.
         Box::pin(close(last)).await
     }
 
     /// Gives the session back; returns the link, what is left to be written, and why it ends.
     async fn finish(self) -> Last {
-        let Self { mut wire, parting } = self;
+        let Self {
+            mut wire,
+            last_state,
+        } = self;
         wire.sample_last();
-        let mut parting = parting;
+        let mut last_state = last_state;
         wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
-            match (event, &mut parting) {
+            match (event, &mut last_state) {
                 (Event::Closed(reason), _) => wire.closed = Some(reason),
-                (Event::FlowEnded(end), Some(parting)) => {
-                    let journal = &mut parting.publisher.journal;
-                    let (hold, unsent) = (&mut parting.hold, &mut parting.unsent);
+                (Event::FlowEnded(end), Some(last_state)) => {
+                    let journal = &mut last_state.publisher.journal;
+                    let (hold, unsent) = (&mut last_state.hold, &mut last_state.unsent);
                     wire.hub.flow_ended(hold, end, unsent, journal);
                 }
                 // A message of a flow that has ended.
-                (Event::Acked { packet_id, .. }, Some(parting)) => {
-                    let journal = &mut parting.publisher.journal;
+                (Event::Acked { packet_id, .. }, Some(last_state)) => {
+                    let journal = &mut last_state.publisher.journal;
                     let change = SessionChange::Completed { packet_id };
-                    journal.record_of(&parting.hold.session, change);
+                    journal.record_of(&last_state.hold.session, change);
                 }
                 _ => {}
             }
         }
         let reason = wire.closed.take().unwrap_or(CloseReason::LinkLost);
         let mut outbox = core::mem::take(wire.connection.outbox());
-        let Some(parting) = parting else {
+        let Some(last_state) = last_state else {
             debug!(%reason, "a link without a session ended");
             let code = wire.connection.close_code();
             return Last {
@@ -95,26 +98,26 @@ impl Leaving {
             };
         };
         let code = wire.connection.close_code();
-        let Parting {
+        let LastState {
             mut hold,
             mut publisher,
             blocked_publish,
-            mut afterwards,
+            mut session_end,
             mut unsent,
-            sayable,
-            let_in_at,
-        } = parting;
+            settled_up_to,
+            connack_at,
+        } = last_state;
         publisher.wake_readers();
         if let Some(blocked) = blocked_publish {
             blocked.give_up(&wire.hub.metrics, &mut publisher.journal);
         }
         if let CloseReason::ByPeer(disconnect) = &reason {
             let maximum = wire.settings.max_session_expiry;
-            afterwards.disconnected_by_client(disconnect, maximum);
+            session_end.disconnected_by_client(disconnect, maximum);
         }
         if wire.is_unproved() {
             // The client has not proved that it is there, so its will is not published.
-            afterwards.will = None;
+            session_end.will = None;
         }
         info!(
             client = %Shown(&hold.session.client_id),
@@ -127,7 +130,7 @@ impl Leaving {
         // The session first: the client that takes it over need not wait for a slow link.
         hold.state.protocol = Some(Box::new(wire.connection.into_session()));
         hold.session.mailbox.disconnect(unsent.drain(..));
-        let Afterwards { will, expiry } = afterwards;
+        let SessionEnd { will, expiry } = session_end;
         if expiry == Some(Duration::ZERO) {
             wire.hub.end_subscriptions(&hold.session).await;
         }
@@ -136,13 +139,13 @@ impl Leaving {
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
         if !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
-            outbox.cut(sayable);
+            outbox.cut(settled_up_to);
             if let CloseReason::Local(reason) = reason {
                 // The shutdown for a failed store may have come before the failure itself.
                 let has_failed = matches!(stored, Ok(Err(StoreFailed)));
                 let reason = if has_failed { STORE_FAILED } else { reason };
-                let was_let_in = let_in_at < sayable || !is_server;
-                say_farewell(&mut outbox, version, was_let_in, reason);
+                let was_let_in = connack_at < settled_up_to || !is_server;
+                put_last_packet(&mut outbox, version, was_let_in, reason);
             }
         }
         Last {
@@ -165,7 +168,7 @@ struct Last {
 
 /// Appends the last packet: DISCONNECT with the reason, or for a client that has no CONNACK yet, CONNACK
 /// with 0x88 (before 5.0 return code 3).
-fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason: ReasonCode) {
+fn put_last_packet(outbox: &mut Outbox, version: Version, was_let_in: bool, reason: ReasonCode) {
     let packet = match was_let_in {
         false => Packet::from(ConnAck::new(ReasonCode::ServerUnavailable)),
         true if version >= Version::V5 => Packet::Disconnect(Box::new(Disconnect::new(reason))),
@@ -183,7 +186,7 @@ async fn close(last: Last) -> CloseReason {
         reason,
         code,
     } = last;
-    // Nobody needs the rest of a packet any more, and a peer may take its time to leave.
+    // Nobody needs the rest of a packet any more, and a peer may take its time to disconnect.
     *link.received(LaneId::CONTROL) = BytesMut::new();
     if !matches!(reason, CloseReason::LinkLost) {
         let last = async {

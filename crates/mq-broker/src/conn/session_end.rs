@@ -1,4 +1,4 @@
-//! What happens once a connection has ended: the will, and how long the session lives on.
+//! The consequences of a connection's end for its session: the will, and the session's expiry.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use mq_codec::{Disconnect, ReasonCode};
 
 use crate::session::KeptWill;
 
-/// What happens once the connection has ended.
-pub(super) struct Afterwards {
+/// The will and the expiry that take effect once the connection has ended.
+pub(super) struct SessionEnd {
     pub(super) will: Option<Box<KeptWill>>,
-    /// How long the session lives on: zero ends it with the connection, `None` never.
+    /// Time for which the session lives on: zero ends it with the connection, `None` never.
     pub(super) expiry: Option<Duration>,
 }
 
-impl Afterwards {
+impl SessionEnd {
     /// DISCONNECT has the last word about the will and the session's life.
     pub(super) fn disconnected_by_client(
         &mut self,
@@ -32,7 +32,7 @@ impl Afterwards {
     }
 }
 
-/// How long a session lives whose client asks for `seconds`; `maximum` is the longest life. `None`
+/// Returns the life of a session whose client asks for `seconds`; `maximum` is the longest life. `None`
 /// is for ever, and so is the largest number of seconds (§3.1.2.11.2).
 pub(super) fn bounded_expiry(seconds: u32, maximum: Option<Duration>) -> Option<Duration> {
     let wanted = (seconds < u32::MAX).then(|| Duration::from_secs(seconds.into()));
