@@ -9,7 +9,7 @@ use mq_proto::{Delivery, Message};
 
 use crate::{
     memory_limit::MemoryLimit,
-    mailbox::{Mailbox, MailboxLimits, MailboxRules, Overflow, OverflowPolicy, Patience, Push},
+    mailbox::{Mailbox, MailboxLimits, MailboxRules, Overflow, OverflowPolicy, Backpressure, Push},
     sync::Instant,
 };
 
@@ -44,7 +44,7 @@ fn number(delivery: &Delivery) -> u8 {
 
 fn push(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) -> Push {
     let keep = |message: &Arc<Message>| memory_limit.keep(message).map(Arc::new);
-    mailbox.push(delivery, Patience::Some, keep)
+    mailbox.push(delivery, Backpressure::Wait, keep)
 }
 
 /// Publishes at QoS 1 and waits for room; false if it was dropped.
@@ -53,9 +53,9 @@ fn publish(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, mut delivery: Del
         let mut room = pin!(mailbox.room());
         room.as_mut().enable();
         match push(mailbox, memory_limit, delivery) {
-            Push::Queued { tell } => {
-                if tell {
-                    mailbox.tell();
+            Push::Queued { must_wake } => {
+                if must_wake {
+                    mailbox.wake_reader();
                 }
                 return true;
             }
@@ -73,7 +73,7 @@ fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Deliv
         let before = to.len();
         mailbox.take(at_once, to, 0, Instant::now());
         if to.len() == before {
-            block_on(poll_fn(|context| mailbox.poll_told(context)));
+            block_on(poll_fn(|context| mailbox.poll_woken(context)));
         }
     }
 }
@@ -210,13 +210,13 @@ pub fn qos0_is_read_or_counted() {
             for number in [1, 2] {
                 let mut pushed = push(&mailbox, &memory_limit, delivery(number, QoS::AtMostOnce, 1));
                 if let Push::Full(back) = pushed {
-                    // Its patience is over.
+                    // The publisher has waited for long enough.
                     let keep = |message: &Arc<Message>| memory_limit.keep(message).map(Arc::new);
-                    pushed = mailbox.push(back, Patience::Over, keep);
+                    pushed = mailbox.push(back, Backpressure::TimedOut, keep);
                 }
                 match pushed {
-                    Push::Queued { tell: true } => mailbox.tell(),
-                    Push::Queued { tell: false } | Push::Dropped(_) => {}
+                    Push::Queued { must_wake: true } => mailbox.wake_reader(),
+                    Push::Queued { must_wake: false } | Push::Dropped(_) => {}
                     other => panic!("{other:?} where nobody waits"),
                 }
             }

@@ -5,7 +5,7 @@ use std::{future::Future, ops::RangeInclusive, pin::Pin, sync::Arc};
 use mq_codec::ByteStr;
 
 use crate::{
-    mailbox::Wanted,
+    mailbox::RangeToRead,
     store::{Position, Store, StoreError, StoredMessage},
 };
 
@@ -20,8 +20,12 @@ pub(super) struct ReadMessages {
 
 /// Reads the first of these messages, once all of them are in the store. Another thread does so, as
 /// the read may block.
-pub(super) fn read_queue(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) -> QueueRead {
-    let Wanted {
+pub(super) fn read_queue(
+    store: Arc<dyn Store>,
+    client_id: ByteStr,
+    wanted: RangeToRead,
+) -> QueueRead {
+    let RangeToRead {
         numbers,
         position,
         bytes,

@@ -168,7 +168,7 @@ impl Hub {
         // By topic, not by subscription: the one that a message came by may be gone.
         let may_receive =
             |delivery: &Delivery| authorizer.may_receive(&who, &delivery.message.topic);
-        for delivery in session.mailbox.keep(may_receive) {
+        for delivery in session.mailbox.remove_unless(may_receive) {
             unqueued(session, &delivery, journal);
         }
     }

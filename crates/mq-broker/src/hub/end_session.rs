@@ -12,7 +12,7 @@ use crate::{
     delivery::Marks as _,
     journal::Journal,
     lock::{read, write},
-    mailbox::Waiting,
+    mailbox::LeftMessages,
     session::{Session, State},
     store::SessionChange,
 };
@@ -92,7 +92,7 @@ impl Hub {
         session: &Session,
         state: &mut State,
         then: impl FnOnce(),
-    ) -> Option<Waiting> {
+    ) -> Option<LeftMessages> {
         if core::mem::replace(&mut state.ended, true) {
             return None;
         }
@@ -129,7 +129,7 @@ impl Hub {
         &self,
         session: &Session,
         state: &mut State,
-        waiting: Waiting,
+        waiting: LeftMessages,
     ) -> Inheritance {
         let filters: Vec<_> = {
             let subscriptions = state.subscriptions.lock();

@@ -66,7 +66,7 @@ impl Hub {
                 .partition(|delivery| delivery.lane() != slot);
             *unsent = kept;
             let mailbox = &hold.session.mailbox;
-            gone.extend(mailbox.keep(|delivery| delivery.lane() != slot));
+            gone.extend(mailbox.remove_unless(|delivery| delivery.lane() != slot));
             for delivery in gone {
                 unqueued(&hold.session, &delivery, journal);
             }

@@ -11,7 +11,7 @@ use tracing::info;
 use super::{Hub, bans::banned_network};
 use crate::{
     clock,
-    mailbox::{Load, MailboxRules},
+    mailbox::{MailboxLoad, MailboxRules},
     router::Cursor,
     session::{Figures, Presence, Session},
     shown::Shown,
@@ -75,7 +75,7 @@ pub(crate) struct BridgeState {
     /// Whether a connection has it.
     pub(crate) is_connected: bool,
     /// What waits for it.
-    pub(crate) load: Load,
+    pub(crate) load: MailboxLoad,
     /// Messages that were dropped since it began.
     pub(crate) dropped: u64,
     /// What may wait for it.

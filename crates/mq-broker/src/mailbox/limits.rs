@@ -61,7 +61,7 @@ pub(crate) struct MailboxRules {
     pub(crate) policy: OverflowPolicy,
     /// Whether messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
     /// session as a whole does not.
-    pub(crate) lets_past: bool,
+    pub(crate) lets_live_overtake: bool,
     /// Messages that have waited for longer are dropped.
     pub(crate) age: Option<Duration>,
 }
@@ -71,7 +71,7 @@ impl MailboxRules {
         Self {
             limits,
             policy,
-            lets_past: false,
+            lets_live_overtake: false,
             age: None,
         }
     }
@@ -79,7 +79,7 @@ impl MailboxRules {
     /// Returns the rules of a bridge's mailbox, whose messages may have any age.
     pub(crate) fn of_bridge(limits: MailboxLimits, policy: OverflowPolicy) -> Self {
         Self {
-            lets_past: true,
+            lets_live_overtake: true,
             ..Self::new(limits, policy)
         }
     }
@@ -95,8 +95,8 @@ impl MailboxRules {
 
 /// How long a publisher waits for a reader that lags: long enough for a slow reader, short enough
 /// that a reader that has stopped does not stop publishers that also write to others.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const BACKPRESSURE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// For so long a publisher that has waited in vain does not wait for another reader. So readers
 /// that come, stop and come again take a tenth of its time together.
-pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);
+pub(crate) const BACKPRESSURE_PAUSE: Duration = BACKPRESSURE_TIMEOUT.saturating_mul(9);

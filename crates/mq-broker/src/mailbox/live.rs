@@ -19,8 +19,8 @@ use mq_codec::QoS;
 use mq_proto::Delivery;
 
 /// Messages that are live at a time, and their payload bytes. More go to the tail, and their topics wait there.
-const MESSAGES: usize = if cfg!(test) { 4 } else { 1_024 };
-const BYTES: usize = 256 * 1024;
+const MAX_LIVE_MESSAGES: usize = if cfg!(test) { 4 } else { 1_024 };
+const MAX_LIVE_BYTES: usize = 256 * 1024;
 
 /// Few in tests, so that topics share them.
 const BUCKETS: usize = if cfg!(test) { 32 } else { 65_536 };
@@ -71,8 +71,8 @@ impl Live {
     /// Whether a message may go past those that wait, and has room here.
     pub(super) fn takes(&self, delivery: &Delivery) -> bool {
         let size = delivery.message.payload.len();
-        self.messages.len() < MESSAGES
-            && (self.bytes + size <= BYTES || self.messages.is_empty())
+        self.messages.len() < MAX_LIVE_MESSAGES
+            && (self.bytes + size <= MAX_LIVE_BYTES || self.messages.is_empty())
             && self.buckets[self.index(delivery)].waiting == 0
     }
 

@@ -37,7 +37,7 @@ struct World {
 
 /// A read of the store, under way or done.
 enum Loading {
-    Wanted(Wanted),
+    RangeToRead(RangeToRead),
     Read(RangeInclusive<u64>, Vec<Delivery>),
 }
 
@@ -54,7 +54,7 @@ impl World {
         };
         let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
         let rules = MailboxRules {
-            lets_past: true,
+            lets_live_overtake: true,
             ..MailboxRules::new(limits, policy)
         };
         Self {
@@ -114,7 +114,7 @@ impl World {
             return;
         };
         let keep = |message: &Arc<Message>| Some(Arc::clone(message));
-        match self.mailbox.push(delivery, Patience::Over, keep) {
+        match self.mailbox.push(delivery, Backpressure::TimedOut, keep) {
             Push::Queued { .. } => {}
             Push::Spill(delivery) => {
                 let number = delivery.number().unwrap();
@@ -133,7 +133,7 @@ impl World {
                 .mailbox
                 .take(count, &mut self.outgoing, 0, Instant::now());
             if self.loading.is_none() {
-                self.loading = wanted.map(Loading::Wanted);
+                self.loading = wanted.map(Loading::RangeToRead);
             }
         }
         if let Some(delivery) = self.outgoing.pop_front() {
@@ -147,7 +147,7 @@ impl World {
     fn load(&mut self) {
         self.loading = match self.loading.take() {
             None => None,
-            Some(Loading::Wanted(wanted)) => {
+            Some(Loading::RangeToRead(wanted)) => {
                 self.settle(wanted.position);
                 let most = self.random.usize(1..8);
                 let read = self.stored.range(wanted.numbers.clone()).take(most);
@@ -157,7 +157,7 @@ impl World {
                 Some(Loading::Read(*wanted.numbers.start()..=last, read))
             }
             Some(Loading::Read(numbers, read)) => {
-                self.mailbox.loaded(numbers, read.into_iter());
+                self.mailbox.add_read(numbers, read.into_iter());
                 None
             }
         };

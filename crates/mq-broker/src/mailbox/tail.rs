@@ -8,7 +8,7 @@ use crate::store::Spilled;
 
 /// What a message takes in the store besides topic and payload, about: key, place in a page, and
 /// MQTT's header.
-const ROW: usize = 64;
+const ROW_BYTES: usize = 64;
 
 /// Messages that wait behind those in memory.
 ///
@@ -117,7 +117,7 @@ impl Tail {
 /// What a message takes in the store, about.
 pub(super) fn weight(delivery: &Delivery) -> usize {
     let message = &delivery.message;
-    ROW + message.topic.len() + message.payload.len()
+    ROW_BYTES + message.topic.len() + message.payload.len()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use mq_codec::TopicName;
 
-use super::{queue::ENTRY, *};
+use super::{queue::ENTRY_BYTES, *};
 
 fn delivery(qos: QoS) -> Delivery {
     Delivery::new(Message::new(TopicName::new("t").unwrap(), "12345"), qos)
@@ -24,11 +24,11 @@ fn mailbox_below(messages: usize, overflow: Overflow, memory_limit: &Arc<MemoryL
 }
 
 fn push(mailbox: &Mailbox, qos: QoS) -> Push {
-    push_by(mailbox, qos, Patience::Some)
+    push_by(mailbox, qos, Backpressure::Wait)
 }
 
-fn push_by(mailbox: &Mailbox, qos: QoS, patience: Patience) -> Push {
-    mailbox.push(delivery(qos), patience, |message| {
+fn push_by(mailbox: &Mailbox, qos: QoS, backpressure: Backpressure) -> Push {
+    mailbox.push(delivery(qos), backpressure, |message| {
         mailbox.memory_limit.keep(message).map(Arc::new)
     })
 }
@@ -44,7 +44,7 @@ fn full(messages: usize, overflow: Overflow) -> Mailbox {
         ));
     }
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Full(_)));
-    mailbox.lock().lose_patience();
+    mailbox.lock().end_backpressure();
     mailbox
 }
 
@@ -54,10 +54,10 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
     mailbox.connect();
     for tell in [true, false, false, false] {
         let queued = push(&mailbox, QoS::AtMostOnce);
-        assert!(matches!(queued, Push::Queued { tell: told } if told == tell));
+        assert!(matches!(queued, Push::Queued { must_wake: told } if told == tell));
     }
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Full(_)));
-    mailbox.lock().lose_patience();
+    mailbox.lock().end_backpressure();
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (4, 1));
     // One that is taken is not half of them.
@@ -76,7 +76,7 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
 
 /// As a publisher does that has waited for long enough.
 fn push_at_last(mailbox: &Mailbox, qos: QoS) -> Push {
-    push_by(mailbox, qos, Patience::Over)
+    push_by(mailbox, qos, Backpressure::TimedOut)
 }
 
 #[test]
@@ -96,24 +96,24 @@ fn a_reader_that_has_made_room_in_time_is_waited_for_again() {
 #[test]
 fn a_reader_whose_mailbox_stays_full_is_made_to_leave_once() {
     let mailbox = full(2, Overflow::Evict);
-    assert!(!mailbox.is_condemned(Instant::now(), None));
+    assert!(!mailbox.is_to_be_evicted(Instant::now(), None));
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
-    assert!(mailbox.is_condemned(Instant::now(), None));
+    assert!(mailbox.is_to_be_evicted(Instant::now(), None));
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Dropped(_)));
     mailbox.disconnect(std::iter::empty());
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (2, 3), "kept as it was");
     mailbox.connect();
-    assert!(!mailbox.is_condemned(Instant::now(), None));
+    assert!(!mailbox.is_to_be_evicted(Instant::now(), None));
 }
 
 #[test]
 fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_it() {
     let mailbox = mailbox(2, Overflow::Evict);
     mailbox.connect();
-    for round in 0..=TRUSTED {
+    for round in 0..=TRUSTED_RECOVERIES {
         while matches!(push(&mailbox, QoS::AtLeastOnce), Push::Queued { .. }) {}
-        if round == TRUSTED {
+        if round == TRUSTED_RECOVERIES {
             break;
         }
         mailbox.take(2, &mut VecDeque::new(), 0, Instant::now());
@@ -121,15 +121,15 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let _ = push(&mailbox, QoS::AtLeastOnce);
     assert!(matches!(
-        push_by(&mailbox, QoS::AtLeastOnce, Patience::Earned),
+        push_by(&mailbox, QoS::AtLeastOnce, Backpressure::WaitIfTrusted),
         Push::Full(_)
     ));
     // It comes again, takes nothing, and has not earned anything.
     mailbox.disconnect(std::iter::empty());
     mailbox.connect();
-    std::thread::sleep(2 * IDLE);
+    std::thread::sleep(2 * SLOW_READER_IDLE);
     assert!(matches!(
-        push_by(&mailbox, QoS::AtLeastOnce, Patience::Earned),
+        push_by(&mailbox, QoS::AtLeastOnce, Backpressure::WaitIfTrusted),
         Push::Evict(_)
     ));
 }
@@ -137,10 +137,10 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
 #[test]
 fn the_oldest_make_room() {
     let mailbox = full(3, Overflow::DropOldest);
-    let Push::Displaced { tell, oldest } = push(&mailbox, QoS::ExactlyOnce) else {
+    let Push::Displaced { must_wake, oldest } = push(&mailbox, QoS::ExactlyOnce) else {
         panic!("it should make room");
     };
-    assert!(!tell && oldest.len() == 1);
+    assert!(!must_wake && oldest.len() == 1);
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     let mut taken = VecDeque::new();
     mailbox.take(10, &mut taken, 0, Instant::now());
@@ -171,12 +171,12 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
         "QoS 0 has an order of its own"
     );
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
-    mailbox.loaded(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
+    mailbox.add_read(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
     let wanted = mailbox
         .take(0, &mut VecDeque::new(), 0, Instant::now())
         .unwrap();
     assert_eq!(wanted.numbers, 5..=5);
-    mailbox.loaded(5..=5, [delivery(QoS::AtLeastOnce)].into_iter());
+    mailbox.add_read(5..=5, [delivery(QoS::AtLeastOnce)].into_iter());
     assert!(
         mailbox
             .take(0, &mut VecDeque::new(), 0, Instant::now())
@@ -186,7 +186,7 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
     mailbox.take(10, &mut VecDeque::new(), 0, Instant::now());
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
-        Push::Queued { tell: true }
+        Push::Queued { must_wake: true }
     ));
 }
 
@@ -201,7 +201,7 @@ fn what_comes_late_with_a_lower_number_is_read_from_the_store_by_itself() {
     assert_eq!(wanted.numbers, 6..=6);
     // While that is read.
     mailbox.spilled(5, &delivery(QoS::AtLeastOnce), 5);
-    mailbox.loaded(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
+    mailbox.add_read(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
     let wanted = mailbox
         .take(1, &mut VecDeque::new(), 0, Instant::now())
         .unwrap();
@@ -214,7 +214,7 @@ fn a_session_that_is_away_keeps_qos1_and_not_qos0() {
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
-        Push::Queued { tell: false }
+        Push::Queued { must_wake: false }
     ));
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
@@ -274,20 +274,20 @@ fn only_what_waits_for_a_reader_that_lags_is_counted() {
     let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
     let mailbox = mailbox_below(1_000, Overflow::Wait, &memory_limit);
     mailbox.connect();
-    for _ in 0..FREE_MESSAGES {
+    for _ in 0..UNCOUNTED_MESSAGES {
         let _ = push(&mailbox, QoS::AtMostOnce);
     }
     assert_eq!(memory_limit.used(), 0);
     let _ = push(&mailbox, QoS::AtMostOnce);
     let one = memory_limit.used();
-    assert!(one > ENTRY);
+    assert!(one > ENTRY_BYTES);
     let _ = push(&mailbox, QoS::AtMostOnce);
     assert_eq!(memory_limit.used(), 2 * one);
     let mut taken = VecDeque::new();
-    mailbox.take(FREE_MESSAGES + 1, &mut taken, 0, Instant::now());
+    mailbox.take(UNCOUNTED_MESSAGES + 1, &mut taken, 0, Instant::now());
     assert_eq!(
         memory_limit.used(),
-        2 * one - ENTRY,
+        2 * one - ENTRY_BYTES,
         "in flight still counts"
     );
     drop(taken);
@@ -304,12 +304,12 @@ fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
         slow.connect();
         prompt.connect();
         while matches!(push(&slow, QoS::AtLeastOnce), Push::Queued { .. }) {}
-        assert!(slow.len() > FREE_MESSAGES && slow.len() < 100);
+        assert!(slow.len() > UNCOUNTED_MESSAGES && slow.len() < 100);
         assert!(matches!(push(&slow, QoS::AtMostOnce), Push::Dropped(_)));
         assert!(matches!(push(&slow, QoS::AtLeastOnce), Push::Full(_)));
         assert!(matches!(
             push(&prompt, QoS::AtMostOnce),
-            Push::Queued { tell: true }
+            Push::Queued { must_wake: true }
         ));
         let used = memory_limit.used();
         assert!((1..=500).contains(&used));
@@ -341,8 +341,8 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
         let _ = push(&mailbox, QoS::AtLeastOnce);
         let none_for = mailbox.no_progress_for(later).unwrap();
         assert!(none_for > Duration::from_secs(8));
-        assert!(mailbox.is_condemned(later, Some(Duration::from_secs(8))));
-        assert!(!mailbox.is_condemned(later, None));
+        assert!(mailbox.is_to_be_evicted(later, Some(Duration::from_secs(8))));
+        assert!(!mailbox.is_to_be_evicted(later, None));
     }
     // Half of the queue is.
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());

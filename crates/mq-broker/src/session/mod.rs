@@ -249,7 +249,7 @@ impl Session {
     pub(crate) fn remind(&self) {
         // A connection that sees it sees the claim, too, or that the reader is condemned.
         self.reminded.store(true, Ordering::Release);
-        self.mailbox.tell();
+        self.mailbox.wake_reader();
     }
 
     /// Whether [`remind`](Self::remind) was called since the last time; for the connection that has it.

@@ -37,7 +37,7 @@ impl WorkerChannels {
     /// Wakes these readers: those of this worker at once, the others by their workers' channels.
     pub(crate) fn wake(&self, sessions: impl Iterator<Item = Arc<Session>>) {
         if self.0.is_empty() {
-            return sessions.for_each(|session| session.mailbox.tell());
+            return sessions.for_each(|session| session.mailbox.wake_reader());
         }
         let here = worker_thread::current();
         ELSEWHERE.with_borrow_mut(|elsewhere| {
@@ -49,7 +49,7 @@ impl WorkerChannels {
                         elsewhere.resize_with(self.0.len().max(elsewhere.len()), Vec::new);
                         elsewhere[worker].push(session);
                     }
-                    _ => session.mailbox.tell(),
+                    _ => session.mailbox.wake_reader(),
                 }
             }
             if !any {
@@ -77,7 +77,7 @@ impl WorkerChannels {
             channel.filled.notified().await;
             core::mem::swap(&mut *lock(&channel.to_wake), &mut sessions);
             for session in sessions.drain(..) {
-                session.mailbox.tell();
+                session.mailbox.wake_reader();
             }
         }
     }

@@ -23,7 +23,7 @@ const _: () = assert!(OVERLOADED_SHARE > 2.0 * LOW_TOTAL_LOAD);
 
 /// What a worker has done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct WorkerLoad {
     /// How long it has not waited, in all.
     pub(super) busy: Duration,
     /// Connections that could go elsewhere, and did something since the last look.
@@ -40,16 +40,16 @@ pub(super) struct MoveOrder {
 
 /// The loads at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct WorkerLoads {
     last: Option<(Instant, Vec<Duration>)>,
     idle: IdleTime,
     /// Shares of the time between the last two looks.
     busy: Vec<f64>,
 }
 
-impl Loads {
+impl WorkerLoads {
     /// Takes the loads of now; whether some connections are to go elsewhere.
-    pub(super) fn look(&mut self, loads: &[Load]) -> Option<MoveOrder> {
+    pub(super) fn look(&mut self, loads: &[WorkerLoad]) -> Option<MoveOrder> {
         let now = clock::now();
         let totals = loads.iter().map(|load| load.busy).collect();
         let Some((then, before)) = self.last.replace((now, totals)) else {
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn the_first_look_has_nothing_to_compare() {
-        let mut loads = Loads::default();
-        let load = |busy| Load {
+        let mut loads = WorkerLoads::default();
+        let load = |busy| WorkerLoad {
             busy: Duration::from_secs(busy),
             active: 5,
         };

@@ -32,7 +32,7 @@ use tracing::debug;
 
 use crate::worker_thread;
 pub(crate) use channels::WorkerChannels;
-use loads::{Load, Loads, MoveOrder};
+use loads::{MoveOrder, WorkerLoad, WorkerLoads};
 pub(crate) use movable::{MovableConnection, move_to_worker};
 pub(crate) use rebalancing::{Rebalancing, SeenRound};
 
@@ -219,7 +219,7 @@ impl WorkerPool {
         };
         let mut rounds = interval(every);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut loads = Loads::default();
+        let mut loads = WorkerLoads::default();
         loop {
             rounds.tick().await;
             if self.placement == Placement::Restless {
@@ -234,9 +234,9 @@ impl WorkerPool {
         }
     }
 
-    fn order_moves(&self, loads: &mut Loads) {
+    fn order_moves(&self, loads: &mut WorkerLoads) {
         let now = self.workers.iter();
-        let now = now.map(|worker| Load {
+        let now = now.map(|worker| WorkerLoad {
             busy: worker.handle.metrics().worker_total_busy_duration(0),
             active: worker.rebalancing.begin_round(),
         });

@@ -7,7 +7,7 @@ use mq_proto::Event;
 use super::Attached;
 use crate::{
     hub::{Acknowledgement, RoutedMessage},
-    mailbox::PATIENCE,
+    mailbox::BACKPRESSURE_TIMEOUT,
     session::Session,
 };
 
@@ -18,7 +18,7 @@ impl Attached<'_> {
         let Some(mut blocked) = self.blocked_publish.take() else {
             return;
         };
-        let is_over = is_out_of_patience(&blocked, now);
+        let is_over = is_backpressure_over(&blocked, now);
         let hub = &self.wire.hub;
         hub.retry(&mut blocked, &mut self.publisher, is_over);
         if blocked.is_delivered() {
@@ -32,19 +32,19 @@ impl Attached<'_> {
 
     /// Whether the waiting message has waited for long enough: now the mailboxes' overflow policy
     /// decides.
-    pub(super) fn is_out_of_patience(&self, now: Instant) -> bool {
+    pub(super) fn is_backpressure_over(&self, now: Instant) -> bool {
         let blocked = self.blocked_publish.as_ref();
-        blocked.is_some_and(|blocked| is_out_of_patience(blocked, now))
+        blocked.is_some_and(|blocked| is_backpressure_over(blocked, now))
     }
 
     /// When a message that waits for room in that session's mailbox is looked at again, room or not.
-    pub(super) fn patience_ends(&self, session: &Session, now: Instant) -> Instant {
+    pub(super) fn retry_at(&self, session: &Session, now: Instant) -> Instant {
         let blocked = self.blocked_publish.as_ref();
         let since = blocked
             .and_then(RoutedMessage::waiting_since)
             .unwrap_or(now);
-        if !self.is_out_of_patience(now) {
-            return since + PATIENCE;
+        if !self.is_backpressure_over(now) {
+            return since + BACKPRESSURE_TIMEOUT;
         }
         // Where publishers wait for as long as it takes, the reader's time may run out.
         let stopped_for = session.mailbox.no_progress_for(now.into());
@@ -56,7 +56,7 @@ impl Attached<'_> {
                 timeout.saturating_sub(stopped_for.unwrap_or_default())
             });
         // Where no time is left it is looked at again soon, not at once.
-        now + left.clamp(PATIENCE, Duration::from_hours(1))
+        now + left.clamp(BACKPRESSURE_TIMEOUT, Duration::from_hours(1))
     }
 
     /// Acknowledges, or refuses, the message that has found room or will find none.
@@ -93,7 +93,7 @@ impl Attached<'_> {
 }
 
 /// Returns `true` if a message has waited for long enough: now the mailboxes' overflow policy decides.
-fn is_out_of_patience(blocked: &RoutedMessage, now: Instant) -> bool {
+fn is_backpressure_over(blocked: &RoutedMessage, now: Instant) -> bool {
     let since = blocked.waiting_since();
-    since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+    since.is_some_and(|since| now.saturating_duration_since(since) >= BACKPRESSURE_TIMEOUT)
 }

@@ -220,7 +220,7 @@ impl Attached<'_> {
             Ok(ReadMessages { numbers, messages }) => {
                 let messages = messages.into_iter();
                 let deliveries = messages.map(|(number, message)| message.into_delivery(number));
-                session.mailbox.loaded(numbers, deliveries);
+                session.mailbox.add_read(numbers, deliveries);
                 // The rules of an earlier time let them through.
                 let journal = &mut self.publisher.journal;
                 self.wire.hub.remove_forbidden(session, journal);

@@ -59,10 +59,10 @@ fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
 
 /// Deliveries that wait for the next lanes of their flows, which most clients do not have.
 #[derive(Debug, Default)]
-pub(super) struct Parked(Option<Box<Waiting>>);
+pub(super) struct Parked(Option<Box<ParkedDeliveries>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct ParkedDeliveries {
     deliveries: VecDeque<Delivery>,
     /// The slots among them.
     slots: Vec<LaneSlot>,
@@ -142,7 +142,7 @@ impl Parked {
 
     /// The slot for which most waits, if too much does.
     pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
-        let Waiting {
+        let ParkedDeliveries {
             deliveries,
             slots,
             bytes,
@@ -158,7 +158,7 @@ impl Parked {
     }
 }
 
-impl Waiting {
+impl ParkedDeliveries {
     /// Moves deliveries in front of others.
     fn take(&mut self, which: impl Fn(&Delivery) -> bool, to: &mut VecDeque<Delivery>) {
         let all = core::mem::take(&mut self.deliveries);

@@ -71,7 +71,7 @@ pub(super) struct Attached<'a> {
     /// The client's message that waits for room in somebody's mailbox.
     blocked_publish: Option<RoutedMessage>,
     /// Time at which it is tried again, room or not.
-    patience_ends: Option<Instant>,
+    retry_at: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
     /// Up to here nothing in the outbox has to wait for the store.
@@ -138,7 +138,7 @@ impl<'a> Attached<'a> {
             queue_read: None,
             parked: Parked::default(),
             blocked_publish: None,
-            patience_ends: None,
+            retry_at: None,
             backlog: Backlog::default(),
             settled_up_to: connack_at,
             connack_at,
@@ -201,9 +201,9 @@ impl<'a> Attached<'a> {
             }
             let session = blocked_by.as_deref();
             // What wakes the task meanwhile does not put it off.
-            self.patience_ends = earlier(
-                session.map(|session| self.patience_ends(session, now)),
-                self.patience_ends.filter(|_| session.is_some()),
+            self.retry_at = earlier(
+                session.map(|session| self.retry_at(session, now)),
+                self.retry_at.filter(|_| session.is_some()),
             );
             let waits = WaitFor {
                 closed,
@@ -237,8 +237,8 @@ impl<'a> Attached<'a> {
             WaitResult::Progress(progress) => self.wire.progressed(progress, now),
             WaitResult::Due => self.handle_deadline(now),
             WaitResult::Stored(Ok(())) | WaitResult::Woken => {}
-            WaitResult::PatienceOver => {
-                self.patience_ends = None;
+            WaitResult::RetryPublish => {
+                self.retry_at = None;
                 if let Some(reader) = self.blocked_by() {
                     reader.remind();
                 }
@@ -294,7 +294,7 @@ impl<'a> Attached<'a> {
         self.retry_waiting(now);
         self.wire.check_handshake(now);
         self.handle_events(now);
-        if self.backlog.is_full() && self.is_out_of_patience(now) {
+        if self.backlog.is_full() && self.is_backpressure_over(now) {
             let dropped = self.backlog.drop_qos0();
             self.wire.hub.metrics.dropped.add(dropped);
         }
@@ -315,8 +315,8 @@ impl<'a> Attached<'a> {
         !self.backlog.is_empty() || self.wire.connection.has_events()
     }
 
-    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has lost its patience
-    /// with this reader.
+    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has waited for this reader
+    /// for too long.
     async fn handle_reminder(&mut self) {
         let session = &self.hold.session;
         self.answer_operators();
@@ -332,7 +332,7 @@ impl<'a> Attached<'a> {
             self.wire.disconnect_for(reason);
         } else if session
             .mailbox
-            .is_condemned(clock::now().into(), reader_timeout)
+            .is_to_be_evicted(clock::now().into(), reader_timeout)
         {
             let reason = "too slow for what comes for it";
             self.wire.hub.evicted(session, reason, clock::now());

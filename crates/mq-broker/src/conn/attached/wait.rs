@@ -41,7 +41,7 @@ pub(super) enum WaitResult {
     Stored(Result<(), StoreFailed>),
     ReadMessages(Result<ReadMessages, StoreError>),
     Authenticated(Result<Step, Refusal>),
-    PatienceOver,
+    RetryPublish,
     /// Something that each turn looks at.
     Woken,
 }
@@ -66,7 +66,7 @@ impl Attached<'_> {
             authentication: Some(&mut self.client.authentication)
                 .filter(|authentication| authentication.is_working() && !closed),
             room,
-            patience_ends: self.patience_ends,
+            retry_at: self.retry_at,
         };
         Wait {
             // In a box: the task of a client that waits for the link alone needs no room for it.
@@ -144,7 +144,7 @@ impl Future for Wait<'_> {
         if let Poll::Ready(progress) = progress {
             return Poll::Ready(WaitResult::Progress(progress));
         }
-        let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_told(cx));
+        let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_woken(cx));
         let timer = &mut this.timer;
         let is_due = sources.timer.ask(|cx| match timer {
             Some(timer) => timer.as_mut().poll(cx),
@@ -168,7 +168,7 @@ struct Unlikely<'a, 'r> {
     authentication: Option<&'a mut Authentication>,
     /// Where a message waits for room.
     room: Option<Pin<&'a mut Notified<'r>>>,
-    patience_ends: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 impl Unlikely<'_, '_> {
@@ -181,7 +181,7 @@ impl Unlikely<'_, '_> {
     }
 
     async fn wait(self) -> WaitResult {
-        let patience = self.patience_ends.map(|at| sleep_until(at.into()));
+        let backpressure = self.retry_at.map(|at| sleep_until(at.into()));
         tokio::select! {
             biased;
             () = consume_budget(), if self.is_due => WaitResult::Due,
@@ -191,7 +191,7 @@ impl Unlikely<'_, '_> {
                 WaitResult::Authenticated(outcome)
             }
             () = optional(self.room) => WaitResult::Woken,
-            () = optional(patience) => WaitResult::PatienceOver,
+            () = optional(backpressure) => WaitResult::RetryPublish,
         }
     }
 }

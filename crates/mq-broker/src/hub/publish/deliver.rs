@@ -14,7 +14,7 @@ use crate::{
     delivery::Marks as _,
     hub::{dropped, queued},
     journal::Journal,
-    mailbox::{Patience, Push, RECOVERY},
+    mailbox::{BACKPRESSURE_PAUSE, Backpressure, Push},
     memory_limit::MemoryLimit,
     metrics::Metrics,
     router::{LaneSlot, Target},
@@ -141,21 +141,26 @@ impl<'a> Delivering<'a> {
     }
 
     fn queue(&mut self, session: &Arc<Session>, delivery: Delivery) {
-        let patience = match self.writer.backpressure_off_until {
-            None => Patience::Some,
-            Some(_) => Patience::Earned,
+        let backpressure = match self.writer.backpressure_off_until {
+            None => Backpressure::Wait,
+            Some(_) => Backpressure::WaitIfTrusted,
         };
-        self.try_queue(session, delivery, patience);
+        self.try_queue(session, delivery, backpressure);
     }
 
-    fn try_queue(&mut self, session: &Arc<Session>, delivery: Delivery, patience: Patience) {
+    fn try_queue(
+        &mut self,
+        session: &Arc<Session>,
+        delivery: Delivery,
+        backpressure: Backpressure,
+    ) {
         let memory_limit = &self.writer.memory_limit;
         let shared_copy = &mut self.routed.shared_copy;
         let keep = |message: &Arc<Message>| copy_for_laggards(memory_limit, shared_copy, message);
-        match session.mailbox.push(delivery, patience, keep) {
-            Push::Queued { tell } => self.wake_later(session, tell),
-            Push::Displaced { tell, oldest } => {
-                self.wake_later(session, tell);
+        match session.mailbox.push(delivery, backpressure, keep) {
+            Push::Queued { must_wake } => self.wake_later(session, must_wake),
+            Push::Displaced { must_wake, oldest } => {
+                self.wake_later(session, must_wake);
                 for delivery in oldest {
                     dropped(self.metrics, session, &delivery, self.journal);
                 }
@@ -175,8 +180,8 @@ impl<'a> Delivering<'a> {
         }
     }
 
-    fn wake_later(&mut self, session: &Arc<Session>, is_asleep: bool) {
-        if is_asleep {
+    fn wake_later(&mut self, session: &Arc<Session>, must_wake: bool) {
+        if must_wake {
             self.writer.to_wake.push(Arc::clone(session));
         }
     }
@@ -207,21 +212,21 @@ impl<'a> Delivering<'a> {
         let number = delivery.number().expect("it has one by now");
         self.metrics.spilled.add(1);
         let position = self.journal.position();
-        let is_asleep = session.mailbox.spilled(number, &delivery, position);
-        self.wake_later(session, is_asleep);
+        let must_wake = session.mailbox.spilled(number, &delivery, position);
+        self.wake_later(session, must_wake);
     }
 
     /// Tries the deliveries again that found no room. If `is_over`, the overflow policy decides about those that still
     /// find none, and the publisher waits for no other reader for a while.
     pub(super) fn retry(&mut self, is_over: bool) {
-        let patience = if is_over {
-            self.writer.backpressure_off_until = Some(clock::now() + RECOVERY);
-            Patience::Over
+        let backpressure = if is_over {
+            self.writer.backpressure_off_until = Some(clock::now() + BACKPRESSURE_PAUSE);
+            Backpressure::TimedOut
         } else {
-            Patience::Some
+            Backpressure::Wait
         };
         for (session, delivery) in core::mem::take(&mut self.routed.undelivered) {
-            self.try_queue(&session, delivery, patience);
+            self.try_queue(&session, delivery, backpressure);
         }
         self.routed.shared_copy = None;
         if self.routed.undelivered.is_empty() {
@@ -240,7 +245,7 @@ impl<'a> Delivering<'a> {
     pub(in crate::hub) fn finish(mut self) {
         for (session, delivery) in core::mem::take(&mut self.routed.undelivered) {
             if session.mailbox.spills() {
-                self.try_queue(&session, delivery, Patience::Over);
+                self.try_queue(&session, delivery, Backpressure::TimedOut);
             } else {
                 dropped(self.metrics, &session, &delivery, self.journal);
             }
