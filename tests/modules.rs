@@ -40,7 +40,7 @@ const CLIENT: &[&str] = &[
 const BROKER: &[&str] = &[
     "config",
     "broker",
-    "keepers",
+    "persistence",
     "bridge",
     "conn",
     "certificates",
@@ -51,7 +51,7 @@ const BROKER: &[&str] = &[
     "admin",
     "hub",
     "workers",
-    "notice",
+    "refusal_log",
     "metrics",
     "journal",
     "session",

@@ -18,8 +18,8 @@ use crate::{
     clock,
     conn::{self, Wire},
     hub::{Hub, HubParts, HubSettings, OwnTopics},
-    keepers::Keepers,
     metrics::{Gauge, ListenerMetrics, Metrics},
+    persistence::Persistence,
     quota::PerNetwork,
     reload::{OperatorTokens, Reloadable},
     shown::Shown,
@@ -50,9 +50,9 @@ pub struct Broker {
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
     services: JoinSet<()>,
-    keepers: Keepers,
+    persistence: Persistence,
     /// The tasks of a node of a cluster.
-    keeping: JoinSet<()>,
+    cluster_tasks: JoinSet<()>,
 }
 
 impl Broker {
@@ -75,14 +75,21 @@ impl Broker {
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before any listener is bound: the store may not be readable.
-        let keepers = Keepers::open(&settings).await?;
+        let persistence = Persistence::open(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
-        let kept = keepers.load()?;
-        let bridges = bridge::open_all(&settings, keepers.store.as_ref(), &kept).await?;
-        let hub = hub_of(&settings, &keepers, kept, guard, &worker_channels, &bridges);
+        let kept = persistence.load()?;
+        let bridges = bridge::open_all(&settings, persistence.store.as_ref(), &kept).await?;
+        let hub = hub_of(
+            &settings,
+            &persistence,
+            kept,
+            guard,
+            &worker_channels,
+            &bridges,
+        );
         let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
         prepare(&mut settings.listen, &worker_pool);
@@ -92,7 +99,7 @@ impl Broker {
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        let keeping = keepers.take_part(&hub).await?;
+        let cluster_tasks = persistence.join_cluster(&hub).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -138,7 +145,7 @@ impl Broker {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
             bridges: bridges.iter().map(BridgeTask::figures).collect(),
-            cluster: keepers.shown(),
+            cluster: persistence.cluster_status(),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
             hosts,
@@ -160,8 +167,8 @@ impl Broker {
             worker_pool,
             tasks,
             services,
-            keepers,
-            keeping,
+            persistence,
+            cluster_tasks,
         })
     }
 
@@ -251,7 +258,7 @@ impl Broker {
     /// The last things that were refused, the newest first.
     #[must_use]
     pub fn refusals(&self, query: &Query) -> Page<view::Refusal> {
-        self.hub.notices.recent(query)
+        self.hub.refusal_log.recent(query)
     }
 
     /// Refuses a client, a user or an address for some minutes, from 1 to
@@ -350,8 +357,8 @@ impl Broker {
         self.tasks.shutdown().await;
         // Timers as well: what they would do now is for the next owners of the sessions.
         self.services.shutdown().await;
-        self.keepers.leave().await;
-        self.keeping.shutdown().await;
+        self.persistence.leave_cluster().await;
+        self.cluster_tasks.shutdown().await;
         #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
         if let Some(file) = &self.ticket_file {
@@ -613,7 +620,7 @@ fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
 /// What all connections share, with what an earlier broker has kept.
 fn hub_of(
     settings: &Settings,
-    keepers: &Keepers,
+    persistence: &Persistence,
     kept: Snapshot,
     guard: Guard,
     worker_channels: &Arc<WorkerChannels>,
@@ -621,7 +628,7 @@ fn hub_of(
 ) -> Hub {
     let states = bridges.iter().filter_map(|one| one.bridge.state.as_ref());
     let states = states.map(|state| state.topic.clone());
-    let store = keepers.store.clone();
+    let store = persistence.store.clone();
     let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
     let hub_settings = HubSettings {
         quotas: settings.quotas,
@@ -632,7 +639,7 @@ fn hub_of(
     let parts = HubParts {
         guard,
         store,
-        cluster: keepers.nodes(),
+        cluster: persistence.nodes(),
         worker_channels: Arc::clone(worker_channels),
     };
     Hub::new(hub_settings, parts, kept)

@@ -40,7 +40,7 @@ impl LaneSlot {
 }
 
 /// The broker's own marks on a delivery, which are not sent.
-pub(crate) trait Marks {
+pub(crate) trait DeliveryTag {
     /// Its number in the store, if it is there.
     fn number(&self) -> Option<u64>;
 
@@ -58,7 +58,7 @@ pub(crate) trait Marks {
     fn set_lane(&mut self, lane: LaneSlot);
 }
 
-impl Marks for Delivery {
+impl DeliveryTag for Delivery {
     fn number(&self) -> Option<u64> {
         Some(self.tag & NUMBER_MASK).filter(|number| *number > 0)
     }

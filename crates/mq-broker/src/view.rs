@@ -113,13 +113,13 @@ pub struct ClusterLog {
     pub messages_waiting: usize,
 }
 
-/// What shows a cluster.
-pub(crate) trait ShowsCluster: fmt::Debug + Send + Sync {
-    /// What the node itself knows.
-    fn shown(&self) -> Cluster;
+/// The status of a cluster, as one of its nodes sees it.
+pub(crate) trait ClusterStatus: fmt::Debug + Send + Sync {
+    /// Returns the status as far as the node itself knows it.
+    fn own_status(&self) -> Cluster;
 
-    /// The same, and what the servers know, within 2 s.
-    fn asked(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
+    /// Returns that with the servers' part of it, within 2 s.
+    fn full_status(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
 }
 
 /// How the handshake of a connection went.

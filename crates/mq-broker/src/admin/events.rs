@@ -46,7 +46,7 @@ pub(super) fn answer(admin: &Admin, query: &Query) -> Result<Answer, Failure> {
                 _ = shutdown.changed() => break,
                 () = to.closed() => break,
             }
-            let refusals = admin.hub.notices.since(after);
+            let refusals = admin.hub.refusal_log.since(after);
             let last = refusals.last().map(|last| last.number);
             let mut text = event("status", None, &as_json(&status(&admin)));
             if let Some(last) = last {

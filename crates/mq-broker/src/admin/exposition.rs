@@ -217,7 +217,7 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
 }
 
 fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
-    let shown = admin.cluster.as_ref().map(|cluster| cluster.shown());
+    let shown = admin.cluster.as_ref().map(|cluster| cluster.own_status());
     let shown = shown.unwrap_or_default();
     let own = shown.node.as_deref().map(|name| [("node", name)]);
     let mut of_node = |name: &str, help: &str, value: usize| {

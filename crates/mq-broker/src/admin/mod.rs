@@ -40,8 +40,8 @@ use crate::{
     Error, LogLevels,
     hub::Hub,
     metrics::ListenerMetrics,
-    notice::{About, Kind},
-    view::ShowsCluster,
+    refusal_log::{RefusalDetails, RefusalKind},
+    view::ClusterStatus,
 };
 use answer::{Answer, Failure, failed, text};
 use doors::Door;
@@ -100,7 +100,7 @@ pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
     pub(crate) bridges: Vec<BridgeFigures>,
-    pub(crate) cluster: Option<Arc<dyn ShowsCluster>>,
+    pub(crate) cluster: Option<Arc<dyn ClusterStatus>>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// When the broker began to serve.
     pub(crate) began: std::time::Instant,
@@ -174,14 +174,14 @@ impl Admin {
     fn refuse(&self, failure: Failure, peer: SocketAddr, is_page: bool) -> Answer {
         let status = failure.0;
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            let about = About {
+            let about = RefusalDetails {
                 peer: Some(peer),
-                ..About::default()
+                ..RefusalDetails::default()
             };
             let now = crate::clock::now();
             self.hub
-                .notices
-                .tell(Kind::Operator, about, &failure.1, now);
+                .refusal_log
+                .log(RefusalKind::Operator, about, &failure.1, now);
         }
         let mut answer = failed(failure);
         if status == StatusCode::UNAUTHORIZED {

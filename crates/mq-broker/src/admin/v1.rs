@@ -60,10 +60,10 @@ async fn read(admin: &Admin, parts: &[&str], parameters: &Parameters) -> Result<
             good(&page.map_err(|error| bad(format!("match: {error}")))?)
         }
         ["topics"] => good(&hub.operators().topic_rates(query).await),
-        ["refusals"] => good(&hub.notices.recent(query)),
+        ["refusals"] => good(&hub.refusal_log.recent(query)),
         ["bans"] => good(&hub.bans.list(query)),
         ["cluster"] => good(&match &admin.cluster {
-            Some(cluster) => cluster.asked().await,
+            Some(cluster) => cluster.full_status().await,
             None => Cluster::default(),
         }),
         ["log"] => {

@@ -20,7 +20,7 @@ use crate::{
     hub::Hub,
     memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
-    notice::About,
+    refusal_log::RefusalDetails,
     shown::Shown,
 };
 
@@ -399,7 +399,7 @@ impl Wire {
         client_id: &str,
         user: Option<&str>,
     ) {
-        let about = About {
+        let about = RefusalDetails {
             client: Some(client_id),
             user,
             topic: None,

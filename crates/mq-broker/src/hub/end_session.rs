@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::{Hub, MemberState, RoutedMessage};
 use crate::{
     clock,
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     journal::Journal,
     lock::{read, write},
     mailbox::LeftMessages,

@@ -9,7 +9,7 @@ use mq_proto::{Delivery, FlowEnd, FlowId};
 
 use super::{Hold, Hub, unqueued};
 use crate::{
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
     journal::Journal,
     session::Session,
     store::{SessionChange, StoredFlow, to_wall_clock},

@@ -129,7 +129,7 @@ impl Hub {
             && filter.shared().is_some()
         {
             let (id, lasts) = (&session.client_id, session.is_kept());
-            journal.note(cluster.update_membership(id, filter, state, lasts));
+            journal.note_recorded(cluster.update_membership(id, filter, state, lasts));
         }
     }
 }

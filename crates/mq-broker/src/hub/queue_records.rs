@@ -3,7 +3,7 @@
 use mq_proto::Delivery;
 
 use crate::{
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     journal::Journal,
     metrics::Metrics,
     session::Session,

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Instant};
 
 use super::Hub;
 use crate::{
-    notice::{About, Kind},
+    refusal_log::{RefusalDetails, RefusalKind},
     session::Session,
 };
 
@@ -17,17 +17,24 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.refused.add(reason);
-        let about = About {
+        let details = RefusalDetails {
             peer,
-            ..About::default()
+            ..RefusalDetails::default()
         };
-        self.notices.tell(Kind::Connection, about, reason, now);
+        self.refusal_log
+            .log(RefusalKind::Connection, details, reason, now);
     }
 
     /// Notes a log-in, or an authentication anew, that was refused.
-    pub(crate) fn refused_log_in(&self, about: About<'_>, reason: &'static str, now: Instant) {
+    pub(crate) fn refused_log_in(
+        &self,
+        details: RefusalDetails<'_>,
+        reason: &'static str,
+        now: Instant,
+    ) {
         self.metrics.log_ins_refused.add(reason);
-        self.notices.tell(Kind::LogIn, about, reason, now);
+        self.refusal_log
+            .log(RefusalKind::LogIn, details, reason, now);
     }
 
     /// Notes a message, or a will, of this session's client that was refused.
@@ -39,7 +46,7 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.publishes_refused.add(reason);
-        self.log_refusal_of(Kind::Publish, from, Some(topic), reason, now);
+        self.log_refusal_of(RefusalKind::Publish, from, Some(topic), reason, now);
     }
 
     /// Notes a subscription of this session that was refused.
@@ -51,30 +58,30 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.subscriptions_refused.add(reason);
-        self.log_refusal_of(Kind::Subscribe, session, Some(filter), reason, now);
+        self.log_refusal_of(RefusalKind::Subscribe, session, Some(filter), reason, now);
     }
 
     /// Notes that the session's client is disconnected.
     pub(crate) fn evicted(&self, session: &Session, reason: &'static str, now: Instant) {
         self.metrics.evicted.add(reason);
-        self.log_refusal_of(Kind::Eviction, session, None, reason, now);
+        self.log_refusal_of(RefusalKind::Eviction, session, None, reason, now);
     }
 
     fn log_refusal_of(
         &self,
-        kind: Kind,
+        kind: RefusalKind,
         session: &Session,
         topic: Option<&str>,
         reason: &str,
         now: Instant,
     ) {
         let principal = session.principal();
-        let about = About {
+        let details = RefusalDetails {
             client: Some(&session.client_id),
             user: principal.as_ref().and_then(|principal| principal.user()),
             topic,
             peer: None,
         };
-        self.notices.tell(kind, about, reason, now);
+        self.refusal_log.log(kind, details, reason, now);
     }
 }

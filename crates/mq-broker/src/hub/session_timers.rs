@@ -57,7 +57,7 @@ impl Hub {
     /// Publishes wills and ends sessions as they become due, and writes the log's held-back lines. Runs until it is
     /// dropped.
     pub(crate) async fn run_timers(&self) {
-        tokio::join!(self.run_session_timers(), self.notices.run());
+        tokio::join!(self.run_session_timers(), self.refusal_log.run());
     }
 
     async fn run_session_timers(&self) {

@@ -8,7 +8,7 @@ use mq_proto::Delivery;
 use super::{Hold, Hub, MemberState, Routing, queued};
 use crate::{
     auth::Grant,
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     journal::Journal,
     lock::write,
     router::{Cursor, LaneSlot, Retained, Subscriber},
@@ -160,7 +160,7 @@ impl Hub {
             return;
         };
         let authorizer = self.guard.authorizer.as_deref();
-        let keeps = journal.keeps(session);
+        let keeps = journal.records_session(session);
         let mut changes = Vec::new();
         let (mut count, mut bytes) = (0, 0);
         let RetainedSearch {

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use mq_codec::TopicName;
 
 use super::*;
-use crate::{delivery::Marks, store::Spilled};
+use crate::{delivery::DeliveryTag, store::Spilled};
 
 /// Two publishers, and what each has in hand: a message that has its number and is not queued yet.
 const PUBLISHERS: usize = 2;
@@ -152,7 +152,7 @@ impl World {
                 let most = self.random.usize(1..8);
                 let read = self.stored.range(wanted.numbers.clone()).take(most);
                 let read: Vec<_> = read.map(|(_, delivery)| delivery.clone()).collect();
-                let last = read.last().and_then(Marks::number);
+                let last = read.last().and_then(DeliveryTag::number);
                 let last = last.unwrap_or(*wanted.numbers.end());
                 Some(Loading::Read(*wanted.numbers.start()..=last, read))
             }

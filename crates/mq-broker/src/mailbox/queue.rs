@@ -14,7 +14,7 @@ use super::{
     live::Live,
     tail::{self, Tail},
 };
-use crate::{delivery::Marks as _, memory_limit::MemoryLimit, sync::Instant};
+use crate::{delivery::DeliveryTag as _, memory_limit::MemoryLimit, sync::Instant};
 
 /// A reader with more than this waiting lags, and the rest counts against the memory limit of all
 /// sessions together. Below it nothing is counted or copied. A larger message counts for every

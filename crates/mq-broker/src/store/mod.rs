@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 use crate::{
     clock,
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
 };
 
 pub use disk::{DiskStore, Durability};

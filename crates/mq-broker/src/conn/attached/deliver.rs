@@ -13,7 +13,7 @@ use crate::{
         queue_read::{ReadMessages, read_queue},
         wire::{OUTBOX_LIMIT, Wire},
     },
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     hub,
     shown::Shown,
     store::{SessionChange, StoreError},

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::Attached;
 use crate::{
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
     hub,
     mailbox::MailboxLimits,
     session::State,

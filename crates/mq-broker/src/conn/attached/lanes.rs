@@ -12,7 +12,7 @@ use super::flows::{lane_of_flow, slot_of_flow};
 use crate::{
     Settings,
     conn::wire::{OUTBOX_LIMIT, Wire},
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
     router::Subscriber,
     session::State,
 };

@@ -65,11 +65,11 @@ impl Hub {
         let ticket = routed.ticket();
         let packet_id = ticket
             .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
-            .filter(|_| publisher.journal.keeps(from))
+            .filter(|_| publisher.journal.records_session(from))
             .map(AckTicket::packet_id);
         match cluster.append(&from.client_id, packet_id, stored) {
             Ok(position) => {
-                publisher.journal.note(position);
+                publisher.journal.note_recorded(position);
                 routed.passed_on();
             }
             Err(AppendQueueFull) => routed.refuse(&message.topic),

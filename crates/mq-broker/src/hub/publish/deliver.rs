@@ -11,7 +11,7 @@ use mq_proto::{Delivery, Message};
 use super::{Publication, RoutedMessage, outcome::SharedCopy};
 use crate::{
     clock,
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     hub::{dropped, queued},
     journal::Journal,
     mailbox::{BACKPRESSURE_PAUSE, Backpressure, Push},
@@ -111,7 +111,7 @@ impl<'a> Delivering<'a> {
     /// Adds a delivery. Without a store it is queued at once; else by
     /// [`record_and_queue`](Self::record_and_queue).
     pub(super) fn add(&mut self, session: &Arc<Session>, delivery: Delivery) {
-        if self.journal.is_open() {
+        if self.journal.has_store() {
             self.add_ready(session, delivery);
         } else {
             self.queue(session, delivery);
@@ -127,7 +127,7 @@ impl<'a> Delivering<'a> {
     /// it in the store.
     pub(in crate::hub) fn record_and_queue(&mut self, mut changes: Vec<Change>) {
         for (session, delivery) in &mut self.writer.ready {
-            if delivery.qos > QoS::AtMostOnce && self.journal.keeps(session) {
+            if delivery.qos > QoS::AtMostOnce && self.journal.records_session(session) {
                 changes.push(queued(session, delivery));
             }
         }

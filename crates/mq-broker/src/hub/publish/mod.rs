@@ -158,7 +158,7 @@ impl Hub {
             .retained
             .retain(message, *qos, *expires_at, &self.metrics)?;
         let change = || record::retained(publication, effect);
-        Ok(publisher.journal.is_open().then(change))
+        Ok(publisher.journal.has_store().then(change))
     }
 
     /// Finds the receivers of a message and queues it for them, recorded together with `changes`. Returns the number

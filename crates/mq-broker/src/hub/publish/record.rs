@@ -34,7 +34,7 @@ pub(super) fn received(
     journal: &Journal,
 ) -> Option<Change> {
     let ticket = routed.ticket()?;
-    if publication.qos != QoS::ExactlyOnce || !journal.keeps(from) {
+    if publication.qos != QoS::ExactlyOnce || !journal.records_session(from) {
         return None;
     }
     let (packet_id, flow) = (ticket.packet_id(), ticket.flow());

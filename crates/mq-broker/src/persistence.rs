@@ -1,4 +1,4 @@
-//! What keeps sessions and messages: a store of the broker's own, or the cluster that it is a node of.
+//! The keeper of sessions and messages: a store of the broker's own, or the cluster that it is a node of.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     hub::{Hub, Nodes},
     settings::{Settings, Storage},
     store::{Snapshot, Store},
-    view::ShowsCluster,
+    view::ClusterStatus,
 };
 
 #[cfg(feature = "cluster")]
@@ -21,12 +21,12 @@ type Node = Arc<Cluster>;
 type Node = std::convert::Infallible;
 
 #[derive(Debug)]
-pub(crate) struct Keepers {
+pub(crate) struct Persistence {
     pub(crate) store: Option<Arc<dyn Store>>,
     node: Option<Node>,
 }
 
-impl Keepers {
+impl Persistence {
     /// Opens the store, or begins to be a node.
     pub(crate) async fn open(settings: &Settings) -> Result<Self, Error> {
         let store = settings.store.as_ref();
@@ -64,7 +64,7 @@ impl Keepers {
         Err(not_joined(problem))
     }
 
-    /// What the store has kept; nothing where there is none.
+    /// Reads what the store has kept; nothing where there is none.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -73,18 +73,18 @@ impl Keepers {
         Ok(kept.transpose()?.unwrap_or_default())
     }
 
-    /// The other nodes.
+    /// Returns the other nodes.
     pub(crate) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
         self.node.as_ref().map(nodes)
     }
 
-    /// What operators see of the cluster.
-    pub(crate) fn shown(&self) -> Option<Arc<dyn ShowsCluster>> {
-        self.node.as_ref().map(shown)
+    /// Returns the cluster as operators see it.
+    pub(crate) fn cluster_status(&self) -> Option<Arc<dyn ClusterStatus>> {
+        self.node.as_ref().map(status)
     }
 
     /// Takes part in a cluster, if it is a node of one: with these tasks.
-    pub(crate) async fn take_part(&self, hub: &Arc<Hub>) -> Result<JoinSet<()>, Error> {
+    pub(crate) async fn join_cluster(&self, hub: &Arc<Hub>) -> Result<JoinSet<()>, Error> {
         let mut tasks = JoinSet::new();
         if let Some(node) = &self.node {
             join(node, hub, &mut tasks).await?;
@@ -93,7 +93,7 @@ impl Keepers {
     }
 
     /// Leaves the cluster in order, if it is a node of one. No client is connected any more.
-    pub(crate) async fn leave(&self) {
+    pub(crate) async fn leave_cluster(&self) {
         if let Some(node) = &self.node {
             leave(node).await;
         }
@@ -106,7 +106,7 @@ fn nodes(node: &Node) -> Arc<dyn Nodes> {
 }
 
 #[cfg(feature = "cluster")]
-fn shown(node: &Node) -> Arc<dyn ShowsCluster> {
+fn status(node: &Node) -> Arc<dyn ClusterStatus> {
     Arc::clone(node) as _
 }
 
@@ -134,7 +134,7 @@ fn nodes(node: &Node) -> Arc<dyn Nodes> {
     clippy::trivially_copy_pass_by_ref,
     reason = "it is more with the feature"
 )]
-fn shown(node: &Node) -> Arc<dyn ShowsCluster> {
+fn status(node: &Node) -> Arc<dyn ClusterStatus> {
     match *node {}
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Any client can be refused often: without a bound it could fill the disk with lines. Each kind
 //! counts the lines that it leaves out. The kind's next line tells the count, or a line of its own
-//! a second later ([`Notices::run`]).
+//! a second later ([`RefusalLog::run`]).
 
 use std::{
     collections::VecDeque,
@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// Lines of one kind within [`WINDOW`].
-const MOST: u32 = 10;
+const MAX_LINES_A_WINDOW: u32 = 10;
 
-/// Begins with the first line in it.
+/// Time for which lines are counted together, from the first one on.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RefusalKind {
     /// A link that was refused: there are too many.
     Connection,
     /// A CONNECT, or an authentication anew, that was refused.
@@ -38,13 +38,13 @@ pub(crate) enum Kind {
     Publish,
     /// A subscription that was refused.
     Subscribe,
-    /// A client that was made to leave.
+    /// A client that was disconnected by the broker.
     Eviction,
     /// An operator's request over HTTP that was refused.
     Operator,
 }
 
-impl Kind {
+impl RefusalKind {
     const ALL: [Self; 6] = [
         Self::Connection,
         Self::LogIn,
@@ -69,7 +69,7 @@ impl Kind {
 
 /// The fields of a line; a line leaves out those that are `None`.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct RefusalDetails<'a> {
     pub(crate) client: Option<&'a str>,
     pub(crate) user: Option<&'a str>,
     /// The topic, or the filter.
@@ -79,18 +79,18 @@ pub(crate) struct About<'a> {
 
 /// The lines of one broker.
 #[derive(Debug, Default)]
-pub(crate) struct Notices {
-    limits: [Mutex<Limit>; Kind::ALL.len()],
+pub(crate) struct RefusalLog {
+    limits: [Mutex<Limit>; RefusalKind::ALL.len()],
     /// A line was left out.
     left_out: Notify,
     recent: Mutex<Recent>,
 }
 
 /// Lines of each kind that stay for operators to see: whoever causes many of one kind hides no other.
-const RECENT: usize = 100;
+const MAX_RECENT_OF_A_KIND: usize = 100;
 
 /// Characters of a peer's text in them.
-const SHOWN: usize = 128;
+const MAX_TEXT_CHARACTERS: usize = 128;
 
 /// The last lines.
 #[derive(Debug, Default)]
@@ -100,24 +100,30 @@ struct Recent {
     lines: VecDeque<Refusal>,
 }
 
-impl Notices {
+impl RefusalLog {
     /// Writes a line, unless there were too many of its kind.
-    pub(crate) fn tell(&self, kind: Kind, about: About<'_>, reason: &str, now: Instant) {
+    pub(crate) fn log(
+        &self,
+        kind: RefusalKind,
+        details: RefusalDetails<'_>,
+        reason: &str,
+        now: Instant,
+    ) {
         let Some(left_out) = self.limit(kind).admit(now) else {
             self.left_out.notify_one();
             return;
         };
-        let About {
+        let RefusalDetails {
             client,
             user,
             topic,
             peer,
-        } = about;
-        let cut = |text: &str| text.chars().take(SHOWN).collect();
+        } = details;
+        let cut = |text: &str| text.chars().take(MAX_TEXT_CHARACTERS).collect();
         let mut recent = lock(&self.recent);
         recent.last += 1;
         let is_same = |line: &Refusal| line.what == kind.words();
-        if recent.lines.iter().filter(|line| is_same(line)).count() >= RECENT {
+        if recent.lines.iter().filter(|line| is_same(line)).count() >= MAX_RECENT_OF_A_KIND {
             let oldest = recent.lines.iter().position(is_same);
             oldest.map(|oldest| recent.lines.remove(oldest));
         }
@@ -185,14 +191,14 @@ impl Notices {
     }
 
     fn flush(&self, now: Instant) {
-        for kind in Kind::ALL {
+        for kind in RefusalKind::ALL {
             if let Some(left_out) = self.limit(kind).flush(now) {
                 warn!(left_out, "{}, more often than the log shows", kind.words());
             }
         }
     }
 
-    fn limit(&self, kind: Kind) -> MutexGuard<'_, Limit> {
+    fn limit(&self, kind: RefusalKind) -> MutexGuard<'_, Limit> {
         lock(&self.limits[kind as usize])
     }
 }
@@ -212,7 +218,7 @@ impl Limit {
             self.began = Some(now);
             self.lines = 0;
         }
-        if self.lines == MOST {
+        if self.lines == MAX_LINES_A_WINDOW {
             self.left_out += 1;
             return None;
         }
@@ -237,36 +243,48 @@ mod tests {
 
     #[test]
     fn the_last_lines_stay_for_operators_in_pages() {
-        let (notices, now) = (Notices::default(), Instant::now());
+        let (refusal_log, now) = (RefusalLog::default(), Instant::now());
         let long = "x".repeat(1_000);
-        notices.tell(Kind::Eviction, About::default(), "too slow", now);
+        refusal_log.log(
+            RefusalKind::Eviction,
+            RefusalDetails::default(),
+            "too slow",
+            now,
+        );
         for second in 0..600_u32 {
             let client = format!("c{second}");
-            let about = About {
+            let details = RefusalDetails {
                 client: Some(&client),
                 user: Some(&long),
-                ..About::default()
+                ..RefusalDetails::default()
             };
             let now = now + Duration::from_secs(second.into());
-            notices.tell(Kind::LogIn, about, "not authorized", now);
+            refusal_log.log(RefusalKind::LogIn, details, "not authorized", now);
         }
         let mut query = Query {
             limit: 60,
             ..Query::default()
         };
-        let page = notices.recent(&query);
+        let page = refusal_log.recent(&query);
         assert_eq!((page.items.len(), page.items[0].number), (60, 601));
-        assert_eq!(page.items[0].user.as_ref().unwrap().len(), SHOWN);
+        assert_eq!(
+            page.items[0].user.as_ref().unwrap().len(),
+            MAX_TEXT_CHARACTERS
+        );
         query.after = page.next;
-        let rest = notices.recent(&query);
+        let rest = refusal_log.recent(&query);
         let numbers: Vec<_> = rest.items.iter().map(|line| line.number).collect();
         assert_eq!((numbers.len(), numbers[0], numbers[39]), (41, 541, 502));
         assert_eq!(numbers[40], 1, "a line of another kind stays");
         assert_eq!(rest.next, None);
         query.after = None;
         query.matching = "c59".to_owned();
-        assert_eq!(notices.recent(&query).items.len(), 10);
-        let since: Vec<_> = notices.since(599).iter().map(|line| line.number).collect();
+        assert_eq!(refusal_log.recent(&query).items.len(), 10);
+        let since: Vec<_> = refusal_log
+            .since(599)
+            .iter()
+            .map(|line| line.number)
+            .collect();
         assert_eq!(since, [600, 601]);
     }
 
