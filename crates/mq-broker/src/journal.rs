@@ -39,7 +39,7 @@ impl Journal {
     /// Returns `true` if changes of this session are recorded: there is a store, and the session outlives its
     /// connections.
     pub(crate) fn records_session(&self, session: &Session) -> bool {
-        self.has_store() && session.is_kept()
+        self.has_store() && session.is_persistent()
     }
 
     /// Returns `true` if there is a store.

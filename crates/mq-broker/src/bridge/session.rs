@@ -43,7 +43,7 @@ pub(super) async fn attach(
     let mut hold = hold.await?;
     let expiry = expiry(bridge);
     if expiry != Some(Duration::ZERO) {
-        hold.session.keep();
+        hold.session.make_persistent();
     }
     journal.record_of(&hold.session, SessionChange::Attached { expiry, user });
     let others: Vec<_> = {

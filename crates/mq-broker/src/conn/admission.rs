@@ -123,7 +123,7 @@ impl Admission {
             Err(reason) => return refuse(wire, reason, why_no_session(reason), &client_id, who),
         };
         if expiry != Some(Duration::ZERO) {
-            hold.session.keep();
+            hold.session.make_persistent();
         }
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
@@ -135,7 +135,7 @@ impl Admission {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;
         }
-        ack.session_present = hold.present;
+        ack.session_present = hold.session_present;
         let protocol = hold.state.protocol.take().map(|kept| *kept);
         hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {

@@ -29,7 +29,8 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Hold {
     pub(crate) session: Arc<Session>,
     pub(crate) state: OwnedMutexGuard<State>,
-    pub(crate) present: bool,
+    /// `true` if the session existed, as CONNACK says.
+    pub(crate) session_present: bool,
     /// Shows the connection to operators, once its client is let in.
     pub(crate) operator_view: Option<OperatorView>,
     /// The claim that was this connection's own.
@@ -85,7 +86,7 @@ impl Hub {
                 return Err(ReasonCode::QuotaExceeded);
             };
             // Before the connection that has it is disturbed.
-            if self.settings.take_over == TakeOver::SameUser && !session.is_of(user) {
+            if self.settings.take_over == TakeOver::SameUser && !session.is_of_user(user) {
                 return Err(ReasonCode::ClientIdentifierNotValid);
             }
             let claim = session.claim();
@@ -102,7 +103,7 @@ impl Hub {
                 && !cluster.owns(client_id)
             {
                 // It has begun to go to another node since it was claimed.
-                if !state.used {
+                if !state.was_attached {
                     self.forget(&session, &mut state, || {});
                 }
                 rivals += 1;
@@ -111,9 +112,9 @@ impl Hub {
                 }
                 continue;
             }
-            let will = session.come_back();
-            let is_others = !session.is_of(user);
-            if (clean || is_others) && state.used {
+            let will = session.resume();
+            let is_others = !session.is_of_user(user);
+            if (clean || is_others) && state.was_attached {
                 // The session ends here, so its will is due (§3.1.3.2.2).
                 if let Some(will) = will {
                     self.publish_will(&session, *will);
@@ -122,16 +123,16 @@ impl Hub {
                 self.end_session(&session, &mut state, journal);
                 continue;
             }
-            let present = core::mem::replace(&mut state.used, true);
-            self.resume_retained_searches(&mut state.wanted);
-            session.give_to(user);
+            let session_present = core::mem::replace(&mut state.was_attached, true);
+            self.resume_retained_searches(&mut state.retained_searches);
+            session.set_user(user);
             if let Some(who) = who {
                 self.give_to_principal(&session, &state, who, journal);
             }
             return Ok(Hold {
                 session,
                 state,
-                present,
+                session_present,
                 operator_view: None,
                 claim,
             });
@@ -146,7 +147,7 @@ impl Hub {
         who: &Principal,
         journal: &mut Journal,
     ) {
-        session.belong_to(who, &self.guard, state);
+        session.set_principal(who, &self.guard, state);
         if !state.subscriptions.lock().is_empty() {
             // The receivers of messages have changed, although no subscription has.
             write(&self.routing).router.changed();
@@ -156,7 +157,7 @@ impl Hub {
 
     /// Gives the session's client other rights; its user stays the same.
     pub(crate) fn change_rights(&self, hold: &Hold, who: &Principal) {
-        hold.session.belong_to(who, &self.guard, &hold.state);
+        hold.session.set_principal(who, &self.guard, &hold.state);
         write(&self.routing).router.changed();
     }
 
@@ -192,7 +193,7 @@ impl Hub {
         } = hold;
         drop(operator_view);
         let ends_now = expiry == Some(Duration::ZERO);
-        session.leave(now, will, expiry);
+        session.set_away(now, will, expiry);
         if let Some(will) = session.take_due_will(now) {
             self.publish_will(&session, *will);
         } else if !session.has_will() {

@@ -114,7 +114,7 @@ impl Hub {
         self.sessions.remove(session, then);
         state.subscriptions.lock().clear();
         state.flows.clear();
-        state.wanted.clear();
+        state.retained_searches.clear();
         state.share.set_anyway(0);
         self.metrics.sessions.sub(1);
     }

@@ -128,7 +128,7 @@ impl Hub {
         if let Some(cluster) = &self.cluster
             && filter.shared().is_some()
         {
-            let (id, lasts) = (&session.client_id, session.is_kept());
+            let (id, lasts) = (&session.client_id, session.is_persistent());
             journal.note_recorded(cluster.update_membership(id, filter, state, lasts));
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     clock,
     mailbox::{MailboxLoad, MailboxRules},
     router::Cursor,
-    session::{Figures, Presence, Session},
+    session::{ConnectionFigures, Presence, Session},
     shown::Shown,
     store::{User, to_wall_clock},
     view::{
@@ -140,7 +140,7 @@ impl Operators<'_> {
             .await;
         let asked: Vec<_> = sessions
             .iter()
-            .filter_map(|(_, session)| Some((session, session.ask()?)))
+            .filter_map(|(_, session)| Some((session, session.request_figures()?)))
             .collect();
         let until = Instant::now() + ANSWER_TIMEOUT;
         let mut items = Vec::with_capacity(asked.len());
@@ -156,7 +156,7 @@ impl Operators<'_> {
     pub(crate) async fn client(self, client_id: &str) -> Result<view::Client, NotConnected> {
         let unknown = || NotConnected(client_id.to_owned());
         let session = self.session_of(client_id).ok_or_else(unknown)?;
-        let (presence, figures) = session.ask().ok_or_else(unknown)?;
+        let (presence, figures) = session.request_figures().ok_or_else(unknown)?;
         let figures = tokio::time::timeout(ANSWER_TIMEOUT, figures).await;
         Ok(client(
             &session,
@@ -327,7 +327,11 @@ impl Operators<'_> {
     }
 }
 
-fn client(session: &Session, presence: &Presence, figures: Option<&Figures>) -> view::Client {
+fn client(
+    session: &Session,
+    presence: &Presence,
+    figures: Option<&ConnectionFigures>,
+) -> view::Client {
     let stats = figures.map(|figures| &figures.stats);
     let peer = figures.and_then(|figures| figures.peer);
     view::Client {

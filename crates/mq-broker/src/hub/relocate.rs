@@ -39,9 +39,9 @@ impl Hub {
         let mut state = Arc::clone(&session.state)
             .try_lock_owned()
             .expect("nobody else knows the session yet");
-        state.used = true;
-        session.keep();
-        session.skip_numbers(FIRST_NUMBER_HERE);
+        state.was_attached = true;
+        session.make_persistent();
+        session.continue_numbers_after(FIRST_NUMBER_HERE);
         let mut routing = write(&self.routing);
         for (filter, options, subscription_id) in subscriptions {
             let subscriber = Subscriber {
@@ -84,7 +84,7 @@ impl Hub {
         session.mailbox.put_back(queued.into_iter());
         let now = clock::now();
         self.update_memberships(&session, MemberState::Away, &mut self.journal());
-        session.leave(now, will, life.left(now));
+        session.set_away(now, will, life.left(now));
         if let Some(will) = session.take_due_will(now) {
             self.publish_will(&session, *will);
         }

@@ -75,7 +75,7 @@ impl Restore<'_> {
             .state
             .try_lock()
             .expect("nobody else knows the session yet");
-        state.used = true;
+        state.was_attached = true;
         let kept: HashSet<_> = flows.values().map(|flow| flow.kept.slot).collect();
         // Slots of lanes ended with the earlier broker.
         let slot_of = |slot: u16| if kept.contains(&slot) { slot } else { 0 };
@@ -116,17 +116,17 @@ impl Restore<'_> {
             let routing = &mut *write(&hub.routing);
             hub.restore_subscription(routing, &mut state, filter, subscriber);
         }
-        session.keep();
+        session.make_persistent();
         let last_queued = queued.last_key_value().map(|(number, _)| *number);
         let last_spilled = spilled.as_ref().map(|spilled| *spilled.numbers.end());
-        session.skip_numbers(last_queued.max(last_spilled).unwrap_or_default());
+        session.continue_numbers_after(last_queued.max(last_spilled).unwrap_or_default());
         let queued = queued.into_iter();
         let deliveries = queued.map(|(number, mut message)| {
             message.slot = slot_of(message.slot);
             message.into_delivery(number)
         });
         session.mailbox.restore(deliveries, spilled);
-        session.leave(now, None, life.left(now));
+        session.set_away(now, None, life.left(now));
         drop(state);
         hub.timers.set(&session);
     }

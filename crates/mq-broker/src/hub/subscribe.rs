@@ -49,7 +49,7 @@ impl Hub {
         let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
         match grant {
             Grant::All => {}
-            Grant::Some => session.uncover(),
+            Grant::Some => session.note_partial_grant(),
             Grant::None => {
                 self.metrics.not_authorized.add(1);
                 return ReasonCode::NotAuthorized;
@@ -63,14 +63,14 @@ impl Hub {
             lane,
         };
         let filter = subscription.filter.detached();
-        if !is_known && !hold.state.count(&filter) {
+        if !is_known && !hold.state.count_subscription(&filter) {
             return ReasonCode::QuotaExceeded;
         }
         let session = &hold.session;
         let (existed, since) = {
             let mut routing = write(&self.routing);
             let Ok(existed) = routing.subscribe(&filter, subscriber.clone()) else {
-                hold.state.uncount(&filter);
+                hold.state.uncount_subscription(&filter);
                 return ReasonCode::QuotaExceeded;
             };
             // At one moment with the subscription: a message that is retained later comes by it.
@@ -86,7 +86,7 @@ impl Hub {
             RetainHandling::DoNotSend => false,
         } && filter.shared().is_none();
         if wanted {
-            let all = &mut hold.state.wanted;
+            let all = &mut hold.state.retained_searches;
             if existed {
                 // A client may have thousands of new ones, none of which is among them.
                 all.retain(|wanted| wanted.filter != filter);
@@ -123,8 +123,10 @@ impl Hub {
         if hold.state.subscriptions.lock().remove(filter).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
-        hold.state.wanted.retain(|wanted| wanted.filter != *filter);
-        hold.state.uncount(filter);
+        hold.state
+            .retained_searches
+            .retain(|wanted| wanted.filter != *filter);
+        hold.state.uncount_subscription(filter);
         write(&self.routing).unsubscribe(filter, hold.session.key);
         self.metrics.subscriptions.sub(1);
         let filter = filter.detached();
@@ -155,7 +157,7 @@ impl Hub {
         to: &mut VecDeque<Delivery>,
     ) {
         let session = &hold.session;
-        let all = &mut hold.state.wanted;
+        let all = &mut hold.state.retained_searches;
         let Some(wanted) = all.front_mut() else {
             return;
         };
@@ -215,7 +217,7 @@ impl Hub {
         subscriber: Subscriber,
     ) {
         routing.restore_subscription(&filter, subscriber.clone());
-        state.count_anyway(&filter);
+        state.count_subscription_anyway(&filter);
         state.subscriptions.lock().insert(filter, subscriber);
         self.metrics.subscriptions.add(1);
     }

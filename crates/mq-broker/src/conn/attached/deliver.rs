@@ -81,7 +81,7 @@ impl Attached<'_> {
     /// mailbox has in the store.
     fn refill(&mut self, now: Instant, sources: &mut Sources) {
         let hold = &mut self.hold;
-        if !hold.state.wanted.is_empty() && !sources.had_retained {
+        if !hold.state.retained_searches.is_empty() && !sources.had_retained {
             sources.had_retained = true;
             let journal = &mut self.publisher.journal;
             let hub = &self.wire.hub;
@@ -205,7 +205,7 @@ impl Attached<'_> {
 
     /// Whether retained messages can be taken now.
     pub(super) fn takes_more_retained(&mut self) -> bool {
-        !self.hold.state.wanted.is_empty()
+        !self.hold.state.retained_searches.is_empty()
             && self.wire.may_carry_more()
             && self.outgoing.is_empty()
             && self.wire.connection.is_open()

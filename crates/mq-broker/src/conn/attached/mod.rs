@@ -37,7 +37,7 @@ use crate::{
     hub::{Hold, Publisher, RoutedMessage},
     journal::StoreFailed,
     quota::Pace,
-    session::{Figures, RetainedSearch, Session},
+    session::{ConnectionFigures, RetainedSearch, Session},
     shown::Shown,
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
@@ -328,7 +328,7 @@ impl<'a> Attached<'a> {
             self.wake_sources.forget_link();
             self.wire.read_once().await;
             self.wire.disconnect_for(ReasonCode::SessionTakenOver);
-        } else if let Some(reason) = view.and_then(|view| view.presence.leaves()) {
+        } else if let Some(reason) = view.and_then(|view| view.presence.kick_reason()) {
             self.wire.disconnect_for(reason);
         } else if session
             .mailbox
@@ -343,7 +343,7 @@ impl<'a> Attached<'a> {
     /// Tells operators what this task knows alone, if one has asked.
     fn answer_operators(&self) {
         if let Some(view) = &self.hold.operator_view {
-            view.presence.answer(|| Figures {
+            view.presence.answer(|| ConnectionFigures {
                 in_flight: self.wire.connection.in_flight(),
                 peer: self.wire.link.info().peer_address,
                 stats: self.wire.link.stats(),
@@ -422,7 +422,7 @@ impl<'a> Attached<'a> {
         let cursor = self
             .hold
             .state
-            .wanted
+            .retained_searches
             .front()
             .map_or(0, RetainedSearch::bytes);
         let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();

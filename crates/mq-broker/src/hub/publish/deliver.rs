@@ -196,7 +196,7 @@ impl<'a> Delivering<'a> {
     fn spill(&mut self, session: &Arc<Session>, mut delivery: Delivery) {
         if delivery.number().is_none() {
             let mut changes = Vec::new();
-            if !session.is_kept() {
+            if !session.is_persistent() {
                 // The session ends with its connection, and after a crash with the broker. Another
                 // publisher may record the same at the same time, which changes nothing.
                 let expiry = Some(Duration::ZERO);
@@ -207,7 +207,7 @@ impl<'a> Delivering<'a> {
             changes.push(queued(session, &mut delivery));
             self.journal.record(changes);
             // Only now: the store ignores changes of a session that has not begun there.
-            session.keep();
+            session.make_persistent();
         }
         let number = delivery.number().expect("it has one by now");
         self.metrics.spilled.add(1);
