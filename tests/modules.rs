@@ -57,7 +57,7 @@ const BROKER: &[&str] = &[
     "session",
     "auth",
     "view",
-    "shown",
+    "escaped",
     "router",
     "quota",
     "mailbox",

@@ -17,12 +17,12 @@ use crate::{
     bridge::{self, BridgeTask},
     clock,
     conn::{self, Wire},
+    escaped::Escaped,
     hub::{Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::PerNetwork,
     reload::{OperatorTokens, Reloadable},
-    shown::Shown,
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
     workers::{MovableConnection, WorkerChannels, WorkerPool},
@@ -540,7 +540,7 @@ impl Acceptor {
             Ok(Err(error)) => {
                 failed.add(1);
                 // Escaped, as it may quote the peer.
-                debug!(peer, error = %Shown(&error.to_string()), "handshake failed");
+                debug!(peer, error = %Escaped(&error.to_string()), "handshake failed");
                 return None;
             }
             Err(_) => {

@@ -73,6 +73,7 @@ pub mod config;
 mod conn;
 mod delivery;
 mod error;
+mod escaped;
 mod files;
 mod hub;
 mod journal;
@@ -89,7 +90,6 @@ pub mod router;
 mod secret;
 mod session;
 mod settings;
-mod shown;
 pub mod store;
 mod sync;
 #[cfg(feature = "tls")]
@@ -102,6 +102,7 @@ pub use admin::{AdminSettings, make_token_file};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};
+pub use escaped::Escaped;
 pub use log_levels::LogLevels;
 pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
@@ -112,6 +113,5 @@ pub use settings::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Settings, Storage, StoreFile,
 };
-pub use shown::Shown;
 pub use store::{DiskStore, Durability, MemoryStore, Store};
 pub use workers::{Placement, Workers};

@@ -16,8 +16,8 @@ use tracing::warn;
 
 use crate::{
     clock,
+    escaped::Escaped,
     lock::lock,
-    shown::Shown,
     view::{Page, Query, Refusal},
 };
 
@@ -140,9 +140,9 @@ impl RefusalLog {
         });
         drop(recent);
         warn!(
-            client = client.map(|text| tracing::field::display(Shown(text))),
-            user = user.map(|text| tracing::field::display(Shown(text))),
-            topic = topic.map(|text| tracing::field::display(Shown(text))),
+            client = client.map(|text| tracing::field::display(Escaped(text))),
+            user = user.map(|text| tracing::field::display(Escaped(text))),
+            topic = topic.map(|text| tracing::field::display(Escaped(text))),
             peer = peer.map(tracing::field::display),
             reason,
             left_out = (left_out > 0).then_some(left_out),

@@ -18,10 +18,10 @@ use crate::{
     clock,
     conn::{Dialled, DialledEnd, DialledSession},
     error::Error,
+    escaped::Escaped,
     hub::Hub,
     metrics::ListenerMetrics,
     settings::Settings,
-    shown::Shown,
     store::{BrokerId, Change, Snapshot, Store, StoreError},
 };
 
@@ -143,7 +143,7 @@ impl BridgeTask {
                     if !core::mem::replace(&mut is_told, true) {
                         // Escaped, as it may quote the peer.
                         let error = error.to_string();
-                        warn!(bridge = bridge.name, error = %Shown(&error), "a bridge reaches nobody");
+                        warn!(bridge = bridge.name, error = %Escaped(&error), "a bridge reaches nobody");
                     }
                 }
             }

@@ -15,9 +15,9 @@ use crate::{
     Settings,
     auth::{LogIn, Principal},
     clock,
+    escaped::Escaped,
     hub::MemberState,
     session::{KeptWill, Presence},
-    shown::Shown,
     store::{SessionChange, User},
 };
 
@@ -140,7 +140,7 @@ impl Admission {
         hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
-            debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
+            debug!(client = %Escaped(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
         }
         // From now on its bytes count among those of all clients, and not of strangers.
         wire.incoming_memory = wire.hub.memory_share();
@@ -149,7 +149,7 @@ impl Admission {
             .connection
             .accept(clock::now(), protocol.unwrap_or_default(), ack)
         {
-            debug!(client = %Shown(&client_id), %error, "CONNACK could not be sent");
+            debug!(client = %Escaped(&client_id), %error, "CONNACK could not be sent");
             wire.connection.handle_link_lost();
         } else {
             wire.link.release_tickets();
@@ -197,8 +197,8 @@ fn why_no_session(reason: ReasonCode) -> &'static str {
 fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
     let link = wire.link.info();
     info!(
-        client = %Shown(client_id),
-        user = user.map(|user| display(Shown(user))),
+        client = %Escaped(client_id),
+        user = user.map(|user| display(Escaped(user))),
         %version,
         peer = link.peer_address.map(display),
         transport = %link.scheme,

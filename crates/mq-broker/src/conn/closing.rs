@@ -11,9 +11,9 @@ use tracing::{debug, info};
 use super::{session_end::SessionEnd, wire::Wire};
 use crate::{
     clock,
+    escaped::Escaped,
     hub::{Hold, Publisher, RoutedMessage},
     journal::StoreFailed,
-    shown::Shown,
     store::SessionChange,
 };
 
@@ -120,7 +120,7 @@ impl Closing {
             session_end.will = None;
         }
         info!(
-            client = %Shown(&hold.session.client_id),
+            client = %Escaped(&hold.session.client_id),
             dropped = hold.session.mailbox.dropped(),
             %reason,
             "disconnected"

@@ -17,11 +17,11 @@ use crate::{
     Settings,
     auth::{LogIn, Refusal},
     clock,
+    escaped::Escaped,
     hub::Hub,
     memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
     refusal_log::RefusalDetails,
-    shown::Shown,
 };
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
@@ -258,7 +258,7 @@ impl Wire {
             Some(Ok(Progress::Closed)) => self.connection.handle_link_lost(),
             Some(Err(error)) => {
                 // Escaped, as it may quote the peer.
-                debug!(error = %Shown(&error.to_string()), "the link failed");
+                debug!(error = %Escaped(&error.to_string()), "the link failed");
                 self.connection.handle_link_lost();
             }
         }

@@ -14,9 +14,9 @@ use tracing::info;
 
 use crate::{
     clock,
+    escaped::Escaped,
     lock::lock,
     quota::network_of,
-    shown::Shown,
     store::to_wall_clock,
     view::{Ban, Banned, CannotBan, Page, Query},
 };
@@ -84,7 +84,7 @@ impl Bans {
         drop(bans);
         let was_banned = was.is_some_and(|until| until > now);
         if was_banned {
-            info!(banned = %Shown(&banned.to_string()), "an operator lifts a ban");
+            info!(banned = %Escaped(&banned.to_string()), "an operator lifts a ban");
         }
         was_banned
     }

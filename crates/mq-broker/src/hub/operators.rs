@@ -11,10 +11,10 @@ use tracing::info;
 use super::{Hub, bans::banned_network};
 use crate::{
     clock,
+    escaped::Escaped,
     mailbox::{MailboxLoad, MailboxRules},
     router::Cursor,
     session::{ConnectionFigures, Presence, Session},
-    shown::Shown,
     store::{User, to_wall_clock},
     view::{
         self, Ban, Banned, CannotBan, LONGEST_BAN_MINUTES, NotConnected, Page, Query, TopicRates,
@@ -278,7 +278,7 @@ impl Operators<'_> {
         if !session.is_some_and(|session| session.kick(ReasonCode::AdministrativeAction)) {
             return Err(NotConnected(client_id.to_owned()));
         }
-        info!(client = %Shown(client_id), "an operator disconnects a client");
+        info!(client = %Escaped(client_id), "an operator disconnects a client");
         Ok(())
     }
 
@@ -291,7 +291,7 @@ impl Operators<'_> {
         let now = clock::now();
         let until = now + Duration::from_secs(60 * u64::from(minutes));
         let banned = hub.bans.add(banned, until, now)?;
-        info!(banned = %Shown(&banned.to_string()), minutes, "an operator bans");
+        info!(banned = %Escaped(&banned.to_string()), minutes, "an operator bans");
         let is_meant = |session: &Session| match &banned {
             Banned::Client(id) => session.client_id.as_str() == id,
             Banned::User(user) => {

@@ -8,9 +8,9 @@ use tracing::warn;
 use super::Hub;
 use crate::{
     clock,
+    escaped::Escaped,
     lock::write,
     router::{LaneSlot, Subscriber},
-    shown::Shown,
     store::{
         BRIDGE_PREFIX, Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock,
     },
@@ -48,7 +48,7 @@ impl Restore<'_> {
         let spilled = record.spilled.as_ref();
         dropped += spilled.map_or(0, |spilled| spilled.messages);
         warn!(
-            session = %Shown(&session),
+            session = %Escaped(&session),
             dropped, "ended the session of a bridge that is not configured"
         );
         store.record(vec![Change::Session(session, SessionChange::Ended)]);

@@ -115,7 +115,7 @@ pub struct Position(pub u64);
 
 /// What tells a broker from others with the same configuration: 48 bits, made by chance.
 ///
-/// It is as old as its store. A copy of the store has the same one. Shown as 12 hexadecimal digits.
+/// It is as old as its store. A copy of the store has the same one. Escaped as 12 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BrokerId(u64);
 

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::{ANSWERED, NatsEngine, NatsSettings, failed};
 use crate::{
-    Shown,
+    Escaped,
     cluster::{APPENDED_ONCE, EngineError},
     lock::lock,
 };
@@ -249,7 +249,7 @@ pub(super) async fn is_alone(client: &Client, subject: &str, node: &str) -> Resu
     match client.request(subject.to_owned(), Bytes::new()).await {
         Ok(answer) => {
             let at = String::from_utf8_lossy(&answer.payload);
-            let at = Shown(&at);
+            let at = Escaped(&at);
             Err(Failure::Mistake(format!(
                 "node: {node:?} runs already, at {at}: give each node a name of its own"
             )))

@@ -14,8 +14,8 @@ use crate::{
         wire::{OUTBOX_LIMIT, Wire},
     },
     delivery::DeliveryTag as _,
+    escaped::Escaped,
     hub,
-    shown::Shown,
     store::{SessionChange, StoreError},
 };
 
@@ -226,7 +226,7 @@ impl Attached<'_> {
                 self.wire.hub.remove_forbidden(session, journal);
             }
             Err(error) => {
-                error!(client = %Shown(&session.client_id), %error, "messages cannot be read");
+                error!(client = %Escaped(&session.client_id), %error, "messages cannot be read");
                 self.wire.disconnect_for(ReasonCode::UnspecifiedError);
             }
         }

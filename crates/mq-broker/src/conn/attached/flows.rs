@@ -11,10 +11,10 @@ use tracing::warn;
 use super::Attached;
 use crate::{
     delivery::{DeliveryTag as _, LaneSlot},
+    escaped::Escaped,
     hub,
     mailbox::MailboxLimits,
     session::State,
-    shown::Shown,
     store::SessionChange,
 };
 
@@ -208,7 +208,7 @@ impl Attached<'_> {
                 self.parked.remove(slot);
                 continue;
             };
-            warn!(client = %Shown(client), %flow, "gave up a flow: too much waits for it");
+            warn!(client = %Escaped(client), %flow, "gave up a flow: too much waits for it");
             // The event for it follows; what waits goes now.
             self.wire.connection.forget_flow(now, flow);
             for delivery in self.parked.remove(slot) {

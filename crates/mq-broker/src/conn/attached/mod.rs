@@ -34,11 +34,11 @@ use super::{
 use crate::{
     auth::{Authentication, LogIn, Principal},
     clock,
+    escaped::Escaped,
     hub::{Hold, Publisher, RoutedMessage},
     journal::StoreFailed,
     quota::Pace,
     session::{ConnectionFigures, RetainedSearch, Session},
-    shown::Shown,
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
 };
@@ -402,7 +402,7 @@ impl<'a> Attached<'a> {
             }
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
-                debug!(client = %Shown(client), %lane, %error, "ended a data lane");
+                debug!(client = %Escaped(client), %lane, %error, "ended a data lane");
             }
             // A second CONNECT is the state machine's to refuse, and the rest is for clients.
             _ => {}

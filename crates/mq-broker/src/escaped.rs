@@ -1,9 +1,9 @@
-//! Peers' texts as a line of the log can show them.
+//! Texts of peers, escaped for a line of the log.
 
 use std::fmt;
 
-/// Characters of a peer's text that are shown.
-const MOST: usize = 128;
+/// Characters of a peer's text that are written.
+const MAX_CHARACTERS: usize = 128;
 
 /// Shows a client identifier, a user name or a topic so that it stays within its place in a line.
 ///
@@ -17,12 +17,12 @@ const MOST: usize = 128;
 /// sensor-7    "a b"    "\u{202e}gnp.exe"    aaa… (65535 bytes)
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a>(pub &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text) = self;
-        let end = text.char_indices().nth(MOST).map(|(end, _)| end);
+        let end = text.char_indices().nth(MAX_CHARACTERS).map(|(end, _)| end);
         let head = &text[..end.unwrap_or(text.len())];
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'=');
         if !head.is_empty() && head.bytes().all(is_plain) {
@@ -57,21 +57,24 @@ mod tests {
             ("\u{9b}2J\u{7f}", r#""\u{9b}2J\u{7f}""#),
             ("\u{2028}", r#""\u{2028}""#),
         ] {
-            assert_eq!(Shown(text).to_string(), shown);
+            assert_eq!(Escaped(text).to_string(), shown);
         }
         let marks = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\
                      \u{2068}\u{2069}\u{feff}\u{200b}";
-        assert!(Shown(marks).to_string().is_ascii());
+        assert!(Escaped(marks).to_string().is_ascii());
     }
 
     #[test]
     fn a_long_text_is_cut_between_characters() {
         let text = "ä".repeat(128);
-        assert_eq!(Shown(&text).to_string(), format!("{text:?}"));
+        assert_eq!(Escaped(&text).to_string(), format!("{text:?}"));
         let longer = format!("{text}ä");
-        assert_eq!(Shown(&longer).to_string(), format!("{text:?}… (258 bytes)"));
+        assert_eq!(
+            Escaped(&longer).to_string(),
+            format!("{text:?}… (258 bytes)")
+        );
         let identifier = "a".repeat(65_535);
-        let shown = Shown(&identifier).to_string();
+        let shown = Escaped(&identifier).to_string();
         assert_eq!(shown, format!("{}… (65535 bytes)", "a".repeat(128)));
     }
 }
