@@ -132,14 +132,7 @@ impl Broker {
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
-        let mut services = JoinSet::new();
-        services.spawn(Arc::clone(&worker_pool).rebalance());
-        let timers = Arc::clone(&hub);
-        services.spawn(async move { timers.run_timers().await });
-        if let Some(every) = acceptor.settings.sys_interval {
-            let (hub, listeners) = (Arc::clone(&hub), metrics.clone());
-            services.spawn(async move { hub.publish_figures(every, &listeners).await });
-        }
+        let mut services = acceptor.begin_services(&metrics);
         let admin_address = doors.http_address();
         services.spawn(doors.serve(Admin {
             hub: Arc::clone(&hub),
@@ -412,6 +405,19 @@ impl Acceptor {
                 None => tasks.spawn(run),
             };
         }
+    }
+
+    /// Begins the tasks that never end by themselves: the balance of the workers, timers, and figures under `$SYS`.
+    fn begin_services(&self, metrics: &[Arc<ListenerMetrics>]) -> JoinSet<()> {
+        let mut services = JoinSet::new();
+        services.spawn(Arc::clone(&self.worker_pool).rebalance());
+        let timers = Arc::clone(&self.hub);
+        services.spawn(async move { timers.run_timers().await });
+        if let Some(interval) = self.settings.sys_interval {
+            let (hub, listeners) = (Arc::clone(&self.hub), metrics.to_vec());
+            services.spawn(async move { hub.publish_figures(interval, &listeners).await });
+        }
+        services
     }
 
     /// Begins a bridge, on the first worker.

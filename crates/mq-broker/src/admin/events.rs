@@ -10,7 +10,7 @@ use super::{
     Admin,
     answer::{Answer, Failure, as_json, events},
     parameters::bad,
-    v1::status,
+    status::status,
 };
 use crate::view::Query;
 

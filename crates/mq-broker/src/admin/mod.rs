@@ -20,6 +20,7 @@ mod gate;
 mod page;
 mod parameters;
 mod places;
+mod status;
 mod tokens;
 mod v1;
 

@@ -10,8 +10,8 @@ use tracing::{info, warn};
 use super::{
     Cluster,
     append::part_of,
+    author::Author,
     engine::{EngineError, Kind, Value},
-    entry::Author,
     record::Record,
 };
 use crate::{

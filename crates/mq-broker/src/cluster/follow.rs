@@ -6,8 +6,9 @@ use tracing::error;
 
 use super::{
     Cluster,
+    author::Author,
     engine::Entry,
-    entry::{Author, BatchItem, Item, LogEntry},
+    entry::{BatchItem, Item, LogEntry},
 };
 use crate::{
     hub::{ClusterMessage, ClusterReceivers, Hub, Publisher},

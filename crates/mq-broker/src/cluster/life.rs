@@ -11,8 +11,9 @@ use tracing::info;
 
 use super::{
     APPENDED_ONCE, Cluster, RETRY,
+    author::Author,
     engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value},
-    entry::{Author, LogEntry},
+    entry::LogEntry,
     record::Record,
     wire::{Malformed, Reader, Writer},
 };

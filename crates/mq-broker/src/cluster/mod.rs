@@ -38,8 +38,10 @@
 
 mod adopt;
 mod append;
+mod author;
 mod checkpoint;
 mod claim;
+mod claimed;
 mod copies;
 mod engine;
 mod entry;
@@ -103,7 +105,8 @@ pub use nats::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
 use append::Shard;
-use entry::{Author, Item, Told};
+use author::Author;
+use entry::{Item, Told};
 use fences::Fences;
 use floor::Floor;
 use groups::Membership;
