@@ -3,7 +3,7 @@
 //! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`, which no client can
 //! have. What waits for the other broker is what waits for that session: in memory, in the store, within its limits.
 //! A connection of the bridge is a link that this broker has dialled (`run`, `dialler`), with the state machine in the
-//! client's role; it is served as any client's is ([`conn::Dialled`](crate::conn::Dialled)), but for the points at which
+//! client's role; it is served as any client's is ([`conn::BridgeLink`](crate::conn::BridgeLink)), but for the points at which
 //! it differs (`hooks`). So packet identifiers in flight are in the store, on both sides, and a QoS 2 message passes
 //! once whichever broker is killed.
 //!

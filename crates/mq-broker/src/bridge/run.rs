@@ -16,7 +16,7 @@ use super::{
 use crate::{
     admin::BridgeFigures,
     clock,
-    conn::{Dialled, DialledEnd, DialledSession},
+    conn::{BridgeLink, BridgeLinkEnd, BridgeSession},
     error::Error,
     escaped::Escaped,
     hub::Hub,
@@ -122,7 +122,7 @@ impl BridgeTask {
                 Ok(link) => {
                     links.accepted.add(1);
                     is_told = false;
-                    let connection = Dialled {
+                    let connection = BridgeLink {
                         link,
                         config: bridge.config(),
                         hub: Arc::clone(&hub),
@@ -156,7 +156,7 @@ impl BridgeTask {
 }
 
 /// Takes the bridge's session, and serves one link until it ends.
-async fn serve(bridge: &Arc<Bridge>, connection: Dialled) -> DialledEnd {
+async fn serve(bridge: &Arc<Bridge>, connection: BridgeLink) -> BridgeLinkEnd {
     let mut publisher = connection.hub.publisher();
     publisher.can_refuse = bridge.version() >= Version::V5;
     let hold = session::attach(&connection.hub, bridge, &mut publisher.journal).await;
@@ -167,7 +167,7 @@ async fn serve(bridge: &Arc<Bridge>, connection: Dialled) -> DialledEnd {
             return connection.close().await;
         }
     };
-    let session = DialledSession {
+    let session = BridgeSession {
         hold,
         publisher,
         expiry: session::expiry(bridge),
@@ -178,7 +178,7 @@ async fn serve(bridge: &Arc<Bridge>, connection: Dialled) -> DialledEnd {
 }
 
 /// Writes the end of a connection to the log.
-fn log_end(bridge: &Bridge, ended: &DialledEnd) {
+fn log_end(bridge: &Bridge, ended: &BridgeLinkEnd) {
     let (bridge, reason) = (&bridge.name, &ended.reason);
     match reason {
         CloseReason::Refused(ack) => {

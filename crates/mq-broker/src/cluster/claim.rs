@@ -1,4 +1,4 @@
-//! How a node gets a session, and how it lets one go.
+//! Claims: a node gets a session, and another node releases it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -28,17 +28,17 @@ use crate::{
     store::{At, LogPosition, SessionRecord, User},
 };
 
-/// For so long a client waits for its session.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Time for which a client waits for its session.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a node waits before it looks again whether the owner of a session lives.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a node looks again if the owner of a session lives.
+const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a node that is behind looks how far it has come.
-const STEP: Duration = Duration::from_millis(5);
+/// Interval at which a node that is behind looks at its progress.
+const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// For so long a node goes on with a log that brings nothing.
-const SILENCE: Duration = Duration::from_secs(5);
+/// Time for which a node goes on with a log that brings nothing.
+const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// See [`Nodes::claim`](crate::hub::Nodes::claim).
@@ -61,7 +61,7 @@ impl Cluster {
             this.end_turn(&id);
             claimed
         });
-        match timeout(PATIENCE, claiming).await {
+        match timeout(CLAIM_TIMEOUT, claiming).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(Refused::Others))) => Err(ReasonCode::ClientIdentifierNotValid),
             Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
@@ -93,7 +93,7 @@ impl Cluster {
     ) -> Result<(), Refused> {
         let began = Instant::now();
         let mut asked = 0;
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < CLAIM_TIMEOUT {
             let leaves = {
                 let sessions = lock(&self.sessions);
                 match sessions.get(id) {
@@ -175,7 +175,7 @@ impl Cluster {
             let (_, status) = status.map_err(|_| Refused::Busy)?;
             status.raise(&mut record);
         }
-        let coming = timeout(PATIENCE, self.come_to(&record.next));
+        let coming = timeout(CLAIM_TIMEOUT, self.come_to(&record.next));
         coming.await.map_err(|_| Refused::Busy)?;
         let mine = Record {
             owner: Some(self.author.clone()),
@@ -201,7 +201,7 @@ impl Cluster {
             all.any(|(shard, next)| shard.progress.finished().next() < *next)
         };
         while is_behind() {
-            sleep(STEP).await;
+            sleep(CATCH_UP_POLL_INTERVAL).await;
         }
     }
 
@@ -211,7 +211,7 @@ impl Cluster {
         if self.is_dead(owner) {
             if let Err(error) = self.end_life(owner).await {
                 warn!(node = owner.node, %error, "a node's life cannot be ended");
-                sleep(LOOK).await;
+                sleep(OWNER_POLL_INTERVAL).await;
             }
             return false;
         }
@@ -223,7 +223,7 @@ impl Cluster {
         };
         if let Err(error) = &answer {
             debug!(node = owner.node, %error, "a node does not let a session go");
-            sleep(LOOK).await;
+            sleep(OWNER_POLL_INTERVAL).await;
         }
         answer.is_ok()
     }
@@ -429,7 +429,7 @@ impl Cluster {
             }
             let mut entries = self.engine.follow(shard, from.saturating_sub(1));
             loop {
-                let entry = timeout(SILENCE, entries.recv()).await;
+                let entry = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
                     warn!(shard, "a log cannot be read again");
                     return Err(Refused::Busy);

@@ -101,8 +101,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn asked(&self) -> mpsc::Receiver<Asked>;
 }
 
-/// For so long the next entry or value that is there may take.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// Time that the next entry or value that is there may take.
+pub(super) const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`Wire`] is what all of them have: the link and the state machine. A link that a bridge has dialled
-//! ([`Dialled`]) begins with Attached.
+//! ([`BridgeLink`]) begins with Attached.
 
 mod admission;
 mod attached;
@@ -18,8 +18,8 @@ mod authenticating;
 mod awaiting_connect;
 mod backlog;
 mod bridge_hooks;
+mod bridge_link;
 mod closing;
-mod dialled;
 mod early;
 mod memory;
 mod queue_read;
@@ -29,8 +29,8 @@ mod wire;
 use attached::Attached;
 use awaiting_connect::AwaitingConnect;
 pub(crate) use bridge_hooks::{BridgeConnection, BridgeHooks};
+pub(crate) use bridge_link::{BridgeLink, BridgeLinkEnd, BridgeSession};
 use closing::Closing;
-pub(crate) use dialled::{Dialled, DialledEnd, DialledSession};
 pub(crate) use wire::Wire;
 
 /// Serves one link until it ends, then puts its session in order.

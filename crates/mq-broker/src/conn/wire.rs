@@ -27,8 +27,8 @@ use crate::{
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 
-/// Steps in which it is looked whether a peer has gone.
-const LOOKS: usize = 64;
+/// Reads after which the end of a link that a peer may have closed is not looked for any more.
+const MAX_READS: usize = 64;
 
 /// Bytes that wait to be written before the peer is not read any more: it sends faster than it
 /// reads.
@@ -324,8 +324,8 @@ impl Wire {
             return false;
         }
         let mut nothing = Outbox::new();
-        // Each turn reads a part of what has arrived, of which no more is taken than a stranger may send.
-        for _ in 0..LOOKS {
+        // Each turn reads a part of what has arrived, of which no more is taken than a client that is not let in may send.
+        for _ in 0..MAX_READS {
             let progress = self.link.progress(&mut nothing, true);
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,

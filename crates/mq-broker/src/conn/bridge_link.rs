@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A dialled link, and the parts of the broker that it is served with.
-pub(crate) struct Dialled {
+pub(crate) struct BridgeLink {
     pub(crate) link: Link,
     pub(crate) config: ClientConfig,
     pub(crate) hub: Arc<Hub>,
@@ -37,7 +37,7 @@ pub(crate) struct Dialled {
 }
 
 /// The session that a dialled link serves.
-pub(crate) struct DialledSession {
+pub(crate) struct BridgeSession {
     pub(crate) hold: Hold,
     pub(crate) publisher: Publisher,
     /// Time for which the session outlives the connection; `None` for ever.
@@ -45,19 +45,19 @@ pub(crate) struct DialledSession {
 }
 
 /// The end of a dialled connection.
-pub(crate) struct DialledEnd {
+pub(crate) struct BridgeLinkEnd {
     /// Time since which the remote broker had let this one in, if it had.
     pub(crate) since: Option<Instant>,
     pub(crate) reason: CloseReason,
 }
 
-impl Dialled {
+impl BridgeLink {
     /// Closes the link: there is no session for it.
-    pub(crate) async fn close(self) -> DialledEnd {
+    pub(crate) async fn close(self) -> BridgeLinkEnd {
         let mut wire = self.wire(mq_proto::Session::new());
         wire.connection.handle_link_lost();
         let reason = Box::pin(Closing::new(wire, None).run()).await;
-        DialledEnd {
+        BridgeLinkEnd {
             since: None,
             reason,
         }
@@ -66,10 +66,10 @@ impl Dialled {
     /// Sends CONNECT, and serves the link until it ends; then gives the session back.
     pub(crate) async fn serve(
         self,
-        session: DialledSession,
+        session: BridgeSession,
         hooks: impl FnOnce(&mq_proto::Session) -> Box<dyn BridgeHooks>,
-    ) -> DialledEnd {
-        let DialledSession {
+    ) -> BridgeLinkEnd {
+        let BridgeSession {
             mut hold,
             publisher,
             expiry,
@@ -98,7 +98,7 @@ impl Dialled {
         let since = bridge.and_then(|bridge| bridge.connected_since());
         let last_state = attached.into_last_state();
         let reason = Box::pin(Closing::new(wire, Some(last_state)).run()).await;
-        DialledEnd { since, reason }
+        BridgeLinkEnd { since, reason }
     }
 
     fn wire(self, protocol: mq_proto::Session) -> Box<Wire> {
