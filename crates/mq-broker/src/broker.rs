@@ -46,7 +46,7 @@ pub struct Broker {
     reload: Reload,
     access: Option<Arc<FileAccess>>,
     worker_pool: Arc<WorkerPool>,
-    /// One task a listener, which owns the tasks of its connections.
+    /// A task for each listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
     services: JoinSet<()>,
@@ -360,12 +360,12 @@ impl Broker {
     }
 }
 
-/// How long closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
+/// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
 /// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
 /// them. A client that has missed the end is reset by the next broker with the same key (RFC 9000 §10.3).
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// What every listener's task needs.
+/// The parts that every listener's task needs.
 #[derive(Clone)]
 struct Acceptor {
     hub: Arc<Hub>,
@@ -501,7 +501,7 @@ impl Acceptor {
         MovableConnection::new(served, worker_slot).spawn(connections);
     }
 
-    /// Whether a quarter of all handshakes that may be under way are.
+    /// Returns `true` if a quarter of all handshakes that may be under way are.
     fn is_loaded(&self) -> bool {
         let most = self.settings.max_handshakes;
         most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
@@ -616,14 +616,14 @@ fn ended_or_going(
     }
 }
 
-/// What listeners have besides their settings.
+/// Sets the options that listeners have besides their settings.
 fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
     listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
 }
 
-/// What all connections share, with what an earlier broker has kept.
+/// Makes the state that all connections share, with the state that an earlier broker has kept.
 fn hub_of(
     settings: &Settings,
     persistence: &Persistence,

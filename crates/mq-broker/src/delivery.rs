@@ -5,7 +5,7 @@ use mq_proto::Delivery;
 /// Set on a delivery that came by a shared subscription.
 const SHARED: u64 = 1 << 63;
 
-/// Where the slot of the lane is, and how many bits it has.
+/// The place of the lane's slot in the tag, and the masks of slot and number.
 const LANE: u32 = 48;
 const LANE_MASK: u64 = 0x7FFF;
 const NUMBER_MASK: u64 = (1 << LANE) - 1;
@@ -23,12 +23,12 @@ impl LaneSlot {
         Self(if self.0 == 0x7FFF { 1 } else { self.0 + 1 })
     }
 
-    /// As a number that can be kept.
+    /// Returns the slot as a number that can be kept.
     pub(crate) fn number(self) -> u16 {
         self.0
     }
 
-    /// The slot again.
+    /// Returns the slot of a number that was kept.
     pub(crate) fn of_number(number: u16) -> Self {
         Self(number & 0x7FFF)
     }
@@ -41,18 +41,18 @@ impl LaneSlot {
 
 /// The broker's own marks on a delivery, which are not sent.
 pub(crate) trait DeliveryTag {
-    /// Its number in the store, if it is there.
+    /// Returns its number in the store, if it is there.
     fn number(&self) -> Option<u64>;
 
     /// Notes its number in the store.
     fn set_number(&mut self, number: u64);
 
-    /// Whether it came by a shared subscription: another member may get it if this one ends (§4.8.2).
+    /// Returns `true` if it came by a shared subscription: another member may get it if this one ends (§4.8.2).
     fn is_shared(&self) -> bool;
 
     fn set_shared(&mut self);
 
-    /// The lane of the subscription that it came by.
+    /// Returns the lane of the subscription that it came by.
     fn lane(&self) -> LaneSlot;
 
     fn set_lane(&mut self, lane: LaneSlot);

@@ -1,4 +1,4 @@
-//! One connection's way to the store.
+//! The journal of one connection: its changes for the store, and the position up to which they are settled.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::{
     store::{Change, Position, SessionChange, Store},
 };
 
-/// Records changes, where there is a store, and knows how far the store has to be before their
-/// consequences may be told.
+/// Records changes, where there is a store, and knows the position that the store has to reach before their
+/// consequences may be sent.
 #[derive(Debug)]
 pub(crate) struct Journal(Option<Box<Open>>);
 

@@ -1,4 +1,4 @@
-//! One memory limit for what all sessions together may hold.
+//! The memory limit for all sessions together.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl MemoryLimit {
         self.take(size).then(|| self.counted(message, size))
     }
 
-    /// The same for a message that must be kept, room or not.
+    /// Copies and counts a message that must be kept, room or not.
     pub(crate) fn keep_anyway(self: &Arc<Self>, message: &Message) -> Message {
         let size = weight(message);
         self.take_anyway(size);
@@ -166,7 +166,7 @@ impl Drop for MemoryShare {
     }
 }
 
-/// What a message takes, about.
+/// Returns the memory of a message, about.
 fn weight(message: &Message) -> usize {
     let payload = message.payload.len();
     let payload = if payload < LARGE {

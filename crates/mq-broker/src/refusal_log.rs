@@ -54,7 +54,7 @@ impl RefusalKind {
         Self::Operator,
     ];
 
-    /// How a line begins.
+    /// Returns the first words of a line.
     fn words(self) -> &'static str {
         match self {
             Self::Connection => "refused a connection",
@@ -212,7 +212,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Whether a line may be written, and how many were left out before it.
+    /// Returns the number of lines left out before this one, if it may be written.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.is_over(now) {
             self.began = Some(now);
@@ -226,7 +226,7 @@ impl Limit {
         Some(core::mem::take(&mut self.left_out))
     }
 
-    /// How many were left out, once no line of the same window can tell it.
+    /// Returns the number of lines left out, once no line of the same window can tell it.
     fn flush(&mut self, now: Instant) -> Option<u64> {
         (self.left_out > 0 && self.is_over(now)).then(|| core::mem::take(&mut self.left_out))
     }

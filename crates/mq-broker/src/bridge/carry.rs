@@ -25,7 +25,7 @@ pub(super) fn mark() -> String {
 }
 
 impl Bridge {
-    /// A delivery as the other broker gets it; `None` for one that does not go there: no rule sends its topic (any
+    /// Returns a delivery as the remote broker gets it; `None` for one that does not go there: no rule sends its topic (any
     /// more), or it has passed this broker, or too many.
     pub(crate) fn sent(&self, delivery: &Delivery) -> Option<Delivery> {
         let topic = self.topics.name_there(&delivery.message.topic)?;
@@ -51,10 +51,10 @@ impl Bridge {
         })
     }
 
-    /// Gives a message of the other broker's the name that it is published under here.
+    /// Gives a message of the remote broker the name that it is published under here.
     ///
     /// # Errors
-    /// Why it does not come in.
+    /// The reason for which it does not come in.
     pub(crate) fn received(&self, received: &mut Received) -> Result<(), &'static str> {
         let message = &mut received.message;
         let topic = self.topics.name_here(&message.topic);
@@ -66,7 +66,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether a message was not here before, and has not passed too many brokers.
+    /// Returns `true` if a message was not here before, and has not passed too many brokers.
     fn may_pass(&self, message: &Message) -> bool {
         let mut passed = passed(message);
         let count = passed.clone().count();
@@ -74,7 +74,8 @@ impl Bridge {
     }
 }
 
-/// The brokers that a message has been at. A property that says something else is a stranger's, and counts.
+/// Returns the marks of the brokers that a message has been at. A property with other content is a client's, and
+/// counts.
 fn passed(message: &Message) -> impl Iterator<Item = &str> + Clone {
     let properties = message.properties.user_properties.iter();
     let passed = properties.filter(|(name, _)| name.as_str() == PASSED);

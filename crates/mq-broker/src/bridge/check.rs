@@ -13,10 +13,10 @@ use crate::{
 };
 
 impl BridgeSettings {
-    /// How it tells of its connection, if it does.
+    /// Returns the state that the bridge publishes, if it does.
     ///
     /// # Errors
-    /// What is wrong with the topic, in words for the operator.
+    /// The problem of the topic, in words for the operator.
     pub(super) fn state(&self, client_id: &str) -> Result<Option<State>, String> {
         if self.notifications == BridgeNotifications::Off {
             return Ok(None);
@@ -25,10 +25,10 @@ impl BridgeSettings {
         let topic = own.unwrap_or_else(|| bridge_state_topic(client_id));
         let problem = match TopicName::new(topic.clone()) {
             Ok(name) if !is_too_deep(name.as_bytes()) => {
-                let is_told_there = self.notifications == BridgeNotifications::Both;
+                let is_published_there = self.notifications == BridgeNotifications::Both;
                 return Ok(Some(State {
                     topic: name,
-                    is_told_there,
+                    is_published_there,
                 }));
             }
             Ok(_) => "it has too many levels".to_owned(),
@@ -40,7 +40,7 @@ impl BridgeSettings {
         ))
     }
 
-    /// Where it tells its state, as far as the settings say.
+    /// Returns the topic of its state, as far as the settings say.
     pub(crate) fn state_topic(&self) -> Option<String> {
         if self.notifications == BridgeNotifications::Off {
             return None;
@@ -56,8 +56,10 @@ impl BridgeSettings {
         }
     }
 
+    /// Checks the settings. Returns the topics.
+    ///
     /// # Errors
-    /// What is wrong, in words for the operator.
+    /// The problem, in words for the operator.
     pub(crate) fn check(&self) -> Result<Topics, String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_name) {

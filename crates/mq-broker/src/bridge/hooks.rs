@@ -15,7 +15,7 @@ use crate::{
     store::SessionChange,
 };
 
-/// One connection of a bridge.
+/// The hooks of one connection of a bridge.
 pub(super) struct Hooks {
     bridge: Arc<Bridge>,
     /// Time since which the remote broker has let this one in.
@@ -26,7 +26,7 @@ pub(super) struct Hooks {
     busy_at: Instant,
     /// The message to the remote broker about this connection, until the window has room for it.
     unsent: Option<Delivery>,
-    /// What the store knows of exchanges that the remote broker may have forgotten: QoS 2 messages that were received
+    /// The store's records of exchanges that the remote broker may have forgotten: QoS 2 messages that were received
     /// and not released, and those that were sent and released.
     forgettable: Vec<SessionChange>,
 }

@@ -87,11 +87,11 @@ pub(crate) struct Bridge {
     /// The client identifier of its session here.
     pub(crate) session: ByteStr,
     pub(crate) topics: Topics,
-    /// How it tells of its connection, if it does.
+    /// The state that it publishes of its connection, if it does.
     pub(crate) state: Option<State>,
     pub(crate) clean: bool,
     max_hops: u8,
-    /// What marks messages that have been at this broker.
+    /// The mark of messages that have been at this broker.
     mark: String,
     /// Ends a connection on which nothing was carried for so long.
     pub(crate) idle_timeout: Option<Duration>,
@@ -103,10 +103,10 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// All bridges of a broker, within its limits.
+    /// Makes all bridges of a broker, within its limits.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The first error of [`new`](Self::new).
     pub(crate) fn all(
         bridges: &[BridgeSettings],
         limits: &ServerConfig,
@@ -174,7 +174,7 @@ impl Bridge {
         })
     }
 
-    /// The state machine's configuration for the next connection.
+    /// Returns the state machine's configuration for the next connection.
     pub(crate) fn config(&self) -> ClientConfig {
         self.config.clone()
     }
@@ -200,12 +200,12 @@ impl Bridge {
         self.config.connect.version
     }
 
-    /// What it is at the other broker.
+    /// Returns its client identifier at the remote broker.
     pub(crate) fn client_id(&self) -> &ByteStr {
         &self.config.connect.client_id
     }
 
-    /// As asked for, in seconds.
+    /// Returns the keep-alive that CONNECT asks for, in seconds.
     pub(crate) fn keep_alive(&self) -> u16 {
         self.config.connect.keep_alive
     }

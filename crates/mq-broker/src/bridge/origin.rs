@@ -1,18 +1,18 @@
-//! What a bridge without a configured client identifier is at the other broker.
+//! The client identifier of a bridge at the remote broker, if none is configured.
 
 use crate::store::BrokerId;
 
-/// Where a file of the system has the name of the machine.
+/// The file with the name of the machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// The longest name of a machine.
 const LONGEST: usize = 64;
 
-/// What tells this broker from others with the same configuration. Two brokers with one client identifier would take
-/// the session at the other broker from each other for ever.
+/// The mark that tells this broker from others with the same configuration. Two brokers with one client identifier would take
+/// the session at the remote broker from each other for ever.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// Its store, for as long as there is that.
+    /// The identifier in its store, for as long as there is that.
     Store(BrokerId),
     /// The machine that it runs on.
     Host(String),
@@ -23,7 +23,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// That of a broker that keeps nothing.
+    /// Returns the origin of a broker that keeps nothing.
     pub(crate) fn without_store() -> Self {
         let name = std::fs::read_to_string(HOST_NAME).ok();
         Self::of_host(name.as_deref().unwrap_or_default())
@@ -42,12 +42,12 @@ impl Origin {
         }
     }
 
-    /// Whether a later start has the same.
+    /// Returns `true` if a later start has the same.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Self::Start(_))
     }
 
-    /// The client identifier of the bridge of that name.
+    /// Returns the client identifier of the bridge of that name.
     pub(super) fn client_id(&self, name: &str) -> String {
         match self {
             Self::Store(id) | Self::Start(id) => format!("bridge-{name}-{id}"),

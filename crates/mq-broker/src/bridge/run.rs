@@ -36,7 +36,7 @@ pub(crate) struct BridgeTask {
 /// Makes all bridges of a broker. The store has their part of the client identifiers then, if there is one.
 ///
 /// # Errors
-/// As [`Bridge::all`], and [`Error::Store`] if the store fails.
+/// The errors of [`Bridge::all`], and [`Error::Store`] if the store fails.
 pub(crate) async fn open_all(
     settings: &Settings,
     store: Option<&Arc<dyn Store>>,

@@ -1,4 +1,4 @@
-//! What a bridge says of its connection: mosquitto's notifications.
+//! The state that a bridge publishes of its connection: mosquitto's notifications.
 
 use mq_codec::{QoS, TopicName, Will};
 use mq_proto::{Delivery, Message};
@@ -6,25 +6,26 @@ use mq_proto::{Delivery, Message};
 /// Subscribers with a session that is kept learn of each change.
 pub(crate) const QOS: QoS = QoS::AtLeastOnce;
 
-/// A bridge that tells of its connection.
+/// The state of a bridge that publishes it.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) topic: TopicName,
-    /// Whether the other broker is told as well.
-    pub(super) is_told_there: bool,
+    /// `true` if it is published at the remote broker as well.
+    pub(super) is_published_there: bool,
 }
 
 impl State {
-    /// What it says of itself, here and there.
+    /// Builds the state message ("1" connected, "0" not), published here and at the remote broker.
     pub(crate) fn message(&self, is_connected: bool) -> Message {
         let text = if is_connected { "1" } else { "0" };
         Message::new(self.topic.clone(), text)
     }
 
-    /// Says at the other broker that the connection is lost, if anything is said there.
+    /// Returns the will by which the remote broker publishes that the connection is lost, if the state is published
+    /// there.
     pub(super) fn will(&self) -> Option<Will> {
         let message = self.message(false);
-        self.is_told_there.then(|| Will {
+        self.is_published_there.then(|| Will {
             topic: message.topic,
             payload: message.payload,
             qos: QOS,
@@ -33,10 +34,10 @@ impl State {
         })
     }
 
-    /// What the other broker gets of a state, if anything is said there.
+    /// Returns the state as a delivery to the remote broker, if it is published there.
     pub(super) fn delivery(&self, is_connected: bool, qos: QoS) -> Option<Delivery> {
         let message = self.message(is_connected);
-        self.is_told_there.then(|| Delivery {
+        self.is_published_there.then(|| Delivery {
             retain: true,
             ..Delivery::new(message, qos)
         })

@@ -1,4 +1,4 @@
-//! Which topics a bridge carries, under which names: pure.
+//! The topics that a bridge carries, and their names at both brokers: pure.
 
 use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicFilter, TopicName};
 
@@ -7,7 +7,7 @@ use crate::{
     settings::{BridgeTopic, Direction},
 };
 
-/// What the filter of a shared subscription begins with.
+/// Prefix of the filter of a shared subscription.
 const SHARE: &str = "$share/";
 
 /// The topics of one bridge, checked.
@@ -27,7 +27,7 @@ struct Rule {
     group: Option<String>,
 }
 
-/// What a rule's topics are called at one of the brokers.
+/// The names of a rule's topics at one of the brokers.
 #[derive(Clone, Debug)]
 struct Side {
     prefix: String,
@@ -53,7 +53,7 @@ impl Side {
         })
     }
 
-    /// Whether a topic may be of both.
+    /// Returns `true` if a topic may be of both.
     fn overlaps(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|side| Filter::new(&side.filter));
         one.overlaps(&other)
@@ -106,7 +106,7 @@ fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
 
 impl Topics {
     /// # Errors
-    /// What is wrong with one of them, in words for the operator.
+    /// The problem of one of them, in words for the operator.
     pub(super) fn new(topics: &[BridgeTopic]) -> Result<Self, String> {
         let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
         for topic in topics {
@@ -159,7 +159,7 @@ impl Topics {
         })
     }
 
-    /// What the bridge's session subscribes to here.
+    /// Returns the subscriptions of the bridge's session here.
     pub(crate) fn wanted_here(&self) -> impl Iterator<Item = Subscription> {
         let options = SubscriptionOptions {
             no_local: true,
@@ -171,7 +171,7 @@ impl Topics {
             .map(move |rule| rule.subscription(options))
     }
 
-    /// What it subscribes to at the other broker.
+    /// Returns the subscriptions at the remote broker.
     pub(crate) fn wanted_there(&self, is_v5: bool) -> Vec<Subscription> {
         let options = SubscriptionOptions {
             no_local: is_v5,

@@ -24,13 +24,13 @@ use crate::{
 /// A CONNECT that may be answered with a session.
 pub(super) struct Admission {
     pub(super) connect: Box<Connect>,
-    /// Whether the broker has chosen the client identifier.
+    /// `true` if the broker has chosen the client identifier.
     is_assigned: bool,
     /// The client's user and rights, where there are rules.
     principal: Option<Principal>,
     /// The data of an enhanced authentication for CONNACK.
     data: Option<Bytes>,
-    /// What a client that may authenticate anew has said of itself.
+    /// The log-in of a client that may authenticate anew.
     log_in: Option<Box<LogIn>>,
 }
 
@@ -171,7 +171,7 @@ impl Admission {
     }
 }
 
-/// The will of a client as it is kept; else why the client is refused.
+/// Returns the will of a client as it is kept, or the reason for which the client is refused.
 fn keep_will(
     wire: &Wire,
     who: Option<&Principal>,
@@ -185,7 +185,7 @@ fn keep_will(
     kept.ok_or((ReasonCode::QuotaExceeded, "no memory for its will"))
 }
 
-/// Why a client gets no session, for the log.
+/// Returns the reason for which a client gets no session, for the log.
 fn why_no_session(reason: ReasonCode) -> &'static str {
     match reason {
         ReasonCode::ClientIdentifierNotValid => "client identifier of another user's session",
@@ -220,7 +220,7 @@ fn refuse<T>(
     None
 }
 
-/// What operators see of the connection.
+/// Returns the connection as operators see it.
 fn presence(
     wire: &Wire,
     version: Version,
@@ -241,7 +241,7 @@ fn granted_keep_alive(settings: &Settings, version: Version, wanted: u16) -> u16
     maximum.unwrap_or(wanted)
 }
 
-/// How long the session lives on after the connection.
+/// Returns the time for which the session lives on after the connection.
 fn session_expiry(
     settings: &Settings,
     version: Version,

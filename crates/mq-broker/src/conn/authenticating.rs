@@ -14,7 +14,7 @@ use crate::{
 /// A client that is being asked who it is.
 pub(super) struct Authenticating {
     admission: Admission,
-    /// What the client has said of itself, without its secrets; `None` where there is nothing to prove.
+    /// The log-in of the client, without its secrets; `None` where there is nothing to prove.
     log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }

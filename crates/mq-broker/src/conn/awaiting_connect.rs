@@ -112,7 +112,7 @@ impl AwaitingConnect {
     }
 }
 
-/// Why a CONNECT is refused from any client, if it is.
+/// Returns the reason for which a CONNECT is refused from any client, if it is.
 fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
     let Connect {
         version,

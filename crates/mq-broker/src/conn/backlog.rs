@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use mq_codec::QoS;
 use mq_proto::Event;
 
-/// How much may wait, in messages and bytes; one read may come on top. Beyond that the link is not
+/// Bounds of the backlog in messages and bytes; one read may come on top. Beyond that the link is not
 /// read until the message in front has found room, or has waited for long enough. Then messages of
 /// QoS 0 make room, as in a mailbox, and the acknowledgements behind them are read.
 const MAX_MESSAGES: usize = 1_024;
@@ -58,7 +58,7 @@ impl Backlog {
     }
 }
 
-/// Whether an event tells what the client has received: such events never wait.
+/// Returns `true` for an event about what the client has received: such events never wait.
 pub(super) fn is_acknowledgement(event: &Event) -> bool {
     matches!(
         event,

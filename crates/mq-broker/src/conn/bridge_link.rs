@@ -1,6 +1,6 @@
 //! A link that this broker has dialled for a bridge, served to the remote broker.
 //!
-//! It has the last two phases of a client's connection alone. The state machine sends CONNECT in the place of
+//! The link has the last two phases of a client's connection alone. The state machine sends CONNECT in the place of
 //! taking one, and until CONNACK comes an attached session has nothing to do.
 
 use std::{

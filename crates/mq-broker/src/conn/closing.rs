@@ -21,10 +21,10 @@ use crate::{
 /// a limit is the cause.
 pub(super) const STORE_FAILED: ReasonCode = ReasonCode::ImplementationSpecificError;
 
-/// How long a closing link may take to deliver its last bytes.
+/// Time that a closing link may take to deliver its last bytes.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What an attached client leaves behind.
+/// The state that an attached client leaves.
 pub(super) struct LastState {
     pub(super) hold: Hold,
     pub(super) publisher: Publisher,
@@ -33,16 +33,16 @@ pub(super) struct LastState {
     pub(super) session_end: SessionEnd,
     /// Taken from the mailbox, and not sent.
     pub(super) unsent: VecDeque<Delivery>,
-    /// How far the outbox holds nothing that has to wait for the store.
+    /// The position up to which the outbox holds nothing that has to wait for the store.
     pub(super) settled_up_to: u64,
-    /// Where CONNACK is in the outbox.
+    /// The position of CONNACK in the outbox.
     pub(super) connack_at: u64,
 }
 
 /// A connection that is over, but for its last bytes.
 pub(super) struct Closing {
     wire: Box<Wire>,
-    /// Of a client that had a session.
+    /// The last state of a client that had a session.
     last_state: Option<LastState>,
 }
 
@@ -157,7 +157,7 @@ impl Closing {
     }
 }
 
-/// What is left of a connection.
+/// The rest of a connection: its link and its last bytes.
 struct Last {
     link: Link,
     outbox: Outbox,

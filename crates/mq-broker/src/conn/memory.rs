@@ -60,7 +60,7 @@ impl Wire {
             || self.connection.is_closed()
     }
 
-    /// Whether there is memory for more messages that wait to be written or acknowledged.
+    /// Returns `true` if there is memory for more messages that wait to be written or acknowledged.
     pub(super) fn may_carry_more(&self) -> bool {
         self.outgoing_memory.bytes() == 0 || !self.hub.is_full()
     }

@@ -1,4 +1,4 @@
-//! One connection: a link, the state machine on it, and the session that it holds meanwhile.
+//! A connection: a link, the state machine on it, and the session that it holds meanwhile.
 //!
 //! A connection goes through phases, each a type of its own that has what only that phase needs:
 //!

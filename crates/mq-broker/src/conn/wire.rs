@@ -50,7 +50,7 @@ pub(crate) struct Wire {
     pub(super) outgoing_memory: MemoryShare,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
-    /// Why the connection ends, once the state machine has said so.
+    /// The reason for which the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
     sampler: Sampler,
 }
@@ -102,7 +102,7 @@ impl Wire {
         }
     }
 
-    /// Whether the connection has ended, and no event before its end is left to act on.
+    /// Returns `true` if the connection has ended, and no event before its end is left to act on.
     pub(super) fn is_over(&self) -> bool {
         self.connection.is_closed() && !self.connection.has_events()
     }
@@ -131,7 +131,7 @@ impl Wire {
         }
     }
 
-    /// Whether the link may be read: the client takes the answers to its packets, and no packet
+    /// Returns `true` if the link may be read: the client takes the answers to its packets, and no packet
     /// waits for the end of the handshake.
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
@@ -241,7 +241,7 @@ impl Wire {
         }
     }
 
-    /// Whether nobody has proved to be at the other end: the handshake is still not complete.
+    /// Returns `true` if nobody has proved to be at the other end: the handshake is still not complete.
     pub(super) fn is_unproved(&self) -> bool {
         self.early.is_some() && self.link.is_early()
     }
@@ -315,7 +315,7 @@ impl Wire {
         }
     }
 
-    /// Whether the peer, which waits for its session, has gone. Then it may be at another node of a cluster by now: its
+    /// Resolves to `true` if the peer, which waits for its session, has disconnected. Then it may be at another node of a cluster by now: its
     /// session must not be taken from there, nor what it has sent here before that be taken for the present. But a client
     /// whose session ends with its connection may send what it has to say and go without waiting, if it is at no other
     /// node.

@@ -85,7 +85,7 @@ impl Hub {
         self.pass_on(inheritance, journal);
     }
 
-    /// Takes a session out of the way of messages, and returns what waits for it; `None` if it has ended before.
+    /// Takes a session out of the routing, and returns the messages that wait for it; `None` if it has ended before.
     /// `then` is called at the moment from which on no publisher finds it.
     pub(super) fn remove_from_routing(
         &self,
@@ -119,12 +119,12 @@ impl Hub {
         self.metrics.sessions.sub(1);
     }
 
-    /// The messages of an ending session that other members of its shared subscriptions get: queued
+    /// Returns the messages of an ending session that other members of its shared subscriptions get: queued
     /// ones, and those of QoS 1 that were sent and not acknowledged. A QoS 2 message that was sent
     /// goes to nobody else `[MQTT-4.8.2-5]`. Neither does a refused one, which is gone by now
     /// `[MQTT-4.8.2-6]`.
     ///
-    /// Of messages in the store it finds those that are settled.
+    /// Messages in the store are found once they are settled.
     fn inheritance_of(
         &self,
         session: &Session,

@@ -40,7 +40,7 @@ struct PageItems<K, V> {
 }
 
 impl<K: Ord, V> PageItems<K, V> {
-    /// One more than the page takes shows whether another page follows.
+    /// Keeps one item more than the page takes, which shows that another page follows.
     fn new(query: &Query) -> Self {
         Self {
             most: query.most() + 1,
@@ -72,13 +72,13 @@ impl<K: Ord, V> PageItems<K, V> {
 
 /// A bridge's session, at one moment.
 pub(crate) struct BridgeState {
-    /// Whether a connection has it.
+    /// `true` if a connection has it.
     pub(crate) is_connected: bool,
-    /// What waits for it.
+    /// Messages that wait for it.
     pub(crate) load: MailboxLoad,
     /// Messages that were dropped since it began.
     pub(crate) dropped: u64,
-    /// What may wait for it.
+    /// The bounds of its messages.
     pub(crate) rules: MailboxRules,
 }
 

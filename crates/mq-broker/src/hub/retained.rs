@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct RetainedMessages {
     topics: RwLock<Topics>,
-    /// How many topics may have a retained message.
+    /// Topics that may have a retained message.
     limit: usize,
     memory_limit: Arc<MemoryLimit>,
 }

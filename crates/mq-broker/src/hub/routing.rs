@@ -19,7 +19,7 @@ pub(super) struct Routing {
     pub(super) router: Router,
     /// Memory of the router's nodes.
     share: MemoryShare,
-    /// By session key; `None` is a free key.
+    /// The sessions by key; `None` is a free key.
     sessions: Vec<Option<Arc<Session>>>,
 }
 

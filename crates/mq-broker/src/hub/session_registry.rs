@@ -24,7 +24,7 @@ use crate::{
 
 /// All sessions by their client identifiers, and the rules that new ones begin with.
 ///
-/// Its lock is taken before that of [`Routing`], never within it.
+/// The lock is taken before that of [`Routing`], never within it.
 #[derive(Debug)]
 pub(super) struct SessionRegistry {
     table: Mutex<Table>,

@@ -57,7 +57,7 @@ struct Window {
     messages: u64,
     /// Messages that were not counted.
     missed: u64,
-    /// Whether topics were forgotten.
+    /// `true` if topics were forgotten.
     is_partial: bool,
 }
 

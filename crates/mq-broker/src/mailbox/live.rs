@@ -35,11 +35,11 @@ pub(super) struct Live {
     hasher: RandomState,
     /// Numbers of messages that came here, while they are queued in the store: they are none of the tail's.
     numbers: BTreeSet<u64>,
-    /// Whether the next message is one of the others'.
+    /// `true` if the next message is one of the others'.
     is_others_turn: bool,
 }
 
-/// How many messages of some topics there are, of QoS 1 and 2.
+/// The number of messages of some topics, of QoS 1 and 2.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Among the others, and in the tail.
@@ -48,7 +48,7 @@ struct Bucket {
 }
 
 impl Live {
-    /// For a queue in which `others` wait.
+    /// Returns the live part of a queue in which `others` wait.
     pub(super) fn beside<'a>(others: impl Iterator<Item = &'a Delivery>) -> Self {
         let mut live = Self {
             messages: VecDeque::new(),
@@ -68,7 +68,7 @@ impl Live {
         &self.messages
     }
 
-    /// Whether a message may go past those that wait, and has room here.
+    /// Returns `true` if a message may overtake those that wait, and has room here.
     pub(super) fn takes(&self, delivery: &Delivery) -> bool {
         let size = delivery.message.payload.len();
         self.messages.len() < MAX_LIVE_MESSAGES

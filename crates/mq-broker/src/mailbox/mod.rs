@@ -84,7 +84,7 @@ pub(crate) struct RangeToRead {
 #[derive(Debug)]
 pub(crate) struct LeftMessages {
     pub(crate) in_memory: VecDeque<Delivery>,
-    /// By number.
+    /// Numbers of messages.
     pub(crate) in_store: Vec<RangeInclusive<u64>>,
 }
 
@@ -118,16 +118,16 @@ pub(crate) enum Backpressure {
 pub(crate) enum Push {
     /// Queued. If `must_wake`, the reader has to be woken with [`Mailbox::wake_reader`].
     Queued { must_wake: bool },
-    /// The same, and the oldest were dropped and counted to make room.
+    /// Queued, and the oldest were dropped and counted to make room.
     Displaced {
         must_wake: bool,
         oldest: Vec<Delivery>,
     },
     /// Dropped and counted.
     Dropped(Delivery),
-    /// The same, and the reader has to leave.
+    /// Dropped and counted, and the reader has to be disconnected.
     Evict(Delivery),
-    /// It has to go to the store; [`Mailbox::spilled`] queues it then.
+    /// To be put into the store; [`Mailbox::spilled`] queues it then.
     Spill(Delivery),
     /// No room: wait for it with [`Mailbox::room`].
     Full(Delivery),
@@ -144,7 +144,7 @@ impl Mailbox {
         }
     }
 
-    /// When a message that comes now is dropped, and expires by itself at `of_message`.
+    /// Returns the time at which a message that comes now is dropped, and that expires by itself at `of_message`.
     pub(crate) fn expires_at(
         &self,
         of_message: Option<std::time::Instant>,
@@ -297,7 +297,7 @@ impl Mailbox {
         }
     }
 
-    /// Whether the queue goes on in the store.
+    /// Returns `true` if the queue goes on in the store.
     pub(crate) fn spills(&self) -> bool {
         self.rules.policy.overflow == Overflow::Spill
     }
@@ -415,7 +415,7 @@ impl Mailbox {
         queue.count_again(&self.memory_limit);
     }
 
-    /// How long a publisher has waited for room while the reader has not worked off half of what
+    /// Returns the time for which a publisher has waited for room while the reader has not worked off half of what
     /// waited.
     pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
         let since = self.lock().full.as_ref()?.progress_at;
@@ -454,7 +454,7 @@ impl Mailbox {
         self.lock().reader_waker.poll_signal(context)
     }
 
-    /// Whether a connection takes from it and it is less than half full: a good choice for a shared
+    /// Returns `true` if a connection takes from it and it is less than half full: a good choice for a shared
     /// subscription.
     pub(crate) fn is_ready(&self) -> bool {
         let queue = self.lock();

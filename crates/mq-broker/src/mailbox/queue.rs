@@ -22,7 +22,7 @@ use crate::{delivery::DeliveryTag as _, memory_limit::MemoryLimit, sync::Instant
 pub(super) const UNCOUNTED_MESSAGES: usize = 64;
 const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
 
-/// What a message takes in a queue, besides itself.
+/// Bytes of a message's place in a queue, besides the message.
 pub(super) const ENTRY_BYTES: usize = size_of::<Delivery>();
 
 #[derive(Debug, Default)]
@@ -31,26 +31,26 @@ pub(super) struct Queue {
     pub(super) messages: VecDeque<Delivery>,
     /// So many of `messages` come first, whatever is live.
     front: usize,
-    /// What goes past the others of `messages` and the tail, while there are many.
+    /// Messages that overtake the others of `messages` and the tail, while there are many.
     live: Option<Box<Live>>,
     /// Payload bytes in memory.
     bytes: usize,
-    /// Behind `messages`, in the store.
+    /// The messages after `messages`, in the store.
     pub(super) tail: Tail,
     pub(super) reader: Reader,
     pub(super) reader_waker: ReaderWaker,
-    /// Whether the reader has many unacknowledged bytes.
+    /// `true` if the reader has many unacknowledged bytes.
     pub(super) is_behind: bool,
     /// `true` if the reader was woken and has not looked yet.
     pub(super) reader_woken: bool,
-    /// How many messages in memory count against the memory limit as entries.
+    /// The number of messages in memory that count against the memory limit as entries.
     counted: usize,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
     pub(super) full: Option<Box<Full>>,
-    /// How often the reader has done that since it came.
+    /// Times that the reader has done so since it connected.
     pub(super) recoveries: u32,
-    /// When the reader took something last, or came.
+    /// The time at which the reader took something last, or connected.
     pub(super) taken_at: Option<Instant>,
 }
 
@@ -80,13 +80,13 @@ pub(super) enum Reader {
 #[derive(Debug)]
 pub(super) struct Full {
     since: Instant,
-    /// How many messages waited.
+    /// Messages that waited.
     len: usize,
     /// No publisher waits any more.
     is_backpressure_over: bool,
-    /// How many the reader has taken since `progress_at`.
+    /// Messages that the reader has taken since `progress_at`.
     taken: usize,
-    /// When the reader had last taken half of `len`, or `since`.
+    /// The time at which the reader had last taken half of `len`, or `since`.
     pub(super) progress_at: Instant,
 }
 
@@ -142,7 +142,7 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Whether the reader lags once that message has come.
+    /// Returns `true` if the reader lags once that message is queued.
     fn lags(&self, size: usize) -> bool {
         self.is_behind
             || self.in_memory() >= UNCOUNTED_MESSAGES

@@ -53,13 +53,13 @@ pub(crate) struct Session {
     persistent: AtomicBool,
     /// The number of the last queued message in the store.
     last_number: AtomicU64,
-    /// Its user, from its beginning on and over a restart. Unknown for a session of a store of an
+    /// The user, from the session's beginning on and over a restart. Unknown for a session of a store of an
     /// earlier format, until a client takes it up.
     user: RwLock<Option<User>>,
     /// The rights of its client, where there are rules. Unknown for a restored session that no
     /// connection has had since.
     owner: RwLock<Option<Owner>>,
-    /// Its subscriptions, which are also in `state`: operators read them while a connection holds that.
+    /// The subscriptions, which are also in `state`: operators read them while a connection holds that.
     pub(crate) subscriptions: Subscriptions,
     /// The connection that has it, for operators.
     presence: Mutex<Option<Arc<Presence>>>,
@@ -94,7 +94,7 @@ struct Owner {
 /// The part of a session that moves from connection to connection.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// What the session and its subscriptions take.
+    /// The memory of the session and its subscriptions.
     pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
     pub(crate) protocol: Option<Box<ProtocolSession>>,

@@ -27,9 +27,9 @@ pub(crate) struct Presence {
     pub(crate) version: Version,
     pub(crate) connected_at: SystemTime,
     pub(crate) clean_start: bool,
-    /// As granted, in seconds; zero for none.
+    /// The keep-alive as granted, in seconds; zero for none.
     pub(crate) keep_alive: u16,
-    /// How long the session outlives the connection; `None` for ever.
+    /// Time for which the session outlives the connection; `None` for ever.
     pub(crate) expiry: Option<Duration>,
     /// The reason code, once the client is to be disconnected; 0 before.
     kick_reason: AtomicU8,

@@ -53,7 +53,7 @@ impl KeptWill {
         })
     }
 
-    /// One that the session had at another node: what was promised is kept, room or not.
+    /// Restores the will that a session had at another node: what was promised is kept, room or not.
     pub(crate) fn restore(will: StoredWill, memory_limit: &Arc<MemoryLimit>) -> Self {
         let StoredWill { message, delay } = will;
         Self {
@@ -64,7 +64,7 @@ impl KeptWill {
         }
     }
 
-    /// As a cluster keeps it.
+    /// Returns the form in which a cluster keeps it.
     pub(crate) fn stored(&self) -> StoredWill {
         let mut delivery = Delivery::new(Arc::new(self.message.clone()), self.qos);
         delivery.retain = self.retain;
@@ -74,7 +74,7 @@ impl KeptWill {
         }
     }
 
-    /// How long after the end of its connection it is published.
+    /// Returns the time after the end of its connection at which it is published.
     pub(crate) fn delay(&self) -> Duration {
         self.delay
     }

@@ -1,4 +1,4 @@
-//! How busy the workers are, and which connections had better be elsewhere.
+//! The loads of the workers, and the orders to move connections that follow from them.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ const LOW_TOTAL_LOAD: f64 = 0.35;
 // What goes apart does not come together at the next look.
 const _: () = assert!(OVERLOADED_SHARE > 2.0 * LOW_TOTAL_LOAD);
 
-/// What a worker has done.
+/// The load of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkerLoad {
-    /// How long it has not waited, in all.
+    /// Time for which it has not waited, in all.
     pub(super) busy: Duration,
     /// Connections that could go elsewhere, and did something since the last look.
     pub(super) active: usize,
@@ -72,7 +72,7 @@ impl WorkerLoads {
         order(&self.busy, &active, idle.unwrap_or(f64::MAX))
     }
 
-    /// Which of them are busy.
+    /// Returns, for each worker, `true` if it is busy.
     pub(super) fn busy(&self) -> impl Iterator<Item = bool> {
         self.busy.iter().map(|share| *share >= BUSY_SHARE)
     }

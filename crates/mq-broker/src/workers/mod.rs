@@ -1,9 +1,9 @@
 //! Threads that serve connections, each with a runtime of its own.
 //!
-//! What a message does within one thread needs no other thread to wake up. The [channel](WorkerChannels) of another
+//! A message within one thread wakes no other thread. The [channel](WorkerChannels) of another
 //! thread wakes the readers there, once for all readers of a publisher's turn.
 //!
-//! As few threads work as the load needs: the [pool](WorkerPool::rebalance) has connections [move](movable) from a thread that is
+//! The fewest threads work that the load needs: the [pool](WorkerPool::rebalance) has connections [move](movable) from a thread that is
 //! busy to one that is not, and together on one while all of them have little to do. Over QUIC a connection stays
 //! where its endpoint is.
 
@@ -46,10 +46,10 @@ const RESTLESS_INTERVAL: Duration = Duration::from_millis(5);
 /// handshakes are shared by all.
 const GATHERED_BURST: usize = 32;
 
-/// How many threads a broker starts for its connections, and what they do when they are idle.
+/// The threads that a broker starts for its connections, and their work when they are idle.
 #[derive(Clone)]
 pub struct Workers {
-    /// How many.
+    /// The number of threads.
     pub count: NonZeroUsize,
     /// On which of them connections are.
     pub placement: Placement,
@@ -67,7 +67,7 @@ pub enum Placement {
     Gathered,
     /// Each stays where the fewest were when it came.
     Spread,
-    /// They go around without end, for tests.
+    /// Connections go around without end, for tests.
     #[doc(hidden)]
     Restless,
 }
@@ -264,7 +264,7 @@ impl WorkerSlot {
         &self.worker_pool.workers[self.number].handle
     }
 
-    /// The same on another worker.
+    /// Takes a place on another worker in the place of this one.
     fn on(self, number: usize) -> Self {
         self.worker_pool.worker_slot(number)
     }

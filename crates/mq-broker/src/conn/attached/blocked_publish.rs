@@ -30,14 +30,14 @@ impl Attached<'_> {
         }
     }
 
-    /// Whether the waiting message has waited for long enough: now the mailboxes' overflow policy
+    /// Returns `true` if the blocked message has waited for long enough: now the mailboxes' overflow policy
     /// decides.
     pub(super) fn is_backpressure_over(&self, now: Instant) -> bool {
         let blocked = self.blocked_publish.as_ref();
         blocked.is_some_and(|blocked| is_backpressure_over(blocked, now))
     }
 
-    /// When a message that waits for room in that session's mailbox is looked at again, room or not.
+    /// Returns the time at which a message that waits for room in that session's mailbox is tried again, room or not.
     pub(super) fn retry_at(&self, session: &Session, now: Instant) -> Instant {
         let blocked = self.blocked_publish.as_ref();
         let since = blocked

@@ -193,7 +193,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Whether a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
+    /// Returns `true` if a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
     /// could send then, or bytes are counted that are free then.
     pub(super) fn has_more_to_send(&mut self) -> bool {
         self.wire.connection.outbox().len() >= UNCOUNTED_BYTES
@@ -203,7 +203,7 @@ impl Attached<'_> {
             || !self.wire.may_carry_more()
     }
 
-    /// Whether retained messages can be taken now.
+    /// Returns `true` if retained messages can be taken now.
     pub(super) fn takes_more_retained(&mut self) -> bool {
         !self.hold.state.retained_searches.is_empty()
             && self.wire.may_carry_more()

@@ -50,7 +50,7 @@ pub(super) fn lane_of_flow(flow: FlowId, connection: &Connection) -> LaneId {
         .unwrap_or(LaneId::CONTROL)
 }
 
-/// Whether a message waits for the next lane of its flow.
+/// Returns `true` if a message waits for the next lane of its flow.
 fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
     state
         .flow_of(slot)
@@ -85,7 +85,7 @@ impl Parked {
         waiting.deliveries.push_back(delivery);
     }
 
-    /// Whether a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
+    /// Returns `true` if a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
     pub(super) fn takes(&self, slot: LaneSlot, state: &State, connection: &Connection) -> bool {
         let has_earlier = || {
             let waiting = self.0.as_ref();
@@ -123,7 +123,7 @@ impl Parked {
         waiting.take(is_free, outgoing);
     }
 
-    /// What waits for a slot.
+    /// Removes the deliveries that wait for a slot.
     pub(super) fn remove(&mut self, slot: LaneSlot) -> VecDeque<Delivery> {
         let mut removed = VecDeque::new();
         if let Some(waiting) = &mut self.0 {
@@ -187,7 +187,7 @@ impl Attached<'_> {
         hub::keep_flow(&self.hold.session, flow, slot, expiry, None, journal);
     }
 
-    /// What a flow leaves behind.
+    /// Ends the subscriptions and messages that do not outlive a flow.
     pub(super) fn flow_ended(&mut self, end: FlowEnd) {
         if !end.keeps_subscriptions
             && let Some(slot) = self.hold.state.slot_of(end.flow)

@@ -55,7 +55,7 @@ pub(super) struct Attached<'a> {
     pub(super) publisher: Publisher,
     client: Client,
     session_end: SessionEnd,
-    /// How fast the client may publish.
+    /// The rate at which the client may publish.
     pace: Pace,
     pub(super) messages_received: u64,
     pub(super) messages_sent: u64,
@@ -66,7 +66,7 @@ pub(super) struct Attached<'a> {
     lanes: DeliveryLanes,
     /// Deliveries for flows that have no lane now.
     parked: Parked,
-    /// Where idle data lanes are closed.
+    /// The silence of data lanes, if idle ones are closed.
     idle: Option<Box<IdleLanes>>,
     /// The client's message that waits for room in somebody's mailbox.
     blocked_publish: Option<RoutedMessage>,
@@ -76,7 +76,7 @@ pub(super) struct Attached<'a> {
     backlog: Backlog,
     /// Up to here nothing in the outbox has to wait for the store.
     settled_up_to: u64,
-    /// Where CONNACK is in the outbox.
+    /// The position of CONNACK in the outbox.
     connack_at: u64,
     seen_round: SeenRound,
     wake_sources: WakeSources,
@@ -84,13 +84,13 @@ pub(super) struct Attached<'a> {
     pub(super) bridge: Option<Box<dyn BridgeHooks>>,
 }
 
-/// Who the client is, and what it may do.
+/// The client's identity and rights.
 pub(super) struct Client {
-    /// Its user and rights, where there are rules.
+    /// The user and rights, where there are rules.
     principal: Option<Principal>,
     /// The generation of the rules that let the messages in the mailbox through.
     rules: u64,
-    /// What a client that may authenticate anew has said of itself.
+    /// The log-in of a client that may authenticate anew.
     log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }
@@ -226,7 +226,7 @@ impl<'a> Attached<'a> {
         earlier(deadline, idle_at)
     }
 
-    /// When the log-in ends.
+    /// Returns the time at which the log-in ends.
     fn expires_at(&self) -> Option<Instant> {
         let principal = self.client.principal.as_ref();
         principal.and_then(Principal::expires_at)
@@ -278,7 +278,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Whether everything in the outbox may be sent.
+    /// Returns `true` if everything in the outbox may be sent.
     fn is_settled(&mut self) -> bool {
         let settled = self.publisher.journal.is_settled();
         if settled {
@@ -434,7 +434,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// What the last phase needs of this one.
+    /// Returns the state that the last phase needs.
     pub(super) fn into_last_state(mut self) -> LastState {
         self.parked.give_back(&mut self.outgoing);
         LastState {

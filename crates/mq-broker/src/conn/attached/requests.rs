@@ -1,4 +1,4 @@
-//! What an attached client asks for: PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
+//! The requests of an attached client: PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
 
 use std::time::Instant;
 

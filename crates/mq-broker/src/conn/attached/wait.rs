@@ -101,7 +101,7 @@ pub(super) struct Wait<'a> {
     want_read: bool,
     tells_flushed: bool,
     mailbox: &'a Mailbox,
-    /// Where there is a deadline.
+    /// The timer, if there is a deadline.
     timer: Option<Pin<&'a mut Sleep>>,
     /// The next turn has something to do anyway.
     takes_more: bool,
@@ -157,16 +157,16 @@ impl Future for Wait<'_> {
     }
 }
 
-/// What is waited for now and then, and must not wait behind a busy link.
+/// Events that are waited for now and then, and must not wait behind a busy link.
 struct Unlikely<'a, 'r> {
     /// The deadline has passed.
     is_due: bool,
     /// Something in it is not settled.
     journal: Option<&'a mut Journal>,
     queue_read: Option<&'a mut QueueRead>,
-    /// It works.
+    /// The authentication, while it works.
     authentication: Option<&'a mut Authentication>,
-    /// Where a message waits for room.
+    /// The mailbox in which a message waits for room.
     room: Option<Pin<&'a mut Notified<'r>>>,
     retry_at: Option<Instant>,
 }

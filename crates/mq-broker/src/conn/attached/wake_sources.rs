@@ -24,7 +24,7 @@ pub(super) struct WakeSources {
 pub(super) struct Sources {
     task: Waker,
     link: Source,
-    /// What the link was asked for when it had nothing to tell: whether to read.
+    /// The link had nothing to tell when it was last asked: to read, or not.
     quiet_link: Option<bool>,
     pub(super) mailbox: Source,
     pub(super) timer: Source,

@@ -1,4 +1,4 @@
-//! What becomes of a routed message, and the reason code for its publisher.
+//! The outcome of a routed message, and the reason code for its publisher.
 
 use std::{sync::Arc, time::Instant};
 
@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     is_retained: bool,
     /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
     pub(super) received: Option<(PacketId, Option<FlowId>)>,
-    /// Its topic, if it may have to be refused; in a box, as that is seldom.
+    /// The topic of a message that may have to be refused; in a box, as that is seldom.
     topic: Option<Box<TopicName>>,
 }
 

@@ -1,4 +1,4 @@
-//! What one connection publishes with.
+//! The publishing side of one connection.
 
 use std::{sync::Arc, time::Instant};
 

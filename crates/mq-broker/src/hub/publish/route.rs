@@ -12,7 +12,7 @@ use super::{super::Routing, Publication};
 #[derive(Debug, Default)]
 pub(super) struct RouteCache {
     fan_out: FanOut,
-    /// What `fan_out` is the answer to; in a box, as most connections publish nothing.
+    /// The question that `fan_out` answers; in a box, as most connections publish nothing.
     key: Option<Box<Key>>,
 }
 
