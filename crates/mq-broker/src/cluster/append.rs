@@ -167,7 +167,7 @@ impl Cluster {
         Ok(position)
     }
 
-    /// See [`Nodes::member`](crate::hub::Nodes::member).
+    /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
     pub(super) fn append_member(&self, membership: Membership) -> Position {
         // The logs that may have its messages.
         let filter = &membership.filter;

@@ -147,7 +147,7 @@ impl Hub {
     }
 
     /// Takes the next few retained messages that the session's subscriptions ask for and the
-    /// present rules allow. Call it again until [`State::wanted`](super::State) is empty: there may
+    /// present rules allow. Call it again until [`State::retained_searches`](crate::session::State) is empty: there may
     /// be more although none came this time.
     pub(crate) fn next_retained(
         &self,

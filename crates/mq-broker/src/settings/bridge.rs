@@ -70,7 +70,7 @@ pub enum BridgeNotifications {
     Both,
 }
 
-/// What may wait for a bridge. What is absent is as for every session, in [`Quotas`].
+/// Bounds of the messages that wait for a bridge. An absent one is that of every session, in [`Quotas`](crate::Quotas).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BridgeQueue {
     /// Messages in memory.
