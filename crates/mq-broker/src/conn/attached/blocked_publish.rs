@@ -60,6 +60,7 @@ impl Attached<'_> {
     }
 
     /// Acknowledges, or refuses, the message that has found room or will find none.
+    #[inline]
     pub(super) fn acknowledge(&mut self, routed: RoutedMessage, now: Instant) {
         let session = &self.hold.session;
         let Some(Acknowledgement {

@@ -105,6 +105,7 @@ impl Attached<'_> {
     }
 
     /// Drops a delivery that has expired, and parks one whose flow has no lane now. Returns any other.
+    #[inline]
     fn withhold(&mut self, now: Instant, delivery: Delivery) -> Option<Delivery> {
         if delivery.expires_at.is_some_and(|at| at <= now) {
             // `[MQTT-3.3.2-5]`
@@ -125,6 +126,7 @@ impl Attached<'_> {
     ///
     /// # Errors
     /// The delivery, if the window or its lane has no room for it now.
+    #[inline]
     fn send(&mut self, now: Instant, mut delivery: Delivery) -> Result<(), Delivery> {
         let Wire {
             connection,

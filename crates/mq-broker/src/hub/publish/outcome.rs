@@ -119,6 +119,7 @@ impl RoutedMessage {
     }
 
     /// Returns the answer to the publisher of a delivered message; `None` at QoS 0.
+    #[inline]
     pub(crate) fn acknowledge(
         self,
         from: &Session,
