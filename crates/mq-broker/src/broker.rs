@@ -363,7 +363,7 @@ impl Broker {
 /// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
 /// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
 /// them. A client that has missed the end is reset by the next broker with the same key (RFC 9000 §10.3).
-const DRAIN: Duration = Duration::from_secs(1);
+const QUIC_DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// The parts that every listener's task needs.
 #[derive(Clone)]
@@ -457,7 +457,7 @@ impl Acceptor {
             ended_or_going(ended, &mut connections);
         }
         // The links have ended; whoever is late hears of it from the next broker.
-        let _ = tokio::time::timeout(DRAIN, listener.drained()).await;
+        let _ = tokio::time::timeout(QUIC_DRAIN_TIME, listener.drained()).await;
     }
 
     fn admit(

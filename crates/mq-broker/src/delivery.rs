@@ -3,12 +3,12 @@
 use mq_proto::Delivery;
 
 /// Set on a delivery that came by a shared subscription.
-const SHARED: u64 = 1 << 63;
+const SHARED_BIT: u64 = 1 << 63;
 
 /// The place of the lane's slot in the tag, and the masks of slot and number.
-const LANE: u32 = 48;
+const LANE_SHIFT: u32 = 48;
 const LANE_MASK: u64 = 0x7FFF;
-const NUMBER_MASK: u64 = (1 << LANE) - 1;
+const NUMBER_MASK: u64 = (1 << LANE_SHIFT) - 1;
 
 /// A data lane on which a session has subscribed, by a number of the session's own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -68,20 +68,20 @@ impl DeliveryTag for Delivery {
     }
 
     fn is_shared(&self) -> bool {
-        self.tag & SHARED > 0
+        self.tag & SHARED_BIT > 0
     }
 
     fn set_shared(&mut self) {
-        self.tag |= SHARED;
+        self.tag |= SHARED_BIT;
     }
 
     fn lane(&self) -> LaneSlot {
-        let slot = (self.tag >> LANE) & LANE_MASK;
+        let slot = (self.tag >> LANE_SHIFT) & LANE_MASK;
         LaneSlot(u16::try_from(slot).unwrap_or_default())
     }
 
     fn set_lane(&mut self, lane: LaneSlot) {
-        let others = self.tag & !(LANE_MASK << LANE);
-        self.tag = others | (u64::from(lane.0) << LANE);
+        let others = self.tag & !(LANE_MASK << LANE_SHIFT);
+        self.tag = others | (u64::from(lane.0) << LANE_SHIFT);
     }
 }

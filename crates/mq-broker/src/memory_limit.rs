@@ -9,11 +9,11 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Memory of a message besides its bytes: the structure, its reference count, and the allocator's
 /// share for each of three pieces.
-const OVERHEAD: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
+const MESSAGE_OVERHEAD_BYTES: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
 
 /// Payloads from this size on stay in the buffer that they were read into. It grew by doubling, so
 /// that a third of it may be free: such payloads count for half as much again.
-const LARGE: usize = 16 * 1024;
+const LARGE_PAYLOAD_BYTES: usize = 16 * 1024;
 
 /// A count of bytes with a limit.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl MemoryLimit {
     }
 
     fn counted(self: &Arc<Self>, message: &Message, size: usize) -> Message {
-        let is_large = message.payload.len() >= LARGE;
+        let is_large = message.payload.len() >= LARGE_PAYLOAD_BYTES;
         let mut kept = if is_large {
             let payload = message.payload.clone();
             let without = Message {
@@ -169,12 +169,12 @@ impl Drop for MemoryShare {
 /// Returns the memory of a message, about.
 fn weight(message: &Message) -> usize {
     let payload = message.payload.len();
-    let payload = if payload < LARGE {
+    let payload = if payload < LARGE_PAYLOAD_BYTES {
         payload
     } else {
         payload + payload / 2
     };
-    let mut bytes = OVERHEAD + message.topic.len() + payload;
+    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + payload;
     if !message.properties.is_untouched() {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_message_counts_until_its_last_user_lets_go() {
         let memory_limit = Arc::new(MemoryLimit::new(1_000_000));
-        for size in [0, 1, LARGE] {
+        for size in [0, 1, LARGE_PAYLOAD_BYTES] {
             let kept = memory_limit.keep(&message(size)).unwrap();
             assert_eq!(kept, message(size));
             assert_eq!(memory_limit.used(), weight(&kept));

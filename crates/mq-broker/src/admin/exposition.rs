@@ -11,7 +11,7 @@ use prometheus_client::{
 
 use super::Admin;
 use crate::{
-    hub::BridgeState,
+    hub::BridgeStatus,
     metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram},
 };
 
@@ -145,7 +145,7 @@ fn of_listeners(
 }
 
 /// A gauge of a bridge's session: its name, its help and its value.
-type OfState = (&'static str, &'static str, fn(&BridgeState) -> usize);
+type OfState = (&'static str, &'static str, fn(&BridgeStatus) -> usize);
 
 const STATES_OF_BRIDGES: [OfState; 8] = [
     (
@@ -197,7 +197,7 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
         .collect();
     let states = admin.bridges.iter();
     let states: Vec<_> = states
-        .map(|one| admin.hub.operators().bridge_state(&one.session))
+        .map(|one| admin.hub.operators().bridge_status(&one.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
     for (name, help, field) in STATES_OF_BRIDGES {

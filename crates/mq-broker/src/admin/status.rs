@@ -24,7 +24,7 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         })
     });
     let bridges = admin.bridges.iter().map(|one| {
-        let state = admin.hub.operators().bridge_state(&one.session);
+        let state = admin.hub.operators().bridge_status(&one.session);
         let (load, rules) = (state.load, state.rules);
         json!({
             "name": one.name,

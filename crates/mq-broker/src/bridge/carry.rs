@@ -11,11 +11,11 @@ use mq_proto::{Delivery, Message, Received};
 use super::Bridge;
 
 /// The user property (5.0) with the marks of the brokers that a message has been at, as far as their own bridges
-/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS`] behind
+/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS_SUFFIX`] behind
 /// its mark.
-const PASSED: &str = "mq-bridges";
+const PASSED_BROKERS_PROPERTY: &str = "mq-bridges";
 
-const STAYS: char = '<';
+const STAYS_SUFFIX: char = '<';
 
 /// The mark of a broker, the same for all its bridges. No two are the same, but by rare chance; a broker that starts
 /// anew has another one.
@@ -31,7 +31,7 @@ impl Bridge {
         let topic = self.topics.name_there(&delivery.message.topic)?;
         // One that another bridge has brought to this broker goes on.
         let last = passed(&delivery.message).last();
-        let stays = last.and_then(|last| last.strip_suffix(STAYS)) == Some(&self.mark);
+        let stays = last.and_then(|last| last.strip_suffix(STAYS_SUFFIX)) == Some(&self.mark);
         if !stays && !self.may_pass(&delivery.message) {
             return None;
         }
@@ -62,7 +62,7 @@ impl Bridge {
         if !self.may_pass(message) {
             return Err("message that was here, or has passed too many bridges");
         }
-        pass(message, 0, &format!("{}{STAYS}", self.mark));
+        pass(message, 0, &format!("{}{STAYS_SUFFIX}", self.mark));
         Ok(())
     }
 
@@ -70,7 +70,8 @@ impl Bridge {
     fn may_pass(&self, message: &Message) -> bool {
         let mut passed = passed(message);
         let count = passed.clone().count();
-        count < self.max_hops.into() && passed.all(|mark| mark.trim_end_matches(STAYS) != self.mark)
+        count < self.max_hops.into()
+            && passed.all(|mark| mark.trim_end_matches(STAYS_SUFFIX) != self.mark)
     }
 }
 
@@ -78,7 +79,7 @@ impl Bridge {
 /// counts.
 fn passed(message: &Message) -> impl Iterator<Item = &str> + Clone {
     let properties = message.properties.user_properties.iter();
-    let passed = properties.filter(|(name, _)| name.as_str() == PASSED);
+    let passed = properties.filter(|(name, _)| name.as_str() == PASSED_BROKERS_PROPERTY);
     passed.flat_map(|(_, marks)| marks.split(','))
 }
 
@@ -91,8 +92,8 @@ fn pass(message: &mut Message, replaced: usize, mark: &str) {
     // Longer than MQTT allows only if a stranger has made it so.
     let passed = text(&passed.join(",")).or_else(|| text(mark));
     let properties = &mut message.properties.user_properties;
-    properties.retain(|(name, _)| name.as_str() != PASSED);
-    properties.extend(text(PASSED).zip(passed));
+    properties.retain(|(name, _)| name.as_str() != PASSED_BROKERS_PROPERTY);
+    properties.extend(text(PASSED_BROKERS_PROPERTY).zip(passed));
 }
 
 #[cfg(test)]

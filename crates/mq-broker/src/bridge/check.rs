@@ -5,7 +5,7 @@ use std::time::Duration;
 use mq_codec::{TopicName, Version};
 use mq_transport::Address;
 
-use super::{State, Topics};
+use super::{PublishedState, Topics};
 use crate::{
     hub::bridge_state_topic,
     router::is_too_deep,
@@ -17,7 +17,7 @@ impl BridgeSettings {
     ///
     /// # Errors
     /// The problem of the topic, in words for the operator.
-    pub(super) fn state(&self, client_id: &str) -> Result<Option<State>, String> {
+    pub(super) fn state(&self, client_id: &str) -> Result<Option<PublishedState>, String> {
         if self.notifications == BridgeNotifications::Off {
             return Ok(None);
         }
@@ -26,7 +26,7 @@ impl BridgeSettings {
         let problem = match TopicName::new(topic.clone()) {
             Ok(name) if !is_too_deep(name.as_bytes()) => {
                 let is_published_there = self.notifications == BridgeNotifications::Both;
-                return Ok(Some(State {
+                return Ok(Some(PublishedState {
                     topic: name,
                     is_published_there,
                 }));

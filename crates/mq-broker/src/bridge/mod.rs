@@ -44,11 +44,11 @@ use crate::{
 };
 use origin::Origin;
 pub(crate) use run::{BridgeTask, open_all};
-use state::{QOS as STATE_QOS, State};
+use state::{PublishedState, QOS as STATE_QOS};
 use topics::Topics;
 
 /// Seconds that a session at the other broker outlives its connection, if no later start of this broker takes it up.
-const PASSING: u32 = 3_600;
+const PASSING_SESSION_EXPIRY_S: u32 = 3_600;
 
 /// Returns the rules of the mailboxes of all bridges that have a name, by the client identifiers of their sessions.
 pub(crate) fn mailbox_rules(
@@ -88,7 +88,7 @@ pub(crate) struct Bridge {
     pub(crate) session: ByteStr,
     pub(crate) topics: Topics,
     /// The state that it publishes of its connection, if it does.
-    pub(crate) state: Option<State>,
+    pub(crate) state: Option<PublishedState>,
     pub(crate) clean: bool,
     max_hops: u8,
     /// The mark of messages that have been at this broker.
@@ -140,7 +140,7 @@ impl Bridge {
         let is_lasting = settings.client_id.is_some() || origin.is_lasting();
         let state = settings.state(&client_id).map_err(wrong)?;
         let mut connect = Connect::new(settings.version, client_id);
-        connect.will = state.as_ref().and_then(State::will);
+        connect.will = state.as_ref().and_then(PublishedState::will);
         // Before 5.0 a session has no expiry: one that no later start takes up would be there for ever.
         let is_lost = settings.version < Version::V5 && !is_lasting;
         connect.clean_start = settings.clean || is_lost;
@@ -148,7 +148,11 @@ impl Bridge {
         connect.user_name = settings.user_name.as_deref().map(text).transpose()?;
         connect.password = settings.password.as_ref().map(Secret::bytes);
         if settings.version >= Version::V5 && !settings.clean {
-            let expiry = if is_lasting { u32::MAX } else { PASSING };
+            let expiry = if is_lasting {
+                u32::MAX
+            } else {
+                PASSING_SESSION_EXPIRY_S
+            };
             connect.properties.session_expiry_interval = Some(expiry);
         }
         let mut config = ClientConfig::new(connect);

@@ -3,10 +3,10 @@
 use crate::store::BrokerId;
 
 /// The file with the name of the machine.
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// The longest name of a machine.
-const LONGEST: usize = 64;
+const MAX_HOST_NAME_BYTES: usize = 64;
 
 /// The mark that tells this broker from others with the same configuration. Two brokers with one client identifier would take
 /// the session at the remote broker from each other for ever.
@@ -25,7 +25,7 @@ pub(crate) enum Origin {
 impl Origin {
     /// Returns the origin of a broker that keeps nothing.
     pub(crate) fn without_store() -> Self {
-        let name = std::fs::read_to_string(HOST_NAME).ok();
+        let name = std::fs::read_to_string(HOST_NAME_FILE).ok();
         Self::of_host(name.as_deref().unwrap_or_default())
     }
 
@@ -33,7 +33,7 @@ impl Origin {
     fn of_host(name: &str) -> Self {
         let name = name.trim();
         let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let is_name = (1..=LONGEST).contains(&name.len()) && name.chars().all(is_char);
+        let is_name = (1..=MAX_HOST_NAME_BYTES).contains(&name.len()) && name.chars().all(is_char);
         let (first, _) = name.split_once('.').unwrap_or((name, ""));
         if is_name && first != "localhost" {
             Self::Host(name.to_owned())
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_name_of_its_own_has_another_identifier_at_each_start() {
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_HOST_NAME_BYTES + 1);
         for name in [
             "",
             "\n",

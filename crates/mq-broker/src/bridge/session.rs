@@ -7,7 +7,7 @@ use mq_codec::{ByteStr, ReasonCode, TopicFilter};
 use super::Bridge;
 use crate::{
     clock,
-    hub::{Hold, Hub},
+    hub::{HeldSession, Hub},
     journal::Journal,
     router::LaneSlot,
     store::{BRIDGE_PREFIX, SessionChange, User},
@@ -37,7 +37,7 @@ pub(super) async fn attach(
     hub: &Hub,
     bridge: &Bridge,
     journal: &mut Journal,
-) -> Result<Hold, ReasonCode> {
+) -> Result<HeldSession, ReasonCode> {
     let user = User::Named(ByteStr::new(BRIDGE_PREFIX).expect("a few letters"));
     let hold = hub.attach(&bridge.session, bridge.clean, &user, None, journal);
     let mut hold = hold.await?;

@@ -8,13 +8,13 @@ pub(crate) const QOS: QoS = QoS::AtLeastOnce;
 
 /// The state of a bridge that publishes it.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct PublishedState {
     pub(crate) topic: TopicName,
     /// `true` if it is published at the remote broker as well.
     pub(super) is_published_there: bool,
 }
 
-impl State {
+impl PublishedState {
     /// Builds the state message ("1" connected, "0" not), published here and at the remote broker.
     pub(crate) fn message(&self, is_connected: bool) -> Message {
         let text = if is_connected { "1" } else { "0" };

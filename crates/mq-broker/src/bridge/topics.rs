@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Prefix of the filter of a shared subscription.
-const SHARE: &str = "$share/";
+const SHARED_PREFIX: &str = "$share/";
 
 /// The topics of one bridge, checked.
 #[derive(Debug)]
@@ -78,7 +78,8 @@ impl Rule {
     fn subscription(&self, options: SubscriptionOptions) -> Subscription {
         let filter = &self.from.filter;
         let shared = self.group.as_ref().map(|group| {
-            TopicFilter::new(format!("{SHARE}{group}/{filter}")).expect("checked when it was made")
+            TopicFilter::new(format!("{SHARED_PREFIX}{group}/{filter}"))
+                .expect("checked when it was made")
         });
         Subscription {
             options: SubscriptionOptions {
@@ -94,13 +95,13 @@ impl Rule {
 
 /// The group of a pattern that is a shared subscription, and the pattern within.
 fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
-    let Some(shared) = pattern.strip_prefix(SHARE) else {
+    let Some(shared) = pattern.strip_prefix(SHARED_PREFIX) else {
         return Ok((None, pattern));
     };
     let (group, pattern) = shared.split_once('/').unwrap_or((shared, ""));
     // Any filter will do to check the group.
     let wrong = |error| format!("{group:?} is no group of a shared subscription: {error}");
-    TopicFilter::new(format!("{SHARE}{group}/t")).map_err(wrong)?;
+    TopicFilter::new(format!("{SHARED_PREFIX}{group}/t")).map_err(wrong)?;
     Ok((Some(group.to_owned()), pattern))
 }
 

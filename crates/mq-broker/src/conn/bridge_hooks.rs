@@ -8,7 +8,7 @@ use mq_transport::LinkInfo;
 
 use super::attached::Attached;
 use crate::{
-    hub::{Hold, Hub},
+    hub::{HeldSession, Hub},
     journal::Journal,
 };
 
@@ -59,7 +59,7 @@ pub(crate) struct BridgeConnection<'a> {
     pub(crate) connection: &'a mut Connection,
     pub(crate) link: LinkInfo,
     pub(crate) hub: &'a Hub,
-    pub(crate) hold: &'a mut Hold,
+    pub(crate) hold: &'a mut HeldSession,
     pub(crate) journal: &'a mut Journal,
     /// A message that is sent before the connection ends.
     pub(crate) last_word: &'a mut Option<Box<Delivery>>,

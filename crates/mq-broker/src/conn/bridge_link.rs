@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     Settings, clock,
-    hub::{Hold, Hub, Publisher},
+    hub::{HeldSession, Hub, Publisher},
     metrics::ListenerMetrics,
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct BridgeLink {
 
 /// The session that a dialled link serves.
 pub(crate) struct BridgeSession {
-    pub(crate) hold: Hold,
+    pub(crate) hold: HeldSession,
     pub(crate) publisher: Publisher,
     /// Time for which the session outlives the connection; `None` for ever.
     pub(crate) expiry: Option<Duration>,

@@ -12,7 +12,7 @@ use super::{session_end::SessionEnd, wire::Wire};
 use crate::{
     clock,
     escaped::Escaped,
-    hub::{Hold, Publisher, RoutedMessage},
+    hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
     store::SessionChange,
 };
@@ -26,7 +26,7 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The state that an attached client leaves.
 pub(super) struct LastState {
-    pub(super) hold: Hold,
+    pub(super) hold: HeldSession,
     pub(super) publisher: Publisher,
     /// The client's message that waits for room in somebody's mailbox.
     pub(super) blocked_publish: Option<RoutedMessage>,

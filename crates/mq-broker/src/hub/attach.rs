@@ -14,7 +14,7 @@ use crate::{
     auth::{Principal, TakeOver},
     journal::Journal,
     lock::write,
-    session::{KeptWill, OperatorView, Presence, Session, State},
+    session::{KeptWill, OperatorView, Presence, Session, SessionState},
     store::{SessionChange, User, to_wall_clock},
 };
 
@@ -26,9 +26,9 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A session in the hands of a connection.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HeldSession {
     pub(crate) session: Arc<Session>,
-    pub(crate) state: OwnedMutexGuard<State>,
+    pub(crate) state: OwnedMutexGuard<SessionState>,
     /// `true` if the session existed, as CONNACK says.
     pub(crate) session_present: bool,
     /// Shows the connection to operators, once its client is let in.
@@ -37,7 +37,7 @@ pub(crate) struct Hold {
     claim: u64,
 }
 
-impl Hold {
+impl HeldSession {
     /// Returns `true` if another connection wants the session.
     pub(crate) fn is_claimed(&self) -> bool {
         !self.session.is_last_claim(self.claim)
@@ -68,7 +68,7 @@ impl Hub {
         user: &User,
         who: Option<&Principal>,
         journal: &mut Journal,
-    ) -> Result<Hold, ReasonCode> {
+    ) -> Result<HeldSession, ReasonCode> {
         let mut rivals = 0;
         loop {
             if let Some(cluster) = &self.cluster {
@@ -129,7 +129,7 @@ impl Hub {
             if let Some(who) = who {
                 self.give_to_principal(&session, &state, who, journal);
             }
-            return Ok(Hold {
+            return Ok(HeldSession {
                 session,
                 state,
                 session_present,
@@ -143,7 +143,7 @@ impl Hub {
     fn give_to_principal(
         &self,
         session: &Session,
-        state: &State,
+        state: &SessionState,
         who: &Principal,
         journal: &mut Journal,
     ) {
@@ -156,7 +156,7 @@ impl Hub {
     }
 
     /// Gives the session's client other rights; its user stays the same.
-    pub(crate) fn change_rights(&self, hold: &Hold, who: &Principal) {
+    pub(crate) fn change_rights(&self, hold: &HeldSession, who: &Principal) {
         hold.session.set_principal(who, &self.guard, &hold.state);
         write(&self.routing).router.changed();
     }
@@ -179,13 +179,13 @@ impl Hub {
     /// The session lives on for `expiry`. Zero ends it now, `None` never.
     pub(crate) fn detach(
         &self,
-        hold: Hold,
+        hold: HeldSession,
         now: Instant,
         will: Option<Box<KeptWill>>,
         expiry: Option<Duration>,
         journal: &mut Journal,
     ) {
-        let Hold {
+        let HeldSession {
             session,
             mut state,
             operator_view,
@@ -224,7 +224,7 @@ impl Hub {
 }
 
 /// Takes the state of a session once its connection has given it back; `None` if that takes too long.
-pub(super) async fn take_state(session: &Session) -> Option<OwnedMutexGuard<State>> {
+pub(super) async fn take_state(session: &Session) -> Option<OwnedMutexGuard<SessionState>> {
     let given_back = Arc::clone(&session.state).lock_owned();
     let given_back = tokio::time::timeout(TAKE_OVER_TIMEOUT, given_back).await;
     given_back.ok()

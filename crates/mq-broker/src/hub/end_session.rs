@@ -13,7 +13,7 @@ use crate::{
     journal::Journal,
     lock::{read, write},
     mailbox::LeftMessages,
-    session::{Session, State},
+    session::{Session, SessionState},
     store::SessionChange,
 };
 
@@ -67,7 +67,7 @@ impl Hub {
     pub(super) fn end_session(
         &self,
         session: &Arc<Session>,
-        state: &mut State,
+        state: &mut SessionState,
         journal: &mut Journal,
     ) {
         let Some(waiting) = self.remove_from_routing(session, state, || {}) else {
@@ -90,7 +90,7 @@ impl Hub {
     pub(super) fn remove_from_routing(
         &self,
         session: &Session,
-        state: &mut State,
+        state: &mut SessionState,
         then: impl FnOnce(),
     ) -> Option<LeftMessages> {
         if core::mem::replace(&mut state.ended, true) {
@@ -110,7 +110,12 @@ impl Hub {
     }
 
     /// Takes a session off the list. `then` is done before another of the same name can begin.
-    pub(super) fn remove(&self, session: &Arc<Session>, state: &mut State, then: impl FnOnce()) {
+    pub(super) fn remove(
+        &self,
+        session: &Arc<Session>,
+        state: &mut SessionState,
+        then: impl FnOnce(),
+    ) {
         self.sessions.remove(session, then);
         state.subscriptions.lock().clear();
         state.flows.clear();
@@ -128,7 +133,7 @@ impl Hub {
     fn inheritance_of(
         &self,
         session: &Session,
-        state: &mut State,
+        state: &mut SessionState,
         waiting: LeftMessages,
     ) -> Inheritance {
         let filters: Vec<_> = {

@@ -7,7 +7,7 @@ use std::{
 
 use mq_proto::{Delivery, FlowEnd, FlowId};
 
-use super::{Hold, Hub, unqueued};
+use super::{HeldSession, Hub, unqueued};
 use crate::{
     delivery::{DeliveryTag as _, LaneSlot},
     journal::Journal,
@@ -37,7 +37,7 @@ impl Hub {
     /// `unsent`, which were taken from it.
     pub(crate) fn flow_ended(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         end: FlowEnd,
         unsent: &mut VecDeque<Delivery>,
         journal: &mut Journal,

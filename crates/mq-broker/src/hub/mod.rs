@@ -10,7 +10,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `attach` | a session in the hands of a connection: its [`Hold`] |
+//! | `attach` | a session in the hands of a connection: its [`HeldSession`] |
 //! | `publish/` | a message from its publisher to the mailboxes of its receivers |
 //! | `subscribe`, `flows` | subscriptions, their retained messages, and those that end with a flow |
 //! | `end_session` | the end of a session, and the messages that it leaves to others |
@@ -60,11 +60,11 @@ use crate::{
     store::{Snapshot, Store, StoredMessage},
     workers::WorkerChannels,
 };
-pub(crate) use attach::Hold;
+pub(crate) use attach::HeldSession;
 use bans::Bans;
 pub(crate) use flows::keep_flow;
 pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
-pub(crate) use operators::{BridgeState, Operators};
+pub(crate) use operators::{BridgeStatus, Operators};
 pub(crate) use publish::{
     Acknowledgement, ClusterMessage, ClusterReceivers, Publisher, RoutedMessage,
 };
@@ -79,8 +79,8 @@ use session_timers::SessionTimers;
 pub(crate) use sys_topics::{OwnTopics, bridge_state_topic};
 use topic_rates::TopicCounts;
 
-/// All clients that were not let in yet may hold this part of the memory together.
-const UNAUTHENTICATED_PART: usize = 4;
+/// Divisor of the memory for the part that all clients which were not let in yet may hold together.
+const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
 
 /// The reason for which a client's message is refused that only the broker publishes.
 pub(crate) const OWN_TOPIC: &str = "topic of the broker's own";
@@ -262,7 +262,7 @@ impl Hub {
 impl HubMemory {
     fn new(limit: usize) -> Self {
         let all = Arc::new(MemoryLimit::new(limit));
-        let unauthenticated = MemoryLimit::part_of(&all, limit / UNAUTHENTICATED_PART);
+        let unauthenticated = MemoryLimit::part_of(&all, limit / UNAUTHENTICATED_SHARE_DIVISOR);
         Self {
             all,
             unauthenticated: Arc::new(unauthenticated),

@@ -71,7 +71,7 @@ impl<K: Ord, V> PageItems<K, V> {
 }
 
 /// A bridge's session, at one moment.
-pub(crate) struct BridgeState {
+pub(crate) struct BridgeStatus {
     /// `true` if a connection has it.
     pub(crate) is_connected: bool,
     /// Messages that wait for it.
@@ -95,14 +95,14 @@ pub(crate) struct Operators<'a>(pub(super) &'a Hub);
 
 impl Operators<'_> {
     /// Returns the state of the session of a bridge.
-    pub(crate) fn bridge_state(self, session: &ByteStr) -> BridgeState {
+    pub(crate) fn bridge_status(self, session: &ByteStr) -> BridgeStatus {
         let Self(hub) = self;
         let rules = hub.sessions.bridge_mailbox_rules(session);
         let session = hub.sessions.get(session);
         // There is none before a bridge that keeps nothing has connected.
         let session = session.as_ref();
         let load = session.map(|session| session.mailbox.load());
-        BridgeState {
+        BridgeStatus {
             is_connected: session.is_some_and(|session| session.presence().is_some()),
             load: load.unwrap_or_default(),
             dropped: session.map_or(0, |session| session.mailbox.dropped()),

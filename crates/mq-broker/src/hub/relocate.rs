@@ -10,7 +10,7 @@ use crate::{
     clock,
     lock::write,
     router::{LaneSlot, Subscriber},
-    session::{KeptWill, Session, State},
+    session::{KeptWill, Session, SessionState},
     store::{SessionRecord, StoredWill, User},
 };
 
@@ -21,7 +21,7 @@ const FIRST_NUMBER_HERE: u64 = 1 << 32;
 /// A session that comes from another node, while its messages are being read.
 pub(crate) struct ArrivingSession {
     session: Arc<Session>,
-    state: OwnedMutexGuard<State>,
+    state: OwnedMutexGuard<SessionState>,
 }
 
 impl Hub {
@@ -142,7 +142,7 @@ impl Hub {
     pub(super) fn forget(
         &self,
         session: &Arc<Session>,
-        state: &mut State,
+        state: &mut SessionState,
         then: impl FnOnce(),
     ) -> bool {
         let is_there = self.remove_from_routing(session, state, then).is_some();

@@ -5,14 +5,14 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{Hold, Hub, MemberState, Routing, queued};
+use super::{HeldSession, Hub, MemberState, Routing, queued};
 use crate::{
     auth::Grant,
     delivery::DeliveryTag as _,
     journal::Journal,
     lock::write,
     router::{Cursor, LaneSlot, Retained, Subscriber},
-    session::{RetainedSearch, State},
+    session::{RetainedSearch, SessionState},
     store::SessionChange,
 };
 
@@ -30,7 +30,7 @@ impl Hub {
     /// [`next_retained`](Self::next_retained).
     pub(crate) fn subscribe(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         subscription: &mq_codec::Subscription,
         subscription_id: Option<SubscriptionId>,
         lane: LaneSlot,
@@ -116,7 +116,7 @@ impl Hub {
     /// Ends a subscription. Retained messages that the client has not got yet are not sent any more.
     pub(crate) fn unsubscribe(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         filter: &TopicFilter,
         journal: &mut Journal,
     ) -> ReasonCode {
@@ -147,11 +147,11 @@ impl Hub {
     }
 
     /// Takes the next few retained messages that the session's subscriptions ask for and the
-    /// present rules allow. Call it again until [`State::retained_searches`](crate::session::State) is empty: there may
+    /// present rules allow. Call it again until [`SessionState::retained_searches`](crate::session::SessionState) is empty: there may
     /// be more although none came this time.
     pub(crate) fn next_retained(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         journal: &mut Journal,
         now: Instant,
         to: &mut VecDeque<Delivery>,
@@ -212,7 +212,7 @@ impl Hub {
     pub(super) fn restore_subscription(
         &self,
         routing: &mut Routing,
-        state: &mut State,
+        state: &mut SessionState,
         filter: TopicFilter,
         subscriber: Subscriber,
     ) {

@@ -40,7 +40,7 @@ pub(crate) struct Session {
     pub(crate) mailbox: Mailbox,
     /// Locked by the connection that has the session, for as long as it lives. The next connection
     /// claims the session and waits for this lock.
-    pub(crate) state: Arc<tokio::sync::Mutex<State>>,
+    pub(crate) state: Arc<tokio::sync::Mutex<SessionState>>,
     /// Counts the connections that claimed the session. The one that has it leaves when this
     /// changes.
     claims: AtomicU64,
@@ -93,7 +93,7 @@ struct Owner {
 
 /// The part of a session that moves from connection to connection.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SessionState {
     /// The memory of the session and its subscriptions.
     pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
@@ -119,13 +119,13 @@ struct Away {
 }
 
 /// The memory of an empty session, about: itself, and its places in tables.
-const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
+const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 256;
 
 /// The memory of a subscription besides its filter, of which there are two copies: in the session
 /// and its cursor.
-const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
+const SUBSCRIPTION_BYTES: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
-impl State {
+impl SessionState {
     fn new(share: MemoryShare) -> Self {
         Self {
             share,
@@ -187,13 +187,13 @@ impl State {
 }
 
 fn weight(filter: &TopicFilter) -> usize {
-    2 * filter.len() + SUBSCRIPTION
+    2 * filter.len() + SUBSCRIPTION_BYTES
 }
 
 impl Session {
     /// Bytes that an empty session of that client identifier takes.
     pub(crate) fn empty_bytes(client_id: &ByteStr) -> usize {
-        EMPTY + 2 * client_id.len()
+        EMPTY_SESSION_BYTES + 2 * client_id.len()
     }
 
     pub(crate) fn new(
@@ -203,7 +203,7 @@ impl Session {
         user: Option<User>,
         share: MemoryShare,
     ) -> Self {
-        let state = State::new(share);
+        let state = SessionState::new(share);
         Self {
             client_id,
             key,
@@ -281,7 +281,7 @@ impl Session {
     }
 
     /// Gives the session, with these subscriptions, to a principal.
-    pub(crate) fn set_principal(&self, principal: &Principal, guard: &Guard, state: &State) {
+    pub(crate) fn set_principal(&self, principal: &Principal, guard: &Guard, state: &SessionState) {
         let generation = guard.generation();
         let subscriptions = state.subscriptions.lock();
         let mut filters = subscriptions.keys();

@@ -14,7 +14,7 @@ use crate::{
     escaped::Escaped,
     hub,
     mailbox::MailboxLimits,
-    session::State,
+    session::SessionState,
     store::SessionChange,
 };
 
@@ -22,7 +22,11 @@ use crate::{
 const MAX_FLOWS: usize = 512;
 
 /// The slot of a flow, which gets one if it has none.
-pub(super) fn slot_of_flow(flow: FlowId, connection: &Connection, state: &mut State) -> LaneSlot {
+pub(super) fn slot_of_flow(
+    flow: FlowId,
+    connection: &Connection,
+    state: &mut SessionState,
+) -> LaneSlot {
     if let Some(slot) = state.slot_of(flow) {
         return slot;
     }
@@ -51,7 +55,7 @@ pub(super) fn lane_of_flow(flow: FlowId, connection: &Connection) -> LaneId {
 }
 
 /// Returns `true` if a message waits for the next lane of its flow.
-fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+fn waits(slot: LaneSlot, state: &SessionState, connection: &Connection) -> bool {
     state
         .flow_of(slot)
         .is_some_and(|flow| connection.keeps_flow(flow) && connection.lane_of_flow(flow).is_none())
@@ -86,7 +90,12 @@ impl Parked {
     }
 
     /// Returns `true` if a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
-    pub(super) fn takes(&self, slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+    pub(super) fn takes(
+        &self,
+        slot: LaneSlot,
+        state: &SessionState,
+        connection: &Connection,
+    ) -> bool {
         let has_earlier = || {
             let waiting = self.0.as_ref();
             waiting.is_some_and(|waiting| waiting.slots.contains(&slot))
@@ -106,7 +115,7 @@ impl Parked {
     pub(super) fn unpark(
         &mut self,
         connection: &Connection,
-        state: &State,
+        state: &SessionState,
         outgoing: &mut VecDeque<Delivery>,
     ) {
         let Some(waiting) = &mut self.0 else {

@@ -35,9 +35,9 @@ use crate::{
     auth::{Authentication, LogIn, Principal},
     clock,
     escaped::Escaped,
-    hub::{Hold, Publisher, RoutedMessage},
+    hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
-    quota::Pace,
+    quota::PublishRateLimiter,
     session::{ConnectionFigures, RetainedSearch, Session},
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
@@ -51,12 +51,12 @@ use wake_sources::WakeSources;
 /// A client with its session.
 pub(super) struct Attached<'a> {
     pub(super) wire: &'a mut Wire,
-    pub(super) hold: Hold,
+    pub(super) hold: HeldSession,
     pub(super) publisher: Publisher,
     client: Client,
     session_end: SessionEnd,
     /// The rate at which the client may publish.
-    pace: Pace,
+    publish_rate_limiter: PublishRateLimiter,
     pub(super) messages_received: u64,
     pub(super) messages_sent: u64,
     /// Deliveries taken from the mailbox and not given to the state machine yet.
@@ -74,7 +74,7 @@ pub(super) struct Attached<'a> {
     retry_at: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
-    /// Up to here nothing in the outbox has to wait for the store.
+    /// The position in the outbox up to which nothing has to wait for the store.
     settled_up_to: u64,
     /// The position of CONNACK in the outbox.
     connack_at: u64,
@@ -114,14 +114,14 @@ impl<'a> Attached<'a> {
     /// A client that has its CONNACK in the outbox, at `connack_at`.
     pub(super) fn new(
         wire: &'a mut Wire,
-        hold: Hold,
+        hold: HeldSession,
         publisher: Publisher,
         client: Client,
         session_end: SessionEnd,
         connack_at: u64,
     ) -> Self {
         Self {
-            pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            publish_rate_limiter: PublishRateLimiter::new(wire.settings.publish_rate, clock::now()),
             messages_received: 0,
             messages_sent: 0,
             lanes: DeliveryLanes::new(wire),
@@ -178,7 +178,7 @@ impl<'a> Attached<'a> {
             }
             // Nothing leaves before the changes behind it are in the store.
             let settled = self.is_settled();
-            let resumes_at = self.pace.resumes_at(now);
+            let resumes_at = self.publish_rate_limiter.resumes_at(now);
             let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
             if !want_read {
                 self.wire.connection.excuse_silence(now);
@@ -219,7 +219,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// The next deadline: of the connection, the log-in, the client's pace, or an idle lane.
+    /// Returns the next deadline: of the connection, the log-in, the publish rate, or an idle lane.
     fn deadline(&mut self, resumes_at: Option<Instant>, now: Instant) -> Option<Instant> {
         let idle_at = earlier(self.close_idle(now), self.bridge_idle(now));
         let deadline = earlier(self.wire.deadline(), earlier(self.expires_at(), resumes_at));

@@ -14,7 +14,10 @@ impl Attached<'_> {
         if !self.bridge_received(now, &mut received) {
             return;
         }
-        if self.pace.spend(received.message.payload.len(), now) {
+        if self
+            .publish_rate_limiter
+            .spend(received.message.payload.len(), now)
+        {
             self.wire.hub.metrics.throttled.add(1);
         }
         let session = &self.hold.session;
