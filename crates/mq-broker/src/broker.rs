@@ -18,7 +18,7 @@ use crate::{
     clock,
     conn::{self, Wire},
     escaped::Escaped,
-    hub::{Hub, HubParts, HubSettings, OwnTopics},
+    hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::PerNetwork,
@@ -414,8 +414,11 @@ impl Acceptor {
         let timers = Arc::clone(&self.hub);
         services.spawn(async move { timers.run_timers().await });
         if let Some(interval) = self.settings.sys_interval {
-            let (hub, listeners) = (Arc::clone(&self.hub), metrics.to_vec());
-            services.spawn(async move { hub.publish_figures(interval, &listeners).await });
+            let figures = FigurePublisher {
+                hub: Arc::clone(&self.hub),
+                listeners: metrics.to_vec(),
+            };
+            services.spawn(figures.run(interval));
         }
         services
     }

@@ -316,7 +316,8 @@ impl Cluster {
             let shards = self.shards.iter();
             shards.map(|shard| shard.progress.begun()).collect()
         };
-        let (arriving, begun) = hub.begin_arrival(&id, kept.user.as_ref(), subscriptions, begun);
+        let (arriving, begun) =
+            ArrivingSession::begin(hub, &id, kept.user.as_ref(), subscriptions, begun);
         let mut wanted = Wanted::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
@@ -342,7 +343,7 @@ impl Cluster {
             wanted,
         } = coming;
         lock(&self.sessions).remove(&id);
-        hub.abandon_arrival(arriving);
+        arriving.abandon(hub);
         let record = Record {
             owner: None,
             session: Some(wanted.kept),
@@ -405,7 +406,7 @@ impl Cluster {
             ..SessionRecord::default()
         };
         drop(sessions);
-        hub.finish_arrival(arriving, record, will.map(|will| *will));
+        arriving.finish(hub, record, will.map(|will| *will));
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::{session_end::SessionEnd, wire::Wire};
 use crate::{
     clock,
     escaped::Escaped,
-    hub::{HeldSession, Publisher, RoutedMessage},
+    hub::{HeldSession, Publisher, RoutedMessage, end_flow},
     journal::StoreFailed,
     store::SessionChange,
 };
@@ -74,7 +74,7 @@ impl Closing {
                 (Event::FlowEnded(end), Some(last_state)) => {
                     let journal = &mut last_state.publisher.journal;
                     let (hold, unsent) = (&mut last_state.hold, &mut last_state.unsent);
-                    wire.hub.flow_ended(hold, end, unsent, journal);
+                    end_flow(&wire.hub, hold, end, unsent, journal);
                 }
                 // A message of a flow that has ended.
                 (Event::Acked { packet_id, .. }, Some(last_state)) => {

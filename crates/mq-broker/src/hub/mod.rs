@@ -62,7 +62,7 @@ use crate::{
 };
 pub(crate) use attach::HeldSession;
 use bans::Bans;
-pub(crate) use flows::keep_flow;
+pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
 pub(crate) use operators::{BridgeStatus, Operators};
 pub(crate) use publish::{
@@ -76,7 +76,7 @@ use retained::{NoRoomToRetain, RetainEffect, RetainedMessages};
 use routing::Routing;
 use session_registry::SessionRegistry;
 use session_timers::SessionTimers;
-pub(crate) use sys_topics::{OwnTopics, bridge_state_topic};
+pub(crate) use sys_topics::{FigurePublisher, OwnTopics, bridge_state_topic};
 use topic_rates::TopicCounts;
 
 /// Divisor of the memory for the part that all clients which were not let in yet may hold together.
@@ -173,6 +173,12 @@ impl Hub {
         };
         Restore(&hub).run(kept);
         hub
+    }
+
+    /// Publishes wills and ends sessions as they become due, and writes the log's held-back lines. Runs until it is
+    /// dropped.
+    pub(crate) async fn run_timers(&self) {
+        tokio::join!(self.timers.run(self), self.refusal_log.run());
     }
 
     /// Returns the bounds of one session's messages in memory.

@@ -24,25 +24,25 @@ pub(crate) struct ArrivingSession {
     state: OwnedMutexGuard<SessionState>,
 }
 
-impl Hub {
+impl ArrivingSession {
     /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
     /// is called at that moment.
-    pub(crate) fn begin_arrival<T>(
-        &self,
+    pub(crate) fn begin<T>(
+        hub: &Hub,
         client_id: &ByteStr,
         user: Option<&User>,
         subscriptions: impl Iterator<Item = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>)>,
         then: impl FnOnce() -> T,
-    ) -> (ArrivingSession, T) {
-        let sessions = &self.sessions;
-        let session = sessions.find_or_restore(client_id, user, &self.routing, &self.metrics);
+    ) -> (Self, T) {
+        let sessions = &hub.sessions;
+        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
         let mut state = Arc::clone(&session.state)
             .try_lock_owned()
             .expect("nobody else knows the session yet");
         state.was_attached = true;
         session.make_persistent();
         session.continue_numbers_after(FIRST_NUMBER_HERE);
-        let mut routing = write(&self.routing);
+        let mut routing = write(&hub.routing);
         for (filter, options, subscription_id) in subscriptions {
             let subscriber = Subscriber {
                 session: session.key,
@@ -50,21 +50,16 @@ impl Hub {
                 lane: LaneSlot::CONTROL,
                 subscription_id,
             };
-            self.restore_subscription(&mut routing, &mut state, filter, subscriber);
+            hub.restore_subscription(&mut routing, &mut state, filter, subscriber);
         }
         let value = then();
         drop(routing);
-        (ArrivingSession { session, state }, value)
+        (Self { session, state }, value)
     }
 
     /// Gives an arriving session its messages and its will; a connection can have it from then on.
-    pub(crate) fn finish_arrival(
-        &self,
-        arriving: ArrivingSession,
-        record: SessionRecord,
-        will: Option<StoredWill>,
-    ) {
-        let ArrivingSession { session, mut state } = arriving;
+    pub(crate) fn finish(self, hub: &Hub, record: SessionRecord, will: Option<StoredWill>) {
+        let Self { session, mut state } = self;
         let SessionRecord {
             life,
             queued,
@@ -72,7 +67,7 @@ impl Hub {
             received,
             ..
         } = record;
-        let will = will.map(|will| Box::new(KeptWill::restore(will, &self.memory.all)));
+        let will = will.map(|will| Box::new(KeptWill::restore(will, &hub.memory.all)));
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
@@ -83,21 +78,28 @@ impl Hub {
             .collect();
         session.mailbox.put_back(queued.into_iter());
         let now = clock::now();
-        self.update_memberships(&session, MemberState::Away, &mut self.journal());
+        hub.update_memberships(&session, MemberState::Away, &mut hub.journal());
         session.set_away(now, will, life.left(now));
         if let Some(will) = session.take_due_will(now) {
-            self.publish_will(&session, *will);
+            hub.publish_will(&session, *will);
         }
         drop(state);
-        self.timers.set(&session);
+        hub.timers.set(&session);
     }
 
     /// Forgets a session that could not be restored; nothing of it is lost but what this node knew.
-    pub(crate) fn abandon_arrival(&self, arriving: ArrivingSession) {
-        let ArrivingSession { session, mut state } = arriving;
-        self.forget(&session, &mut state, || {});
+    pub(crate) fn abandon(self, hub: &Hub) {
+        let Self { session, mut state } = self;
+        hub.forget(&session, &mut state, || {});
     }
 
+    /// Returns the numbers for messages in front of those that are queued here meanwhile.
+    pub(crate) fn numbers_in_front() -> std::ops::Range<u64> {
+        1..FIRST_NUMBER_HERE
+    }
+}
+
+impl Hub {
     /// Lets a session go to another node, once its connection has ended and `is_settled` says so. `then` is called at the
     /// moment from which on no message is queued for it here, even if there is none. False if it is not settled, has ended
     /// meanwhile, or its connection does not end in time.
@@ -150,12 +152,5 @@ impl Hub {
             self.remove(session, state, || {});
         }
         is_there
-    }
-}
-
-impl ArrivingSession {
-    /// Returns the numbers for messages in front of those that are queued here meanwhile.
-    pub(crate) fn numbers_in_front() -> std::ops::Range<u64> {
-        1..FIRST_NUMBER_HERE
     }
 }

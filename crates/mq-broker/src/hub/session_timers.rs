@@ -51,23 +51,16 @@ impl SessionTimers {
     fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
-}
 
-impl Hub {
-    /// Publishes wills and ends sessions as they become due, and writes the log's held-back lines. Runs until it is
-    /// dropped.
-    pub(crate) async fn run_timers(&self) {
-        tokio::join!(self.run_session_timers(), self.refusal_log.run());
-    }
-
-    async fn run_session_timers(&self) {
+    /// Publishes wills and ends sessions as they become due. Runs until it is dropped.
+    pub(super) async fn run(&self, hub: &Hub) {
         loop {
-            let next = self.timers.next();
-            let changed = self.timers.changed();
+            let next = self.next();
+            let changed = self.changed();
             match next {
                 Some(due) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(due.into()) => self.run_due(clock::now()).await,
+                        () = tokio::time::sleep_until(due.into()) => self.run_due(hub, clock::now()).await,
                         () = changed => {}
                     }
                 }
@@ -76,25 +69,25 @@ impl Hub {
         }
     }
 
-    async fn run_due(&self, now: Instant) {
-        let mut journal = self.journal();
-        while let Some(key) = self.timers.pop_due(now) {
-            let session = read(&self.routing).session(key).cloned();
+    async fn run_due(&self, hub: &Hub, now: Instant) {
+        let mut journal = hub.journal();
+        while let Some(key) = self.pop_due(now) {
+            let session = read(&hub.routing).session(key).cloned();
             let Some(session) = session else { continue };
             // A connection that holds the state sees to it, also one that has just come back.
             let Ok(mut state) = Arc::clone(&session.state).try_lock_owned() else {
                 continue;
             };
             if let Some(will) = session.take_due_will(now) {
-                self.publish_will(&session, *will);
+                hub.publish_will(&session, *will);
             }
             if session.is_expired(now) {
-                self.end_subscriptions(&session).await;
-                self.end_session(&session, &mut state, &mut journal);
+                hub.end_subscriptions(&session).await;
+                hub.end_session(&session, &mut state, &mut journal);
             } else if let Some(next) = session.next_due() {
-                self.timers.insert(next, key);
+                self.insert(next, key);
             }
         }
-        self.retained.remove_expired(now);
+        hub.retained.remove_expired(now);
     }
 }

@@ -58,13 +58,15 @@ impl OwnTopics {
     }
 }
 
-impl Hub {
+/// The publisher of the broker's figures.
+pub(crate) struct FigurePublisher {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
+}
+
+impl FigurePublisher {
     /// Publishes figures that have changed, retained, at QoS 0, at that interval. Never returns.
-    pub(crate) async fn publish_figures(
-        &self,
-        interval: Duration,
-        listeners: &[Arc<ListenerMetrics>],
-    ) {
+    pub(crate) async fn run(self, interval: Duration) {
         let began = clock::now();
         let mut published = HashMap::new();
         let mut most = 0;
@@ -72,28 +74,23 @@ impl Hub {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            most = most.max(self.metrics.connections.get());
+            most = most.max(self.hub.metrics.connections.get());
             let uptime = began.elapsed().as_secs();
-            for (name, value) in self.figures(uptime, most, listeners) {
+            for (name, value) in self.figures(uptime, most) {
                 let before = published.insert(name, value.clone());
                 if before.as_ref() != Some(&value) {
-                    self.publish_own(figure(name, value), QoS::AtMostOnce);
+                    self.hub.publish_own(figure(name, value), QoS::AtMostOnce);
                 }
             }
         }
     }
 
-    fn figures(
-        &self,
-        uptime: u64,
-        most: usize,
-        listeners: &[Arc<ListenerMetrics>],
-    ) -> Vec<(&'static str, String)> {
-        let metrics = &self.metrics;
+    fn figures(&self, uptime: u64, most: usize) -> Vec<(&'static str, String)> {
+        let metrics = &self.hub.metrics;
         let connected = metrics.connections.get();
         let sessions = metrics.sessions.get();
         let sum = |field: fn(&ListenerMetrics) -> u64| {
-            let all = listeners.iter().map(|listener| field(listener));
+            let all = self.listeners.iter().map(|listener| field(listener));
             all.sum::<u64>().to_string()
         };
         vec![

@@ -205,7 +205,7 @@ impl Attached<'_> {
         }
         let journal = &mut self.publisher.journal;
         let (hub, outgoing) = (&self.wire.hub, &mut self.outgoing);
-        hub.flow_ended(&mut self.hold, end, outgoing, journal);
+        hub::end_flow(hub, &mut self.hold, end, outgoing, journal);
     }
 
     /// A flow for which more waits than a session may have is given up, as if its time were over.
