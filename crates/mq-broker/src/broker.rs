@@ -12,19 +12,20 @@ use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings,
-    admin::{Admin, BridgeFigures, Doors, STREAMS},
+    admin::{Admin, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    bridge, bridging, clock,
+    bridge::{self, BridgeTask},
+    clock,
     conn::{self, Wire},
-    hub::{Hub, OwnTopics},
-    keepers::Keepers,
+    escaped::Escaped,
+    hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
+    persistence::Persistence,
     quota::PerNetwork,
-    reload::{Operators, Reloadable},
-    shown::Shown,
+    reload::{OperatorTokens, Reloadable},
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
-    workers::{Couriers, Crew, Roaming},
+    workers::{MovableConnection, WorkerChannels, WorkerPool},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -44,14 +45,14 @@ pub struct Broker {
     ticket_file: Option<Arc<TicketFile>>,
     reload: Reload,
     access: Option<Arc<FileAccess>>,
-    crew: Arc<Crew>,
-    /// One task a listener, which owns the tasks of its connections.
+    worker_pool: Arc<WorkerPool>,
+    /// A task for each listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
     services: JoinSet<()>,
-    keepers: Keepers,
+    persistence: Persistence,
     /// The tasks of a node of a cluster.
-    keeping: JoinSet<()>,
+    cluster_tasks: JoinSet<()>,
 }
 
 impl Broker {
@@ -74,24 +75,31 @@ impl Broker {
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before any listener is bound: the store may not be readable.
-        let keepers = Keepers::open(&settings).await?;
+        let persistence = Persistence::open(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
-        let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
-        let kept = keepers.load()?;
-        let bridges = bridging::all(&settings, keepers.store.as_ref(), &kept).await?;
-        let hub = hub_of(&settings, &keepers, kept, guard, &couriers, &bridges);
-        let crew = Crew::start(settings.workers.as_ref(), &couriers);
-        let crew = Arc::new(crew.map_err(Error::Workers)?);
-        prepare(&mut settings.listen, &crew);
+        let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
+        let kept = persistence.load()?;
+        let bridges = bridge::open_all(&settings, persistence.store.as_ref(), &kept).await?;
+        let hub = hub_of(
+            &settings,
+            &persistence,
+            kept,
+            guard,
+            &worker_channels,
+            &bridges,
+        );
+        let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
+        let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
+        prepare(&mut settings.listen, &worker_pool);
         let listeners = bind_all(&settings).await?;
         let doors = Doors::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        let keeping = keepers.take_part(&hub).await?;
+        let cluster_tasks = persistence.join_cluster(&hub).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -107,14 +115,14 @@ impl Broker {
             Box::new(certificates),
         ];
         if let Some(tokens) = &tokens {
-            parts.push(Box::new(Operators(Arc::clone(tokens))));
+            parts.push(Box::new(OperatorTokens(Arc::clone(tokens))));
         }
         let reload = Reload::new(parts, &settings, access.as_ref());
         let hosts = settings.admin.hosts.as_slice().into();
         let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
-            crew: Arc::clone(&crew),
+            worker_pool: Arc::clone(&worker_pool),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
             networks: PerNetwork::new(settings.max_connections_per_address),
             handshakes: Arc::new(Semaphore::new(settings.max_handshakes)),
@@ -124,20 +132,13 @@ impl Broker {
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
-        let mut services = JoinSet::new();
-        services.spawn(Arc::clone(&crew).watch());
-        let timers = Arc::clone(&hub);
-        services.spawn(async move { timers.run_timers().await });
-        if let Some(every) = acceptor.settings.sys_interval {
-            let (hub, listeners) = (Arc::clone(&hub), metrics.clone());
-            services.spawn(async move { hub.tell_of_itself(every, &listeners).await });
-        }
+        let mut services = acceptor.begin_services(&metrics);
         let admin_address = doors.http_address();
         services.spawn(doors.serve(Admin {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
-            bridges,
-            cluster: keepers.shown(),
+            bridges: bridges.iter().map(BridgeTask::figures).collect(),
+            cluster: persistence.cluster_status(),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
             hosts,
@@ -156,11 +157,11 @@ impl Broker {
             ticket_file,
             reload,
             access,
-            crew,
+            worker_pool,
             tasks,
             services,
-            keepers,
-            keeping,
+            persistence,
+            cluster_tasks,
         })
     }
 
@@ -200,17 +201,17 @@ impl Broker {
     /// The connected clients, by their identifiers. A client's own connection answers for what it alone
     /// knows, within 500 ms.
     pub async fn clients(&self, query: &Query) -> Page<view::Client> {
-        self.hub.clients(query).await
+        self.hub.operators().clients(query).await
     }
 
     /// The sessions without a connection, by their identifiers.
     pub async fn sessions(&self, query: &Query) -> Page<view::Session> {
-        self.hub.absent_sessions(query).await
+        self.hub.operators().absent_sessions(query).await
     }
 
     /// The subscriptions of all sessions, connected or not, by filter and then by identifier.
     pub async fn subscriptions(&self, query: &Query) -> Page<view::Subscription> {
-        self.hub.all_subscriptions(query, None).await
+        self.hub.operators().all_subscriptions(query, None).await
     }
 
     /// The subscriptions of one session, by filter.
@@ -219,7 +220,10 @@ impl Broker {
         client_id: &str,
         query: &Query,
     ) -> Page<view::Subscription> {
-        self.hub.all_subscriptions(query, Some(client_id)).await
+        self.hub
+            .operators()
+            .all_subscriptions(query, Some(client_id))
+            .await
     }
 
     /// The connected client of that identifier.
@@ -227,7 +231,7 @@ impl Broker {
     /// # Errors
     /// If none is connected.
     pub async fn client(&self, client_id: &str) -> Result<view::Client, NotConnected> {
-        self.hub.client(client_id).await
+        self.hub.operators().client(client_id).await
     }
 
     /// Retained messages, by topic. [`Query::matching`] is a topic filter.
@@ -235,19 +239,19 @@ impl Broker {
     /// # Errors
     /// If it is not.
     pub async fn retained(&self, query: &Query) -> Result<Page<view::Retained>, TopicError> {
-        self.hub.retained_topics(query).await
+        self.hub.operators().retained_topics(query).await
     }
 
     /// Topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a
     /// call; the first one takes 2 s.
     pub async fn topic_rates(&self, query: &Query) -> TopicRates {
-        self.hub.topic_rates(query).await
+        self.hub.operators().topic_rates(query).await
     }
 
     /// The last things that were refused, the newest first.
     #[must_use]
     pub fn refusals(&self, query: &Query) -> Page<view::Refusal> {
-        self.hub.notices.recent(query)
+        self.hub.refusal_log.recent(query)
     }
 
     /// Refuses a client, a user or an address for some minutes, from 1 to
@@ -257,7 +261,7 @@ impl Broker {
     /// # Errors
     /// If the time is not allowed, or there are too many bans.
     pub fn ban(&self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
-        self.hub.ban(banned, minutes)
+        self.hub.operators().ban(banned, minutes)
     }
 
     /// The bans in force.
@@ -278,13 +282,13 @@ impl Broker {
     /// # Errors
     /// If no client of that identifier is connected.
     pub fn kick(&self, client_id: &str) -> Result<(), NotConnected> {
-        self.hub.kick(client_id)
+        self.hub.operators().kick(client_id)
     }
 
     /// Runs `job` once on each thread of [`Settings::workers`], in the background: for what belongs to a
     /// thread, such as the memory that an allocator keeps for it.
     pub fn run_on_each_worker(&self, job: impl Fn() + Clone + Send + 'static) {
-        for worker in self.crew.handles() {
+        for worker in self.worker_pool.handles() {
             let job = job.clone();
             worker.spawn(async move { job() });
         }
@@ -346,8 +350,8 @@ impl Broker {
         self.tasks.shutdown().await;
         // Timers as well: what they would do now is for the next owners of the sessions.
         self.services.shutdown().await;
-        self.keepers.leave().await;
-        self.keeping.shutdown().await;
+        self.persistence.leave_cluster().await;
+        self.cluster_tasks.shutdown().await;
         #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
         if let Some(file) = &self.ticket_file {
@@ -356,16 +360,16 @@ impl Broker {
     }
 }
 
-/// How long closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
+/// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
 /// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
 /// them. A client that has missed the end is reset by the next broker with the same key (RFC 9000 §10.3).
-const DRAIN: Duration = Duration::from_secs(1);
+const QUIC_DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// What every listener's task needs.
+/// The parts that every listener's task needs.
 #[derive(Clone)]
 struct Acceptor {
     hub: Arc<Hub>,
-    crew: Arc<Crew>,
+    worker_pool: Arc<WorkerPool>,
     settings: Arc<Settings>,
     connections: Arc<Semaphore>,
     networks: Arc<PerNetwork>,
@@ -379,7 +383,7 @@ impl Acceptor {
         &self,
         listeners: Vec<Listener>,
         metrics: &[Arc<ListenerMetrics>],
-        bridges: &[BridgeFigures],
+        bridges: &[BridgeTask],
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for (listener, metrics) in listeners.into_iter().zip(metrics) {
@@ -403,11 +407,27 @@ impl Acceptor {
         }
     }
 
+    /// Begins the tasks that never end by themselves: the balance of the workers, timers, and figures under `$SYS`.
+    fn begin_services(&self, metrics: &[Arc<ListenerMetrics>]) -> JoinSet<()> {
+        let mut services = JoinSet::new();
+        services.spawn(Arc::clone(&self.worker_pool).rebalance());
+        let timers = Arc::clone(&self.hub);
+        services.spawn(async move { timers.run_timers().await });
+        if let Some(interval) = self.settings.sys_interval {
+            let figures = FigurePublisher {
+                hub: Arc::clone(&self.hub),
+                listeners: metrics.to_vec(),
+            };
+            services.spawn(figures.run(interval));
+        }
+        services
+    }
+
     /// Begins a bridge, on the first worker.
-    fn begin_bridge(&self, bridge: BridgeFigures, tasks: &mut JoinSet<()>) {
+    fn begin_bridge(&self, bridge: BridgeTask, tasks: &mut JoinSet<()>) {
         let (hub, settings) = (Arc::clone(&self.hub), Arc::clone(&self.settings));
-        let run = bridging::run(bridge, hub, settings, self.shutdown.clone());
-        match self.crew.handles().first() {
+        let run = bridge.run(hub, settings, self.shutdown.clone());
+        match self.worker_pool.handles().first() {
             Some(worker) => tasks.spawn_on(run, worker),
             None => tasks.spawn(run),
         };
@@ -440,14 +460,14 @@ impl Acceptor {
             ended_or_going(ended, &mut connections);
         }
         // The links have ended; whoever is late hears of it from the next broker.
-        let _ = tokio::time::timeout(DRAIN, listener.drained()).await;
+        let _ = tokio::time::timeout(QUIC_DRAIN_TIME, listener.drained()).await;
     }
 
     fn admit(
         &self,
         incoming: Incoming,
         metrics: &Arc<ListenerMetrics>,
-        connections: &mut JoinSet<Option<Roaming>>,
+        connections: &mut JoinSet<Option<MovableConnection>>,
     ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
@@ -470,8 +490,8 @@ impl Acceptor {
             return refused("too many handshakes");
         };
         let metrics = Arc::clone(metrics);
-        let seat = self.crew.place(incoming.runtime());
-        let moves = seat.is_some();
+        let worker_slot = self.worker_pool.place(incoming.runtime());
+        let moves = worker_slot.is_some();
         // Boxed, so that its memory is free again once the link is open.
         let opened = Box::pin(self.clone().open(incoming, moves, metrics, handshake));
         let admitted = (connection, place);
@@ -481,10 +501,10 @@ impl Acceptor {
             }
             drop(admitted);
         };
-        Roaming::new(served, seat).spawn(connections);
+        MovableConnection::new(served, worker_slot).spawn(connections);
     }
 
-    /// Whether a quarter of all handshakes that may be under way are.
+    /// Returns `true` if a quarter of all handshakes that may be under way are.
     fn is_loaded(&self) -> bool {
         let most = self.settings.max_handshakes;
         most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
@@ -529,7 +549,7 @@ impl Acceptor {
             Ok(Err(error)) => {
                 failed.add(1);
                 // Escaped, as it may quote the peer.
-                debug!(peer, error = %Shown(&error.to_string()), "handshake failed");
+                debug!(peer, error = %Escaped(&error.to_string()), "handshake failed");
                 return None;
             }
             Err(_) => {
@@ -587,11 +607,11 @@ impl Drop for Counted {
 
 /// A connection has ended, or goes to another worker. One whose task panicked has a bug; the others go on.
 fn ended_or_going(
-    ended: Result<Option<Roaming>, tokio::task::JoinError>,
-    connections: &mut JoinSet<Option<Roaming>>,
+    ended: Result<Option<MovableConnection>, tokio::task::JoinError>,
+    connections: &mut JoinSet<Option<MovableConnection>>,
 ) {
     match ended {
-        Ok(Some(roaming)) => roaming.spawn(connections),
+        Ok(Some(movable)) => movable.spawn(connections),
         Err(error) if error.is_panic() => {
             tracing::error!(%error, "a connection's task panicked");
         }
@@ -599,33 +619,39 @@ fn ended_or_going(
     }
 }
 
-/// What listeners have besides their settings.
-fn prepare(listen: &mut ListenOptions, crew: &Crew) {
-    listen.runtimes = crew.handles();
+/// Sets the options that listeners have besides their settings.
+fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
+    listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
 }
 
-/// What all connections share, with what an earlier broker has kept.
+/// Makes the state that all connections share, with the state that an earlier broker has kept.
 fn hub_of(
     settings: &Settings,
-    keepers: &Keepers,
+    persistence: &Persistence,
     kept: Snapshot,
     guard: Guard,
-    couriers: &Arc<Couriers>,
-    bridges: &[BridgeFigures],
+    worker_channels: &Arc<WorkerChannels>,
+    bridges: &[BridgeTask],
 ) -> Hub {
-    let queues = bridge::queues(&settings.bridges);
-    let hub = Hub::new(
-        settings.quotas,
-        (keepers.store.clone(), kept),
+    let states = bridges.iter().filter_map(|one| one.bridge.state.as_ref());
+    let states = states.map(|state| state.topic.clone());
+    let store = persistence.store.clone();
+    let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
+    let hub_settings = HubSettings {
+        quotas: settings.quotas,
+        take_over: settings.take_over,
+        own_topics: OwnTopics::new(settings.sys_interval.is_some(), states),
+        bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
+    };
+    let parts = HubParts {
         guard,
-        settings.take_over,
-        queues,
-    );
-    let bridges = bridges.iter().map(|one| &*one.bridge);
-    let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
-    hub.with(Arc::clone(couriers), keepers.nodes(), own_topics)
+        store,
+        cluster: persistence.nodes(),
+        worker_channels: Arc::clone(worker_channels),
+    };
+    Hub::new(hub_settings, parts, kept)
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {

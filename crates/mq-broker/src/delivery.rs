@@ -3,12 +3,12 @@
 use mq_proto::Delivery;
 
 /// Set on a delivery that came by a shared subscription.
-const SHARED: u64 = 1 << 63;
+const SHARED_BIT: u64 = 1 << 63;
 
-/// Where the slot of the lane is, and how many bits it has.
-const LANE: u32 = 48;
+/// The place of the lane's slot in the tag, and the masks of slot and number.
+const LANE_SHIFT: u32 = 48;
 const LANE_MASK: u64 = 0x7FFF;
-const NUMBER_MASK: u64 = (1 << LANE) - 1;
+const NUMBER_MASK: u64 = (1 << LANE_SHIFT) - 1;
 
 /// A data lane on which a session has subscribed, by a number of the session's own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -23,12 +23,12 @@ impl LaneSlot {
         Self(if self.0 == 0x7FFF { 1 } else { self.0 + 1 })
     }
 
-    /// As a number that can be kept.
+    /// Returns the slot as a number that can be kept.
     pub(crate) fn number(self) -> u16 {
         self.0
     }
 
-    /// The slot again.
+    /// Returns the slot of a number that was kept.
     pub(crate) fn of_number(number: u16) -> Self {
         Self(number & 0x7FFF)
     }
@@ -40,25 +40,25 @@ impl LaneSlot {
 }
 
 /// The broker's own marks on a delivery, which are not sent.
-pub(crate) trait Marks {
-    /// Its number in the store, if it is there.
+pub(crate) trait DeliveryTag {
+    /// Returns its number in the store, if it is there.
     fn number(&self) -> Option<u64>;
 
     /// Notes its number in the store.
     fn set_number(&mut self, number: u64);
 
-    /// Whether it came by a shared subscription: another member may get it if this one ends (§4.8.2).
+    /// Returns `true` if it came by a shared subscription: another member may get it if this one ends (§4.8.2).
     fn is_shared(&self) -> bool;
 
     fn set_shared(&mut self);
 
-    /// The lane of the subscription that it came by.
+    /// Returns the lane of the subscription that it came by.
     fn lane(&self) -> LaneSlot;
 
     fn set_lane(&mut self, lane: LaneSlot);
 }
 
-impl Marks for Delivery {
+impl DeliveryTag for Delivery {
     fn number(&self) -> Option<u64> {
         Some(self.tag & NUMBER_MASK).filter(|number| *number > 0)
     }
@@ -68,20 +68,20 @@ impl Marks for Delivery {
     }
 
     fn is_shared(&self) -> bool {
-        self.tag & SHARED > 0
+        self.tag & SHARED_BIT > 0
     }
 
     fn set_shared(&mut self) {
-        self.tag |= SHARED;
+        self.tag |= SHARED_BIT;
     }
 
     fn lane(&self) -> LaneSlot {
-        let slot = (self.tag >> LANE) & LANE_MASK;
+        let slot = (self.tag >> LANE_SHIFT) & LANE_MASK;
         LaneSlot(u16::try_from(slot).unwrap_or_default())
     }
 
     fn set_lane(&mut self, lane: LaneSlot) {
-        let others = self.tag & !(LANE_MASK << LANE);
-        self.tag = others | (u64::from(lane.0) << LANE);
+        let others = self.tag & !(LANE_MASK << LANE_SHIFT);
+        self.tag = others | (u64::from(lane.0) << LANE_SHIFT);
     }
 }

@@ -13,7 +13,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(#[from] mq_transport::Error),
     /// The store cannot be read.
-    #[error(transparent)]
+    #[error("the store cannot be read: {0}")]
     Store(#[from] crate::store::StoreError),
     /// The file of the tickets cannot be read, removed or written.
     #[error("ticket file {} {problem}", path.display())]

@@ -1,4 +1,4 @@
-//! One connection's way to the store.
+//! The journal of one connection: its changes for the store, and the position up to which they are settled.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::{
     store::{Change, Position, SessionChange, Store},
 };
 
-/// Records changes, where there is a store, and knows how far the store has to be before their
-/// consequences may be told.
+/// Records changes, where there is a store, and knows the position that the store has to reach before their
+/// consequences may be sent.
 #[derive(Debug)]
 pub(crate) struct Journal(Option<Box<Open>>);
 
@@ -36,14 +36,14 @@ impl Journal {
         }))
     }
 
-    /// Whether changes of this session are recorded: there is a store, and the session outlives its
+    /// Returns `true` if changes of this session are recorded: there is a store, and the session outlives its
     /// connections.
-    pub(crate) fn keeps(&self, session: &Session) -> bool {
-        self.is_open() && session.is_kept()
+    pub(crate) fn records_session(&self, session: &Session) -> bool {
+        self.has_store() && session.is_persistent()
     }
 
-    /// Whether there is a store.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Returns `true` if there is a store.
+    pub(crate) fn has_store(&self) -> bool {
         self.0.is_some()
     }
 
@@ -57,7 +57,7 @@ impl Journal {
     }
 
     /// Counts a call that was made elsewhere as recorded here.
-    pub(crate) fn note(&mut self, position: Position) {
+    pub(crate) fn note_recorded(&mut self, position: Position) {
         if let Some(open) = &mut self.0 {
             open.recorded = open.recorded.max(position);
         }
@@ -77,12 +77,12 @@ impl Journal {
 
     /// Records one change of a session, if it is kept.
     pub(crate) fn record_of(&mut self, session: &Session, change: SessionChange) {
-        if self.keeps(session) {
+        if self.records_session(session) {
             self.record(vec![Change::Session(session.client_id.clone(), change)]);
         }
     }
 
-    /// Whether all that was recorded here is settled.
+    /// Returns `true` once every change recorded by this journal is settled.
     pub(crate) fn is_settled(&self) -> bool {
         let behind = |open: &Open| *open.settled.borrow() < open.recorded;
         !self.0.as_deref().is_some_and(behind)

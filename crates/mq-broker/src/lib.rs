@@ -64,9 +64,7 @@
 mod admin;
 pub mod auth;
 mod bridge;
-mod bridging;
 mod broker;
-mod ceiling;
 #[cfg(feature = "tls")]
 mod certificates;
 mod clock;
@@ -75,42 +73,45 @@ pub mod config;
 mod conn;
 mod delivery;
 mod error;
+mod escaped;
 mod files;
-mod here;
 mod hub;
 mod journal;
-mod keepers;
 mod lock;
 mod log_levels;
 mod mailbox;
+mod memory_limit;
 mod metrics;
-mod notice;
+mod persistence;
 mod quota;
+mod refusal_log;
 mod reload;
 pub mod router;
+mod secret;
 mod session;
 mod settings;
-mod shown;
 pub mod store;
 mod sync;
 #[cfg(feature = "tls")]
 mod ticket_file;
 pub mod view;
+mod worker_thread;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
-pub use bridge::{
-    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
-};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};
+pub use escaped::Escaped;
 pub use log_levels::LogLevels;
 pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
-pub use settings::{Settings, Storage, StoreFile};
-pub use shown::Shown;
+pub use secret::Secret;
+pub use settings::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
+    Settings, Storage, StoreFile,
+};
 pub use store::{DiskStore, Durability, MemoryStore, Store};
 pub use workers::{Placement, Workers};

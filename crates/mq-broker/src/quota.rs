@@ -10,9 +10,9 @@ use std::{
 use hashbrown::HashMap;
 
 use crate::{
-    ceiling::default_ceiling,
     lock::lock,
     mailbox::{MailboxLimits, Overflow, OverflowPolicy},
+    memory_limit::default_memory_limit,
 };
 
 /// How much clients may make the broker keep. At each bound the broker answers
@@ -74,7 +74,7 @@ impl Default for Quotas {
             },
             overflow: None,
             spill_bytes: 1 << 30,
-            memory: default_ceiling(),
+            memory: default_memory_limit(),
             sessions: 1_000_000,
             subscriptions: 10_000,
             retained: 1_000_000,
@@ -94,7 +94,7 @@ pub struct PublishRate {
 
 /// Two token buckets: how long a client must be left unread.
 #[derive(Debug)]
-pub(crate) struct Pace(
+pub(crate) struct PublishRateLimiter(
     /// `None` where the client may publish at any rate.
     Option<Box<Buckets>>,
 );
@@ -113,7 +113,7 @@ struct Bucket {
     at: Instant,
 }
 
-impl Pace {
+impl PublishRateLimiter {
     pub(crate) fn new(rate: PublishRate, now: Instant) -> Self {
         let bucket = |per_second: u32| Bucket {
             per_second: per_second.into(),
@@ -254,26 +254,26 @@ mod tests {
             messages: Some(10),
             bytes: None,
         };
-        let mut pace = Pace::new(rate, start);
+        let mut limiter = PublishRateLimiter::new(rate, start);
         for _ in 0..10 {
-            pace.spend(1_000_000, start);
+            limiter.spend(1_000_000, start);
         }
-        assert_eq!(pace.resumes_at(start), None);
-        pace.spend(0, start);
-        let wait = pace.resumes_at(start).unwrap() - start;
+        assert_eq!(limiter.resumes_at(start), None);
+        limiter.spend(0, start);
+        let wait = limiter.resumes_at(start).unwrap() - start;
         assert!((wait.as_secs_f64() - 0.1).abs() < 1e-6, "{wait:?}");
         let later = start + Duration::from_secs(100);
-        assert_eq!(pace.resumes_at(later), None);
+        assert_eq!(limiter.resumes_at(later), None);
         for _ in 0..10 {
-            pace.spend(0, later);
+            limiter.spend(0, later);
         }
         assert_eq!(
-            pace.resumes_at(later),
+            limiter.resumes_at(later),
             None,
             "no more than a second's worth is saved up"
         );
-        pace.spend(0, later);
-        assert!(pace.resumes_at(later).is_some());
+        limiter.spend(0, later);
+        assert!(limiter.resumes_at(later).is_some());
     }
 
     #[test]
@@ -283,9 +283,9 @@ mod tests {
             messages: Some(1_000),
             bytes: Some(100),
         };
-        let mut pace = Pace::new(rate, start);
-        pace.spend(1_100, start);
-        let wait = pace.resumes_at(start).unwrap() - start;
+        let mut limiter = PublishRateLimiter::new(rate, start);
+        limiter.spend(1_100, start);
+        let wait = limiter.resumes_at(start).unwrap() - start;
         assert!((wait.as_secs_f64() - 10.0).abs() < 1e-6, "{wait:?}");
     }
 

@@ -267,9 +267,9 @@ impl Reloadable for Access {
 
 /// The tokens that HTTP asks operators for.
 #[derive(Debug)]
-pub(crate) struct Operators(pub(crate) Arc<Tokens>);
+pub(crate) struct OperatorTokens(pub(crate) Arc<Tokens>);
 
-impl Reloadable for Operators {
+impl Reloadable for OperatorTokens {
     fn name(&self) -> &'static str {
         "the tokens of operators"
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Broker::clients`](crate::Broker::clients) and its like return pages of these types, and the admin
 //! socket returns the same as JSON. Identifiers, users, filters and topics come from clients: show them
-//! with [`Shown`]. No type here has a password, a token or a payload.
+//! with [`Escaped`]. No type here has a password, a token or a payload.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::shown::Shown;
+use crate::escaped::Escaped;
 
 /// The most items of a page.
 pub const LARGEST_PAGE: usize = 1_000;
@@ -113,13 +113,13 @@ pub struct ClusterLog {
     pub messages_waiting: usize,
 }
 
-/// What shows a cluster.
-pub(crate) trait ShowsCluster: fmt::Debug + Send + Sync {
-    /// What the node itself knows.
-    fn shown(&self) -> Cluster;
+/// The status of a cluster, as one of its nodes sees it.
+pub(crate) trait ClusterStatus: fmt::Debug + Send + Sync {
+    /// Returns the status as far as the node itself knows it.
+    fn own_status(&self) -> Cluster;
 
-    /// The same, and what the servers know, within 2 s.
-    fn asked(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
+    /// Returns that with the servers' part of it, within 2 s.
+    fn full_status(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
 }
 
 /// How the handshake of a connection went.
@@ -352,7 +352,7 @@ pub enum CannotBan {
 
 /// No client of that identifier is connected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no client {} is connected", Shown(.0))]
+#[error("no client {} is connected", Escaped(.0))]
 pub struct NotConnected(pub String);
 
 fn since_1970(at: SystemTime) -> u64 {

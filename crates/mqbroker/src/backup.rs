@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use mq_broker::{Config, DiskStore, Durability, Store as _};
+use mq_broker::{Config, DiskStore, Durability, Error, Store as _};
 
 /// Asks the running broker of a configuration to write its whole store to a file.
 ///
@@ -37,9 +37,9 @@ pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
     if !backup.is_file() {
         bail!("{}: there is no such file", backup.display());
     }
-    let kept = DiskStore::open(backup, Durability::Off)?;
-    kept.load()?;
-    kept.back_up(store)?;
+    let kept = DiskStore::open(backup, Durability::Off).map_err(Error::Store)?;
+    kept.load().map_err(Error::Store)?;
+    kept.back_up(store).map_err(Error::Store)?;
     Ok(())
 }
 

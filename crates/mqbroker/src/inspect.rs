@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
-use mq_broker::{Config, Shown, view::LARGEST_PAGE};
+use mq_broker::{Config, Escaped, view::LARGEST_PAGE};
 use serde_json::{Map, Value};
 
 use crate::backup::ask;
@@ -347,7 +347,7 @@ fn encoded(text: &str) -> String {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => Shown(text).to_string(),
+        Value::String(text) => Escaped(text).to_string(),
         Value::Array(values) => {
             let values: Vec<_> = values.iter().map(cell).collect();
             values.join(",")

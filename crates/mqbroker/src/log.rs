@@ -26,9 +26,12 @@ const SUBSYSTEMS: [(&str, &[&str]); 10] = [
     ("access", &["mq_broker::auth", "mq_broker::reload"]),
     ("admin", &["mq_broker::admin"]),
     ("cluster", &["mq_broker::cluster", "async_nats"]),
-    ("connections", &["mq_broker::broker", "mq_broker::conn"]),
+    (
+        "connections",
+        &["mq_broker::broker", "mq_broker::conn", "mq_broker::bridge"],
+    ),
     ("quic", &["quinn", "quinn_proto", "quinn_udp"]),
-    ("refusals", &["mq_broker::notice"]),
+    ("refusals", &["mq_broker::refusal_log"]),
     ("sessions", &["mq_broker::hub", "mq_broker::session"]),
     ("store", &["mq_broker::store", "mq_broker::journal"]),
     ("tls", &["rustls"]),
@@ -182,6 +185,17 @@ impl LogLevels for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subsystem_names_modules_that_exist() {
+        let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mq-broker/src");
+        let modules = SUBSYSTEMS.iter().flat_map(|(_, modules)| *modules);
+        for module in modules.filter_map(|module| module.strip_prefix("mq_broker::")) {
+            let is_there =
+                source.join(module).is_dir() || source.join(format!("{module}.rs")).is_file();
+            assert!(is_there, "{module}");
+        }
+    }
 
     #[test]
     fn a_filter_has_levels_of_all_and_of_parts_by_name() {

@@ -7,9 +7,9 @@
 //!
 //! `cargo test --manifest-path crates/mq-broker/models/Cargo.toml`
 
-#[path = "../../src/ceiling.rs"]
+#[path = "../../src/memory_limit.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
-pub(crate) mod ceiling;
+pub(crate) mod memory_limit;
 #[path = "../../src/delivery.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod delivery;

@@ -8,15 +8,15 @@ use mq_codec::{QoS, TopicName};
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    ceiling::Ceiling,
-    mailbox::{Mailbox, MailboxLimits, MailboxRules, Overflow, OverflowPolicy, Patience, Push},
+    memory_limit::MemoryLimit,
+    mailbox::{Mailbox, MailboxLimits, MailboxRules, Overflow, OverflowPolicy, Backpressure, Push},
     sync::Instant,
 };
 
 /// More than waits for a reader that does not lag.
 const LARGE: usize = 64 * 1024 + 1;
 
-fn mailbox(messages: usize, ceiling: usize) -> (Arc<Mailbox>, Arc<Ceiling>) {
+fn mailbox(messages: usize, memory_limit: usize) -> (Arc<Mailbox>, Arc<MemoryLimit>) {
     let limits = MailboxLimits {
         messages,
         bytes: 1 << 20,
@@ -25,11 +25,11 @@ fn mailbox(messages: usize, ceiling: usize) -> (Arc<Mailbox>, Arc<Ceiling>) {
         overflow: Overflow::Wait,
         spill_bytes: 0,
     };
-    let ceiling = Arc::new(Ceiling::new(ceiling));
+    let memory_limit = Arc::new(MemoryLimit::new(memory_limit));
     let rules = Arc::new(MailboxRules::new(limits, policy));
     (
-        Arc::new(Mailbox::new(&rules, Arc::clone(&ceiling))),
-        ceiling,
+        Arc::new(Mailbox::new(&rules, Arc::clone(&memory_limit))),
+        memory_limit,
     )
 }
 
@@ -42,20 +42,20 @@ fn number(delivery: &Delivery) -> u8 {
     delivery.message.payload[0]
 }
 
-fn push(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, delivery: Delivery) -> Push {
-    let keep = |message: &Arc<Message>| ceiling.keep(message).map(Arc::new);
-    mailbox.push(delivery, Patience::Some, keep)
+fn push(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) -> Push {
+    let keep = |message: &Arc<Message>| memory_limit.keep(message).map(Arc::new);
+    mailbox.push(delivery, Backpressure::Wait, keep)
 }
 
 /// Publishes at QoS 1 and waits for room; false if it was dropped.
-fn publish(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, mut delivery: Delivery) -> bool {
+fn publish(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, mut delivery: Delivery) -> bool {
     loop {
         let mut room = pin!(mailbox.room());
         room.as_mut().enable();
-        match push(mailbox, ceiling, delivery) {
-            Push::Queued { tell } => {
-                if tell {
-                    mailbox.tell();
+        match push(mailbox, memory_limit, delivery) {
+            Push::Queued { must_wake } => {
+                if must_wake {
+                    mailbox.wake_reader();
                 }
                 return true;
             }
@@ -73,7 +73,7 @@ fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Deliv
         let before = to.len();
         mailbox.take(at_once, to, 0, Instant::now());
         if to.len() == before {
-            block_on(poll_fn(|context| mailbox.poll_told(context)));
+            block_on(poll_fn(|context| mailbox.poll_woken(context)));
         }
     }
 }
@@ -86,15 +86,15 @@ fn sorted(taken: &VecDeque<Delivery>) -> Vec<u8> {
 
 /// Two publish, one reads: everything comes, once, each publisher's in its order.
 pub fn a_reader_is_told() {
-    let (mailbox, ceiling) = mailbox(100, usize::MAX);
+    let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
     let publishers = [[1, 2], [11, 12]].map(|numbers| {
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
         thread::spawn(move || {
             for number in numbers {
                 assert!(publish(
                     &mailbox,
-                    &ceiling,
+                    &memory_limit,
                     delivery(number, QoS::AtLeastOnce, 1)
                 ));
             }
@@ -113,16 +113,16 @@ pub fn a_reader_is_told() {
 
 /// Two find it full: each is woken when the reader takes something.
 pub fn who_waits_for_room_is_woken() {
-    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
     assert!(publish(
         &mailbox,
-        &ceiling,
+        &memory_limit,
         delivery(0, QoS::AtLeastOnce, 1)
     ));
     let publishers = [1, 2].map(|number| {
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
-        thread::spawn(move || publish(&mailbox, &ceiling, delivery(number, QoS::AtLeastOnce, 1)))
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
+        thread::spawn(move || publish(&mailbox, &memory_limit, delivery(number, QoS::AtLeastOnce, 1)))
     });
     let mut taken = VecDeque::new();
     read(&mailbox, 3, 1, &mut taken);
@@ -134,16 +134,16 @@ pub fn who_waits_for_room_is_woken() {
 
 /// The reader leaves while somebody waits for room: who waits does not wait in vain.
 pub fn who_waits_for_room_finds_out_that_nobody_reads() {
-    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
     assert!(publish(
         &mailbox,
-        &ceiling,
+        &memory_limit,
         delivery(0, QoS::AtLeastOnce, 1)
     ));
     let publisher = thread::spawn({
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
-        move || publish(&mailbox, &ceiling, delivery(1, QoS::AtLeastOnce, 1))
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
+        move || publish(&mailbox, &memory_limit, delivery(1, QoS::AtLeastOnce, 1))
     });
     mailbox.disconnect(std::iter::empty());
     assert!(!publisher.join().unwrap(), "there is no room");
@@ -152,15 +152,15 @@ pub fn who_waits_for_room_finds_out_that_nobody_reads() {
 
 /// One connection takes over from another: nothing is lost, doubled or out of order.
 pub fn a_session_moves_to_another_connection() {
-    let (mailbox, ceiling) = mailbox(100, usize::MAX);
+    let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
     let publisher = thread::spawn({
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
         move || {
             for number in [1, 2, 3] {
                 assert!(publish(
                     &mailbox,
-                    &ceiling,
+                    &memory_limit,
                     delivery(number, QoS::AtLeastOnce, 1)
                 ));
             }
@@ -176,19 +176,19 @@ pub fn a_session_moves_to_another_connection() {
     assert_eq!(numbers, [1, 2, 3]);
 }
 
-/// At the ceiling publishers wait for their own reader, and in the end nothing counts.
+/// At the memory limit publishers wait for their own reader, and in the end nothing counts.
 pub fn nothing_counts_when_everything_was_read() {
     // The large message, and nothing behind it.
-    let (mailbox, ceiling) = mailbox(100, 2 * LARGE);
+    let (mailbox, memory_limit) = mailbox(100, 2 * LARGE);
     mailbox.connect();
     assert!(publish(
         &mailbox,
-        &ceiling,
+        &memory_limit,
         delivery(0, QoS::AtLeastOnce, LARGE)
     ));
     let publishers = [1, 2].map(|number| {
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
-        thread::spawn(move || publish(&mailbox, &ceiling, delivery(number, QoS::AtLeastOnce, 1)))
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
+        thread::spawn(move || publish(&mailbox, &memory_limit, delivery(number, QoS::AtLeastOnce, 1)))
     });
     let mut taken = VecDeque::new();
     read(&mailbox, 3, 1, &mut taken);
@@ -197,26 +197,26 @@ pub fn nothing_counts_when_everything_was_read() {
     }
     assert_eq!(sorted(&taken), [0, 1, 2]);
     drop(taken);
-    assert_eq!(ceiling.used(), 0);
+    assert_eq!(memory_limit.used(), 0);
 }
 
 /// QoS 0 and a reader that may be stalled: each message is read or counted as dropped.
 pub fn qos0_is_read_or_counted() {
-    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
     let publisher = thread::spawn({
-        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        let (mailbox, memory_limit) = (Arc::clone(&mailbox), Arc::clone(&memory_limit));
         move || {
             for number in [1, 2] {
-                let mut pushed = push(&mailbox, &ceiling, delivery(number, QoS::AtMostOnce, 1));
+                let mut pushed = push(&mailbox, &memory_limit, delivery(number, QoS::AtMostOnce, 1));
                 if let Push::Full(back) = pushed {
-                    // Its patience is over.
-                    let keep = |message: &Arc<Message>| ceiling.keep(message).map(Arc::new);
-                    pushed = mailbox.push(back, Patience::Over, keep);
+                    // The publisher has waited for long enough.
+                    let keep = |message: &Arc<Message>| memory_limit.keep(message).map(Arc::new);
+                    pushed = mailbox.push(back, Backpressure::TimedOut, keep);
                 }
                 match pushed {
-                    Push::Queued { tell: true } => mailbox.tell(),
-                    Push::Queued { tell: false } | Push::Dropped(_) => {}
+                    Push::Queued { must_wake: true } => mailbox.wake_reader(),
+                    Push::Queued { must_wake: false } | Push::Dropped(_) => {}
                     other => panic!("{other:?} where nobody waits"),
                 }
             }

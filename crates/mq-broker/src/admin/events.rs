@@ -10,7 +10,7 @@ use super::{
     Admin,
     answer::{Answer, Failure, as_json, events},
     parameters::bad,
-    v1::status,
+    status::status,
 };
 use crate::view::Query;
 
@@ -46,7 +46,7 @@ pub(super) fn answer(admin: &Admin, query: &Query) -> Result<Answer, Failure> {
                 _ = shutdown.changed() => break,
                 () = to.closed() => break,
             }
-            let refusals = admin.hub.notices.since(after);
+            let refusals = admin.hub.refusal_log.since(after);
             let last = refusals.last().map(|last| last.number);
             let mut text = event("status", None, &as_json(&status(&admin)));
             if let Some(last) = last {

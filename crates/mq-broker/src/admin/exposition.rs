@@ -11,7 +11,7 @@ use prometheus_client::{
 
 use super::Admin;
 use crate::{
-    hub::BridgeState,
+    hub::BridgeStatus,
     metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram},
 };
 
@@ -145,7 +145,7 @@ fn of_listeners(
 }
 
 /// A gauge of a bridge's session: its name, its help and its value.
-type OfState = (&'static str, &'static str, fn(&BridgeState) -> usize);
+type OfState = (&'static str, &'static str, fn(&BridgeStatus) -> usize);
 
 const STATES_OF_BRIDGES: [OfState; 8] = [
     (
@@ -193,11 +193,11 @@ const STATES_OF_BRIDGES: [OfState; 8] = [
 fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
     let bridges = admin.bridges.iter();
     let labelled: Vec<_> = bridges
-        .map(|one| ([("bridge", one.bridge.name.as_str())], &*one.links))
+        .map(|one| ([("bridge", one.name.as_str())], &*one.links))
         .collect();
     let states = admin.bridges.iter();
     let states: Vec<_> = states
-        .map(|one| admin.hub.state_of_bridge(&one.bridge.session))
+        .map(|one| admin.hub.operators().bridge_status(&one.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
     for (name, help, field) in STATES_OF_BRIDGES {
@@ -217,7 +217,7 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
 }
 
 fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
-    let shown = admin.cluster.as_ref().map(|cluster| cluster.shown());
+    let shown = admin.cluster.as_ref().map(|cluster| cluster.own_status());
     let shown = shown.unwrap_or_default();
     let own = shown.node.as_deref().map(|name| [("node", name)]);
     let mut of_node = |name: &str, help: &str, value: usize| {

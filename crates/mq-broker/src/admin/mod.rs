@@ -20,6 +20,7 @@ mod gate;
 mod page;
 mod parameters;
 mod places;
+mod status;
 mod tokens;
 mod v1;
 
@@ -31,16 +32,17 @@ use hyper::{
     body::Incoming,
     header::{HeaderValue, WWW_AUTHENTICATE},
 };
+use mq_codec::ByteStr;
+use mq_transport::Address;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 use crate::{
     Error, LogLevels,
-    bridge::Bridge,
     hub::Hub,
     metrics::ListenerMetrics,
-    notice::{About, Kind},
-    view::ShowsCluster,
+    refusal_log::{RefusalDetails, RefusalKind},
+    view::ClusterStatus,
 };
 use answer::{Answer, Failure, failed, text};
 use doors::Door;
@@ -83,8 +85,13 @@ const LARGEST_BODY: usize = 64 * 1024;
 /// A bridge, as operators see it.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgeFigures {
-    pub(crate) bridge: Arc<Bridge>,
-    /// Of its links.
+    pub(crate) name: String,
+    /// The client identifier at the remote broker.
+    pub(crate) client_id: ByteStr,
+    /// The client identifier of its session here.
+    pub(crate) session: ByteStr,
+    pub(crate) addresses: Vec<Address>,
+    /// The metrics of its links.
     pub(crate) links: Arc<ListenerMetrics>,
 }
 
@@ -94,7 +101,7 @@ pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
     pub(crate) bridges: Vec<BridgeFigures>,
-    pub(crate) cluster: Option<Arc<dyn ShowsCluster>>,
+    pub(crate) cluster: Option<Arc<dyn ClusterStatus>>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// When the broker began to serve.
     pub(crate) began: std::time::Instant,
@@ -168,14 +175,14 @@ impl Admin {
     fn refuse(&self, failure: Failure, peer: SocketAddr, is_page: bool) -> Answer {
         let status = failure.0;
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            let about = About {
+            let about = RefusalDetails {
                 peer: Some(peer),
-                ..About::default()
+                ..RefusalDetails::default()
             };
             let now = crate::clock::now();
             self.hub
-                .notices
-                .tell(Kind::Operator, about, &failure.1, now);
+                .refusal_log
+                .log(RefusalKind::Operator, about, &failure.1, now);
         }
         let mut answer = failed(failure);
         if status == StatusCode::UNAUTHORIZED {
@@ -228,7 +235,7 @@ async fn back_up(admin: &Admin, request: Request<Incoming>) -> Answer {
             info!(path = %path.display(), "backed up");
             text(StatusCode::OK, format!("{}\n", path.display()))
         }
-        Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", error.0)),
+        Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the backup failed\n"),
     }
 }

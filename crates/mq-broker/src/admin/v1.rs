@@ -10,11 +10,9 @@ use super::{
     answer::{Answer, Failure, failed, good},
     events,
     parameters::{Parameters, bad},
+    status::status,
 };
-use crate::{
-    metrics::ByReason,
-    view::{Banned, Cluster, NotConnected},
-};
+use crate::view::{Banned, Cluster, NotConnected};
 
 /// Answers a request below `/v1/`.
 pub(super) async fn answer(admin: &Admin, head: request::Parts, body: Incoming) -> Answer {
@@ -40,25 +38,30 @@ async fn read(admin: &Admin, parts: &[&str], parameters: &Parameters) -> Result<
     let (hub, query) = (&admin.hub, &parameters.query);
     Ok(match parts {
         ["status"] => good(&status(admin)),
-        ["clients"] => good(&hub.clients(query).await),
+        ["clients"] => good(&hub.operators().clients(query).await),
         ["clients", id] => {
             let id = parameters.id(id)?;
-            good(&hub.client(&id).await.map_err(|error| unknown(&error))?)
+            good(
+                &hub.operators()
+                    .client(&id)
+                    .await
+                    .map_err(|error| unknown(&error))?,
+            )
         }
-        ["sessions"] => good(&hub.absent_sessions(query).await),
+        ["sessions"] => good(&hub.operators().absent_sessions(query).await),
         ["subscriptions"] => {
             let of = parameters.id.as_deref();
-            good(&hub.all_subscriptions(query, of).await)
+            good(&hub.operators().all_subscriptions(query, of).await)
         }
         ["retained"] => {
-            let page = hub.retained_topics(query).await;
+            let page = hub.operators().retained_topics(query).await;
             good(&page.map_err(|error| bad(format!("match: {error}")))?)
         }
-        ["topics"] => good(&hub.topic_rates(query).await),
-        ["refusals"] => good(&hub.notices.recent(query)),
+        ["topics"] => good(&hub.operators().topic_rates(query).await),
+        ["refusals"] => good(&hub.refusal_log.recent(query)),
         ["bans"] => good(&hub.bans.list(query)),
         ["cluster"] => good(&match &admin.cluster {
-            Some(cluster) => cluster.asked().await,
+            Some(cluster) => cluster.full_status().await,
             None => Cluster::default(),
         }),
         ["log"] => {
@@ -82,7 +85,7 @@ fn change(
     Ok(match parts {
         ["clients", id, "kick"] if post => {
             let id = parameters.id(id)?;
-            hub.kick(&id).map_err(|error| unknown(&error))?;
+            hub.operators().kick(&id).map_err(|error| unknown(&error))?;
             good(&json!({ "kicked": id }))
         }
         ["bans"] if post => {
@@ -91,7 +94,8 @@ fn change(
                 .minutes
                 .ok_or_else(|| bad("minutes is missing"))?;
             good(
-                &hub.ban(banned, minutes)
+                &hub.operators()
+                    .ban(banned, minutes)
                     .map_err(|error| bad(error.to_string()))?,
             )
         }
@@ -151,68 +155,4 @@ fn banned(parameters: &Parameters) -> Result<Banned, Failure> {
         (None, None, Some(address)) => Ok(Banned::Address(*address)),
         _ => Err(bad("give one of client, user and address")),
     }
-}
-
-pub(super) fn status(admin: &Admin) -> serde_json::Value {
-    let metrics = &admin.hub.metrics;
-    let reasons = |counts: &ByReason| -> serde_json::Value {
-        let counts = counts.by_reason().into_iter();
-        counts
-            .map(|(reason, count)| (reason.to_owned(), count.into()))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    };
-    let listeners = admin.listeners.iter().map(|listener| {
-        json!({
-            "address": listener.address.to_string(),
-            "transport": listener.address.scheme.to_string(),
-            "connections": listener.connections.get(),
-            "accepted": listener.accepted.get(),
-            "handshakes_failed": listener.handshakes_failed.get(),
-        })
-    });
-    let bridges = admin.bridges.iter().map(|one| {
-        let state = admin.hub.state_of_bridge(&one.bridge.session);
-        let (load, rules) = (state.load, state.rules);
-        json!({
-            "name": one.bridge.name,
-            "client_id": one.bridge.client_id().as_str(),
-            "addresses": one.bridge.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "connected": state.is_connected,
-            "queued": load.messages,
-            "queued_limit": rules.limits.messages,
-            "queued_bytes": load.bytes,
-            "queued_limit_bytes": rules.limits.bytes,
-            "overflow": rules.policy.overflow.name(),
-            "spilled": load.spilled,
-            "spilled_bytes": load.spilled_bytes,
-            "spilled_limit_bytes": rules.spill_limit(),
-            "age_s": rules.age.map(|age| age.as_secs()),
-            "dropped": state.dropped,
-            "links": one.links.accepted.get(),
-            "links_failed": one.links.handshakes_failed.get(),
-        })
-    });
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "uptime_s": admin.began.elapsed().as_secs(),
-        "not_ready": admin.why_not_ready(),
-        "connections": metrics.connections.get(),
-        "handshakes": metrics.handshakes.get(),
-        "sessions": metrics.sessions.get(),
-        "subscriptions": metrics.subscriptions.get(),
-        "retained": metrics.retained.get(),
-        "memory_used_bytes": admin.hub.memory_used(),
-        "memory_limit_bytes": admin.hub.memory_limit(),
-        "messages_received": metrics.messages_in.get(),
-        "messages_sent": metrics.messages_out.get(),
-        "messages_dropped": metrics.dropped.get(),
-        "connections_refused": reasons(&metrics.refused),
-        "log_ins_refused": reasons(&metrics.log_ins_refused),
-        "publishes_refused": reasons(&metrics.publishes_refused),
-        "subscriptions_refused": reasons(&metrics.subscriptions_refused),
-        "readers_evicted": reasons(&metrics.evicted),
-        "listeners": listeners.collect::<Vec<_>>(),
-        "bridges": bridges.collect::<Vec<_>>(),
-    })
 }

@@ -24,7 +24,7 @@ use super::{
     scram::{self, ScramExchange},
     stand_in::Secret,
 };
-use crate::{Error, error::Mistake, lock, shown::Shown};
+use crate::{Error, error::Mistake, escaped::Escaped, lock};
 
 /// The files of a [`FileAccess`]; `docs/guide/access.md` tells their form. With the default no
 /// client comes in.
@@ -267,8 +267,8 @@ impl FileAccess {
         let now = (self.clock.0)();
         let judged = token.judge(keys, settings, now, log_in);
         Some(judged.map_err(|why| {
-            let (client, why) = (Shown(&log_in.client_id), why.to_string());
-            debug!(%client, peer = log_in.peer_address.map(tracing::field::display), why = %Shown(&why), "a token is refused");
+            let (client, why) = (Escaped(&log_in.client_id), why.to_string());
+            debug!(%client, peer = log_in.peer_address.map(tracing::field::display), why = %Escaped(&why), "a token is refused");
             Refusal::BadUserNameOrPassword
         }))
     }

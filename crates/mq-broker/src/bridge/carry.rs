@@ -11,11 +11,11 @@ use mq_proto::{Delivery, Message, Received};
 use super::Bridge;
 
 /// The user property (5.0) with the marks of the brokers that a message has been at, as far as their own bridges
-/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS`] behind
+/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS_SUFFIX`] behind
 /// its mark.
-const PASSED: &str = "mq-bridges";
+const PASSED_BROKERS_PROPERTY: &str = "mq-bridges";
 
-const STAYS: char = '<';
+const STAYS_SUFFIX: char = '<';
 
 /// The mark of a broker, the same for all its bridges. No two are the same, but by rare chance; a broker that starts
 /// anew has another one.
@@ -25,13 +25,13 @@ pub(super) fn mark() -> String {
 }
 
 impl Bridge {
-    /// A delivery as the other broker gets it; `None` for one that does not go there: no rule sends its topic (any
+    /// Returns a delivery as the remote broker gets it; `None` for one that does not go there: no rule sends its topic (any
     /// more), or it has passed this broker, or too many.
     pub(crate) fn sent(&self, delivery: &Delivery) -> Option<Delivery> {
         let topic = self.topics.name_there(&delivery.message.topic)?;
         // One that another bridge has brought to this broker goes on.
         let last = passed(&delivery.message).last();
-        let stays = last.and_then(|last| last.strip_suffix(STAYS)) == Some(&self.mark);
+        let stays = last.and_then(|last| last.strip_suffix(STAYS_SUFFIX)) == Some(&self.mark);
         if !stays && !self.may_pass(&delivery.message) {
             return None;
         }
@@ -51,10 +51,10 @@ impl Bridge {
         })
     }
 
-    /// Gives a message of the other broker's the name that it is published under here.
+    /// Gives a message of the remote broker the name that it is published under here.
     ///
     /// # Errors
-    /// Why it does not come in.
+    /// The reason for which it does not come in.
     pub(crate) fn received(&self, received: &mut Received) -> Result<(), &'static str> {
         let message = &mut received.message;
         let topic = self.topics.name_here(&message.topic);
@@ -62,22 +62,24 @@ impl Bridge {
         if !self.may_pass(message) {
             return Err("message that was here, or has passed too many bridges");
         }
-        pass(message, 0, &format!("{}{STAYS}", self.mark));
+        pass(message, 0, &format!("{}{STAYS_SUFFIX}", self.mark));
         Ok(())
     }
 
-    /// Whether a message was not here before, and has not passed too many brokers.
+    /// Returns `true` if a message was not here before, and has not passed too many brokers.
     fn may_pass(&self, message: &Message) -> bool {
         let mut passed = passed(message);
         let count = passed.clone().count();
-        count < self.max_hops.into() && passed.all(|mark| mark.trim_end_matches(STAYS) != self.mark)
+        count < self.max_hops.into()
+            && passed.all(|mark| mark.trim_end_matches(STAYS_SUFFIX) != self.mark)
     }
 }
 
-/// The brokers that a message has been at. A property that says something else is a stranger's, and counts.
+/// Returns the marks of the brokers that a message has been at. A property with other content is a client's, and
+/// counts.
 fn passed(message: &Message) -> impl Iterator<Item = &str> + Clone {
     let properties = message.properties.user_properties.iter();
-    let passed = properties.filter(|(name, _)| name.as_str() == PASSED);
+    let passed = properties.filter(|(name, _)| name.as_str() == PASSED_BROKERS_PROPERTY);
     passed.flat_map(|(_, marks)| marks.split(','))
 }
 
@@ -90,8 +92,8 @@ fn pass(message: &mut Message, replaced: usize, mark: &str) {
     // Longer than MQTT allows only if a stranger has made it so.
     let passed = text(&passed.join(",")).or_else(|| text(mark));
     let properties = &mut message.properties.user_properties;
-    properties.retain(|(name, _)| name.as_str() != PASSED);
-    properties.extend(text(PASSED).zip(passed));
+    properties.retain(|(name, _)| name.as_str() != PASSED_BROKERS_PROPERTY);
+    properties.extend(text(PASSED_BROKERS_PROPERTY).zip(passed));
 }
 
 #[cfg(test)]
@@ -100,7 +102,10 @@ mod tests {
     use mq_proto::ServerConfig;
 
     use super::*;
-    use crate::bridge::{BridgeSettings, BridgeTopic, Direction, Origin};
+    use crate::{
+        bridge::Origin,
+        settings::{BridgeSettings, BridgeTopic, Direction},
+    };
 
     fn bridge(version: Version) -> Bridge {
         let topic = |direction, pattern: &str, remote: &str| BridgeTopic {

@@ -1,10 +1,11 @@
-//! What a bridge to another broker is: its settings, its topics, and what it makes of a message.
+//! Bridges: this broker as a client of remote brokers.
 //!
 //! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`, which no client can
 //! have. What waits for the other broker is what waits for that session: in memory, in the store, within its limits.
-//! A connection of the bridge is a link that this broker has dialled (`bridging`), with the state machine in the
-//! client's role; it is served as any client's is (`conn::dialled`). So packet identifiers in flight are in the store,
-//! on both sides, and a QoS 2 message passes once whichever broker is killed.
+//! A connection of the bridge is a link that this broker has dialled (`run`, `dialler`), with the state machine in the
+//! client's role; it is served as any client's is ([`conn::BridgeLink`](crate::conn::BridgeLink)), but for the points at which
+//! it differs (`hooks`). So packet identifiers in flight are in the store, on both sides, and a QoS 2 message passes
+//! once whichever broker is killed.
 //!
 //! ```text
 //!  devices --> hub --> session $bridge/NAME --> connection ==QUIC==> the other broker
@@ -17,8 +18,12 @@
 //! round are refused.
 
 mod carry;
+mod check;
+mod dialler;
+mod hooks;
 mod origin;
-mod settings;
+mod run;
+mod session;
 mod state;
 mod topics;
 
@@ -28,29 +33,51 @@ use mq_codec::{ByteStr, Connect, QoS, Version};
 use mq_proto::{ClientConfig, Delivery, ServerConfig};
 use mq_transport::{Address, Connector};
 
-use crate::{error::Error, store::BRIDGES};
-pub(crate) use origin::Origin;
-pub use settings::{
-    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+use crate::{
+    error::Error,
+    hub::Hub,
+    mailbox::MailboxRules,
+    quota::Quotas,
+    secret::Secret,
+    settings::{BridgeQueue, BridgeSettings},
+    store::BRIDGE_PREFIX,
 };
-pub(crate) use state::{QOS as STATE_QOS, State, is_state_of};
-pub(crate) use topics::Topics;
-
-/// Client identifiers that begin like this are of bridges.
-pub(crate) const PREFIX: &str = BRIDGES;
+use origin::Origin;
+pub(crate) use run::{BridgeTask, open_all};
+use state::{PublishedState, QOS as STATE_QOS};
+use topics::Topics;
 
 /// Seconds that a session at the other broker outlives its connection, if no later start of this broker takes it up.
-const PASSING: u32 = 3_600;
+const PASSING_SESSION_EXPIRY_S: u32 = 3_600;
 
-/// The client identifiers of bridges' sessions, and what may wait for each.
-pub(crate) type Queues = HashMap<ByteStr, BridgeQueue>;
-
-/// The queues of all bridges that have a name.
-pub(crate) fn queues(bridges: &[BridgeSettings]) -> Queues {
-    let session = |name: &str| ByteStr::new(format!("{PREFIX}{name}")).ok();
+/// Returns the rules of the mailboxes of all bridges that have a name, by the client identifiers of their sessions.
+pub(crate) fn mailbox_rules(
+    bridges: &[BridgeSettings],
+    quotas: Quotas,
+    can_spill: bool,
+) -> HashMap<ByteStr, MailboxRules> {
+    let session = |name: &str| ByteStr::new(format!("{BRIDGE_PREFIX}{name}")).ok();
+    let rules = |queue: &BridgeQueue| {
+        let quotas = within(queue, quotas);
+        let policy = quotas.overflow_policy(can_spill);
+        MailboxRules {
+            age: queue.age,
+            ..MailboxRules::of_bridge(quotas.mailbox, policy)
+        }
+    };
     let each = bridges.iter();
-    each.filter_map(|bridge| Some((session(&bridge.name)?, bridge.queue)))
+    each.filter_map(|bridge| Some((session(&bridge.name)?, rules(&bridge.queue))))
         .collect()
+}
+
+/// Returns the quotas of a bridge's session.
+fn within(queue: &BridgeQueue, mut quotas: Quotas) -> Quotas {
+    let mailbox = &mut quotas.mailbox;
+    mailbox.messages = queue.messages.unwrap_or(mailbox.messages);
+    mailbox.bytes = queue.bytes.unwrap_or(mailbox.bytes);
+    quotas.overflow = queue.overflow.or(quotas.overflow);
+    quotas.spill_bytes = queue.spill_bytes.unwrap_or(quotas.spill_bytes);
+    quotas
 }
 
 /// A bridge to another broker.
@@ -60,11 +87,11 @@ pub(crate) struct Bridge {
     /// The client identifier of its session here.
     pub(crate) session: ByteStr,
     pub(crate) topics: Topics,
-    /// How it tells of its connection, if it does.
-    pub(crate) state: Option<State>,
+    /// The state that it publishes of its connection, if it does.
+    pub(crate) state: Option<PublishedState>,
     pub(crate) clean: bool,
     max_hops: u8,
-    /// What marks messages that have been at this broker.
+    /// The mark of messages that have been at this broker.
     mark: String,
     /// Ends a connection on which nothing was carried for so long.
     pub(crate) idle_timeout: Option<Duration>,
@@ -76,10 +103,10 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// All bridges of a broker, within its limits.
+    /// Makes all bridges of a broker, within its limits.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The first error of [`new`](Self::new).
     pub(crate) fn all(
         bridges: &[BridgeSettings],
         limits: &ServerConfig,
@@ -113,7 +140,7 @@ impl Bridge {
         let is_lasting = settings.client_id.is_some() || origin.is_lasting();
         let state = settings.state(&client_id).map_err(wrong)?;
         let mut connect = Connect::new(settings.version, client_id);
-        connect.will = state.as_ref().and_then(State::will);
+        connect.will = state.as_ref().and_then(PublishedState::will);
         // Before 5.0 a session has no expiry: one that no later start takes up would be there for ever.
         let is_lost = settings.version < Version::V5 && !is_lasting;
         connect.clean_start = settings.clean || is_lost;
@@ -121,7 +148,11 @@ impl Bridge {
         connect.user_name = settings.user_name.as_deref().map(text).transpose()?;
         connect.password = settings.password.as_ref().map(Secret::bytes);
         if settings.version >= Version::V5 && !settings.clean {
-            let expiry = if is_lasting { u32::MAX } else { PASSING };
+            let expiry = if is_lasting {
+                u32::MAX
+            } else {
+                PASSING_SESSION_EXPIRY_S
+            };
             connect.properties.session_expiry_interval = Some(expiry);
         }
         let mut config = ClientConfig::new(connect);
@@ -132,7 +163,7 @@ impl Bridge {
         let mut options = settings.connect.clone();
         options.connect_timeout = settings.connect_timeout;
         Ok(Self {
-            session: text(&format!("{PREFIX}{name}"))?,
+            session: text(&format!("{BRIDGE_PREFIX}{name}"))?,
             name,
             topics,
             state,
@@ -147,31 +178,38 @@ impl Bridge {
         })
     }
 
-    /// The state machine's configuration for the next connection.
+    /// Returns the state machine's configuration for the next connection.
     pub(crate) fn config(&self) -> ClientConfig {
         self.config.clone()
     }
 
-    /// What the other broker is told of a connection that it has let in, if anything: at the beginning, and before an
-    /// end that would let it forget the will.
-    pub(crate) fn says_there(&self) -> Option<[Delivery; 2]> {
+    /// Returns the messages to the remote broker about a connection that it has let in, if it gets any: at the beginning,
+    /// and before an end that would let it forget the will.
+    fn remote_states(&self) -> Option<[Delivery; 2]> {
         let state = self.state.as_ref()?;
         // Before 5.0 nobody waits for the answer to the last word, and it is not to come again.
         let last_word = state.delivery(false, QoS::AtMostOnce)?;
         Some([state.delivery(true, STATE_QOS)?, last_word])
     }
 
-    /// The version that is spoken.
+    /// Publishes to this broker's subscribers whether the bridge is connected, if it is configured to.
+    fn publish_state(&self, hub: &Hub, is_connected: bool) {
+        if let Some(state) = &self.state {
+            hub.publish_own(state.message(is_connected), STATE_QOS);
+        }
+    }
+
+    /// Returns the version that is spoken.
     pub(crate) fn version(&self) -> Version {
         self.config.connect.version
     }
 
-    /// What it is at the other broker.
+    /// Returns its client identifier at the remote broker.
     pub(crate) fn client_id(&self) -> &ByteStr {
         &self.config.connect.client_id
     }
 
-    /// As asked for, in seconds.
+    /// Returns the keep-alive that CONNECT asks for, in seconds.
     pub(crate) fn keep_alive(&self) -> u16 {
         self.config.connect.keep_alive
     }

@@ -1,18 +1,18 @@
-//! What a bridge without a configured client identifier is at the other broker.
+//! The client identifier of a bridge at the remote broker, if none is configured.
 
 use crate::store::BrokerId;
 
-/// Where a file of the system has the name of the machine.
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// The file with the name of the machine.
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// The longest name of a machine.
-const LONGEST: usize = 64;
+const MAX_HOST_NAME_BYTES: usize = 64;
 
-/// What tells this broker from others with the same configuration. Two brokers with one client identifier would take
-/// the session at the other broker from each other for ever.
+/// The mark that tells this broker from others with the same configuration. Two brokers with one client identifier would take
+/// the session at the remote broker from each other for ever.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// Its store, for as long as there is that.
+    /// The identifier in its store, for as long as there is that.
     Store(BrokerId),
     /// The machine that it runs on.
     Host(String),
@@ -23,9 +23,9 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// That of a broker that keeps nothing.
+    /// Returns the origin of a broker that keeps nothing.
     pub(crate) fn without_store() -> Self {
-        let name = std::fs::read_to_string(HOST_NAME).ok();
+        let name = std::fs::read_to_string(HOST_NAME_FILE).ok();
         Self::of_host(name.as_deref().unwrap_or_default())
     }
 
@@ -33,7 +33,7 @@ impl Origin {
     fn of_host(name: &str) -> Self {
         let name = name.trim();
         let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let is_name = (1..=LONGEST).contains(&name.len()) && name.chars().all(is_char);
+        let is_name = (1..=MAX_HOST_NAME_BYTES).contains(&name.len()) && name.chars().all(is_char);
         let (first, _) = name.split_once('.').unwrap_or((name, ""));
         if is_name && first != "localhost" {
             Self::Host(name.to_owned())
@@ -42,12 +42,12 @@ impl Origin {
         }
     }
 
-    /// Whether a later start has the same.
+    /// Returns `true` if a later start has the same.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Self::Start(_))
     }
 
-    /// The client identifier of the bridge of that name.
+    /// Returns the client identifier of the bridge of that name.
     pub(super) fn client_id(&self, name: &str) -> String {
         match self {
             Self::Store(id) | Self::Start(id) => format!("bridge-{name}-{id}"),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_name_of_its_own_has_another_identifier_at_each_start() {
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_HOST_NAME_BYTES + 1);
         for name in [
             "",
             "\n",

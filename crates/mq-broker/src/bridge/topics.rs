@@ -1,12 +1,14 @@
-//! Which topics a bridge carries, under which names: pure.
+//! The topics that a bridge carries, and their names at both brokers: pure.
 
 use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicFilter, TopicName};
 
-use super::{BridgeTopic, Direction};
-use crate::auth::Filter;
+use crate::{
+    auth::Filter,
+    settings::{BridgeTopic, Direction},
+};
 
-/// What the filter of a shared subscription begins with.
-const SHARE: &str = "$share/";
+/// Prefix of the filter of a shared subscription.
+const SHARED_PREFIX: &str = "$share/";
 
 /// The topics of one bridge, checked.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ struct Rule {
     group: Option<String>,
 }
 
-/// What a rule's topics are called at one of the brokers.
+/// The names of a rule's topics at one of the brokers.
 #[derive(Clone, Debug)]
 struct Side {
     prefix: String,
@@ -51,7 +53,7 @@ impl Side {
         })
     }
 
-    /// Whether a topic may be of both.
+    /// Returns `true` if a topic may be of both.
     fn overlaps(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|side| Filter::new(&side.filter));
         one.overlaps(&other)
@@ -76,7 +78,8 @@ impl Rule {
     fn subscription(&self, options: SubscriptionOptions) -> Subscription {
         let filter = &self.from.filter;
         let shared = self.group.as_ref().map(|group| {
-            TopicFilter::new(format!("{SHARE}{group}/{filter}")).expect("checked when it was made")
+            TopicFilter::new(format!("{SHARED_PREFIX}{group}/{filter}"))
+                .expect("checked when it was made")
         });
         Subscription {
             options: SubscriptionOptions {
@@ -92,19 +95,19 @@ impl Rule {
 
 /// The group of a pattern that is a shared subscription, and the pattern within.
 fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
-    let Some(shared) = pattern.strip_prefix(SHARE) else {
+    let Some(shared) = pattern.strip_prefix(SHARED_PREFIX) else {
         return Ok((None, pattern));
     };
     let (group, pattern) = shared.split_once('/').unwrap_or((shared, ""));
     // Any filter will do to check the group.
     let wrong = |error| format!("{group:?} is no group of a shared subscription: {error}");
-    TopicFilter::new(format!("{SHARE}{group}/t")).map_err(wrong)?;
+    TopicFilter::new(format!("{SHARED_PREFIX}{group}/t")).map_err(wrong)?;
     Ok((Some(group.to_owned()), pattern))
 }
 
 impl Topics {
     /// # Errors
-    /// What is wrong with one of them, in words for the operator.
+    /// The problem of one of them, in words for the operator.
     pub(super) fn new(topics: &[BridgeTopic]) -> Result<Self, String> {
         let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
         for topic in topics {
@@ -157,7 +160,7 @@ impl Topics {
         })
     }
 
-    /// What the bridge's session subscribes to here.
+    /// Returns the subscriptions of the bridge's session here.
     pub(crate) fn wanted_here(&self) -> impl Iterator<Item = Subscription> {
         let options = SubscriptionOptions {
             no_local: true,
@@ -169,7 +172,7 @@ impl Topics {
             .map(move |rule| rule.subscription(options))
     }
 
-    /// What it subscribes to at the other broker.
+    /// Returns the subscriptions at the remote broker.
     pub(crate) fn wanted_there(&self, is_v5: bool) -> Vec<Subscription> {
         let options = SubscriptionOptions {
             no_local: is_v5,

@@ -10,8 +10,8 @@ use tracing::{info, warn};
 use super::{
     Cluster,
     append::part_of,
+    author::Author,
     engine::{EngineError, Kind, Value},
-    entry::Author,
     record::Record,
 };
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
     lock::{lock, read},
 };
 
-/// How often a node looks for sessions that nobody has, if nothing has happened.
-const LOOK: Duration = Duration::from_mins(5);
+/// Interval at which a node looks for sessions that nobody has, if nothing has happened.
+const ADOPTION_INTERVAL: Duration = Duration::from_mins(5);
 
 /// When it looks again for those that could not be taken.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ impl Cluster {
                 + match self.adopt_all(&hub).await {
                     // Nodes that do not agree yet on who lives may each leave a session to another one.
                     Ok(true) if is_news => self.lease * 2,
-                    Ok(true) => LOOK,
+                    Ok(true) => ADOPTION_INTERVAL,
                     Ok(false) => AGAIN,
                     Err(error) => {
                         warn!(%error, "sessions of ended nodes cannot be taken over");

@@ -24,7 +24,7 @@ use super::{
     recent::Recent,
 };
 use crate::{
-    hub::Overfull,
+    hub::AppendQueueFull,
     lock::lock,
     store::{At, Position, StoredMessage},
 };
@@ -143,7 +143,7 @@ impl Cluster {
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-    ) -> Result<Position, Overfull> {
+    ) -> Result<Position, AppendQueueFull> {
         let shard = self.shard_of(&message.message.topic);
         let session = packet_id.and_then(|_| self.session_number(from));
         let item = Item {
@@ -153,10 +153,12 @@ impl Cluster {
             message,
         };
         // MQTT has a form for each message that has come by it.
-        let item = BatchItem::Message(item).encode().map_err(|_| Overfull)?;
+        let item = BatchItem::Message(item)
+            .encode()
+            .map_err(|_| AppendQueueFull)?;
         let mut queue = lock(&shard.queue);
         if queue.bytes + item.len() > QUEUE_BYTES && !queue.items.is_empty() {
-            return Err(Overfull);
+            return Err(AppendQueueFull);
         }
         let position = self.ledger.begin(1);
         queue.push(item, position);
@@ -165,7 +167,7 @@ impl Cluster {
         Ok(position)
     }
 
-    /// See [`Nodes::member`](crate::hub::Nodes::member).
+    /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
     pub(super) fn append_member(&self, membership: Membership) -> Position {
         // The logs that may have its messages.
         let filter = &membership.filter;

@@ -63,7 +63,7 @@ pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, 
         let checkpoint = value.map(|value| Checkpoint::decode(&value.bytes));
         let checkpoint = checkpoint.transpose().map_err(|_| {
             let problem = "what is known of a log is of no known form";
-            EngineError(problem.to_owned())
+            EngineError::unknown_form(problem)
         })?;
         checkpoints.push(checkpoint.unwrap_or_default());
     }
@@ -80,7 +80,7 @@ impl Cluster {
         let mut count = 0_u64;
         for (topic, value) in self.engine.all(Kind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
-                EngineError(format!(
+                EngineError::unknown_form(format!(
                     "the retained message of {topic:?} has no known form"
                 ))
             })?;
@@ -112,7 +112,7 @@ impl Cluster {
             if self.ledger.has_failed() {
                 let problem =
                     "the node has left it while it began, as the log says: start the broker again";
-                return Err(EngineError(problem.to_owned()));
+                return Err(EngineError::NodeEnded(Arc::from(Box::from(problem))));
             }
             sleep(RETRY / 20).await;
         }
@@ -203,7 +203,7 @@ impl Cluster {
             match writing.join_next().await {
                 None => break,
                 Some(Ok(written)) => written?,
-                Some(Err(error)) => return Err(EngineError(error.to_string())),
+                Some(Err(error)) => return Err(EngineError::unavailable(error)),
             }
         }
         // If it is not the last, another node has written one.

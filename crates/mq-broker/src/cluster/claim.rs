@@ -1,13 +1,9 @@
-//! How a node gets a session, and how it lets one go.
+//! Claims: a node gets a session, and another node releases it.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId, QoS, ReasonCode};
+use mq_codec::{ByteStr, ReasonCode};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout},
@@ -16,43 +12,33 @@ use tracing::{debug, info, warn};
 
 use super::{
     Cluster,
+    author::Author,
+    claimed::{Claimed, Coming, Ranges, Refused, Wanted},
     engine::{Asked, Entry, Key, Kind, Lasts, Value},
-    entry::{Author, BatchItem, Item, LogEntry},
+    entry::{BatchItem, LogEntry},
     life,
     log_state::Counts,
     owned::{Future, Owned},
-    record::{Form, Kept, Owed, Record},
+    record::{Kept, Record},
 };
 use crate::{
     auth::TakeOver,
-    hub::{Hub, RIVALS, Restoring},
+    hub::{ArrivingSession, Hub, MAX_RIVALS},
     lock::lock,
-    store::{At, LogPosition, SessionRecord, StoredMessage, User},
+    store::{At, LogPosition, SessionRecord, User},
 };
 
-/// For so long a client waits for its session.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Time for which a client waits for its session.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a node waits before it looks again whether the owner of a session lives.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a node looks again if the owner of a session lives.
+const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a node that is behind looks how far it has come.
-const STEP: Duration = Duration::from_millis(5);
+/// Interval at which a node that is behind looks at its progress.
+const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// For so long a node goes on with a log that brings nothing.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// Why a node does not get a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
-    /// It is another user's.
-    Others,
-    /// The engine or the owner did not answer, or not in time.
-    Busy,
-}
-
-/// What a node reads again for a session that it takes over: by log, from where on, and up to where.
-type Ranges = BTreeMap<u16, (At, At)>;
+/// Time for which a node goes on with a log that brings nothing.
+const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// See [`Nodes::claim`](crate::hub::Nodes::claim).
@@ -75,7 +61,7 @@ impl Cluster {
             this.end_turn(&id);
             claimed
         });
-        match timeout(PATIENCE, claiming).await {
+        match timeout(CLAIM_TIMEOUT, claiming).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(Refused::Others))) => Err(ReasonCode::ClientIdentifierNotValid),
             Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
@@ -107,7 +93,7 @@ impl Cluster {
     ) -> Result<(), Refused> {
         let began = Instant::now();
         let mut asked = 0;
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < CLAIM_TIMEOUT {
             let leaves = {
                 let sessions = lock(&self.sessions);
                 match sessions.get(id) {
@@ -130,7 +116,7 @@ impl Cluster {
                 return Err(Refused::Others);
             }
             if let Some(owner) = self.other_owner(&record) {
-                if asked == RIVALS {
+                if asked == MAX_RIVALS {
                     return Err(Refused::Busy);
                 }
                 asked += u32::from(self.ask_to_let_go(owner, id).await);
@@ -189,7 +175,7 @@ impl Cluster {
             let (_, status) = status.map_err(|_| Refused::Busy)?;
             status.raise(&mut record);
         }
-        let coming = timeout(PATIENCE, self.come_to(&record.next));
+        let coming = timeout(CLAIM_TIMEOUT, self.come_to(&record.next));
         coming.await.map_err(|_| Refused::Busy)?;
         let mine = Record {
             owner: Some(self.author.clone()),
@@ -215,7 +201,7 @@ impl Cluster {
             all.any(|(shard, next)| shard.progress.finished().next() < *next)
         };
         while is_behind() {
-            sleep(STEP).await;
+            sleep(CATCH_UP_POLL_INTERVAL).await;
         }
     }
 
@@ -225,7 +211,7 @@ impl Cluster {
         if self.is_dead(owner) {
             if let Err(error) = self.end_life(owner).await {
                 warn!(node = owner.node, %error, "a node's life cannot be ended");
-                sleep(LOOK).await;
+                sleep(OWNER_POLL_INTERVAL).await;
             }
             return false;
         }
@@ -237,7 +223,7 @@ impl Cluster {
         };
         if let Err(error) = &answer {
             debug!(node = owner.node, %error, "a node does not let a session go");
-            sleep(LOOK).await;
+            sleep(OWNER_POLL_INTERVAL).await;
         }
         answer.is_ok()
     }
@@ -265,7 +251,7 @@ impl Cluster {
                     settled.wait_for(|settled| *settled >= last).await.is_ok()
                 };
                 let end = || cluster.end_queueing(&id);
-                if hub.let_go(&id, is_settled, end).await {
+                if hub.release_session(&id, is_settled, end).await {
                     cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);
@@ -330,7 +316,8 @@ impl Cluster {
             let shards = self.shards.iter();
             shards.map(|shard| shard.progress.begun()).collect()
         };
-        let (restoring, begun) = hub.begin_restored(&id, kept.user.as_ref(), subscriptions, begun);
+        let (arriving, begun) =
+            ArrivingSession::begin(hub, &id, kept.user.as_ref(), subscriptions, begun);
         let mut wanted = Wanted::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
@@ -342,7 +329,7 @@ impl Cluster {
         Some(Coming {
             id,
             version,
-            restoring,
+            arriving,
             wanted,
         })
     }
@@ -352,11 +339,11 @@ impl Cluster {
         let Coming {
             id,
             version,
-            restoring,
+            arriving,
             wanted,
         } = coming;
         lock(&self.sessions).remove(&id);
-        hub.abandon(restoring);
+        arriving.abandon(hub);
         let record = Record {
             owner: None,
             session: Some(wanted.kept),
@@ -376,7 +363,7 @@ impl Cluster {
     fn finish_taking_up(&self, hub: &Hub, coming: Coming) -> Result<(), Refused> {
         let Coming {
             id,
-            restoring,
+            arriving,
             wanted,
             ..
         } = coming;
@@ -406,7 +393,7 @@ impl Cluster {
         let waiting = found.waiting.into_iter();
         // Numbers of their own, below those that were given meanwhile.
         let mut queued = BTreeMap::new();
-        for (number, (owed, message)) in Restoring::numbers_in_front().zip(waiting) {
+        for (number, (owed, message)) in ArrivingSession::numbers_in_front().zip(waiting) {
             owned.kept.waiting.insert(number, owed);
             queued.insert(number, message);
         }
@@ -419,7 +406,7 @@ impl Cluster {
             ..SessionRecord::default()
         };
         drop(sessions);
-        hub.finish_restored(restoring, record, will.map(|will| *will));
+        arriving.finish(hub, record, will.map(|will| *will));
         Ok(())
     }
 
@@ -443,7 +430,7 @@ impl Cluster {
             }
             let mut entries = self.engine.follow(shard, from.saturating_sub(1));
             loop {
-                let entry = timeout(SILENCE, entries.recv()).await;
+                let entry = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
                     warn!(shard, "a log cannot be read again");
                     return Err(Refused::Busy);
@@ -481,161 +468,6 @@ impl Cluster {
             for session in &mut *coming {
                 session.wanted.look(LogPosition { shard, at }, &item);
             }
-        }
-    }
-}
-
-/// A session whose record is this node's now.
-#[derive(Debug)]
-pub(super) struct Claimed {
-    id: ByteStr,
-    record: Record,
-    version: u64,
-}
-
-/// A session while what it has is being read.
-struct Coming {
-    id: ByteStr,
-    version: u64,
-    restoring: Restoring,
-    wanted: Wanted,
-}
-
-impl Coming {
-    /// Has what it needs be read, too.
-    fn widen(&self, ranges: &mut Ranges) {
-        let wanted = &self.wanted;
-        for (shard, begun) in (0..).zip(&wanted.begun) {
-            let from = wanted.next(shard);
-            let range = ranges.entry(shard).or_insert((from, *begun));
-            *range = (range.0.min(from), range.1.max(*begun));
-        }
-        for position in wanted.kept.positions() {
-            let range = ranges.entry(position.shard).or_default();
-            range.0 = range.0.min(position.at);
-        }
-    }
-}
-
-/// What a session has to get.
-struct Found {
-    waiting: Vec<(Owed, StoredMessage)>,
-    in_flight: Vec<(PacketId, Option<StoredMessage>)>,
-    received: HashSet<PacketId>,
-    /// How many messages are not in the logs any more.
-    lost: usize,
-}
-
-/// Looks for it.
-struct Wanted {
-    kept: Kept,
-    id: ByteStr,
-    /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
-    /// messages for it.
-    next: Vec<At>,
-    begun: Vec<At>,
-    /// Messages that were for it as a member of shared subscriptions.
-    chosen: HashSet<LogPosition>,
-    /// In the record by name.
-    named: HashMap<LogPosition, StoredMessage>,
-    names: HashSet<LogPosition>,
-    /// Behind what the record has looked at.
-    behind: Vec<(Owed, StoredMessage)>,
-    received: HashSet<PacketId>,
-}
-
-impl Wanted {
-    fn new(kept: Kept, id: ByteStr, next: Vec<At>, begun: Vec<At>) -> Self {
-        Self {
-            names: kept.positions().collect(),
-            kept,
-            id,
-            next,
-            begun,
-            chosen: HashSet::new(),
-            named: HashMap::new(),
-            behind: Vec::new(),
-            received: HashSet::new(),
-        }
-    }
-
-    fn next(&self, shard: u16) -> At {
-        let next = self.next.get(usize::from(shard));
-        next.copied().unwrap_or_default()
-    }
-
-    fn look(&mut self, position: LogPosition, item: &Item) {
-        let begun = self.begun.get(usize::from(position.shard));
-        let is_ahead = begun.is_none_or(|begun| position.at > *begun);
-        let is_behind = !is_ahead && position.at >= self.next(position.shard);
-        if is_behind
-            && item.from == self.id
-            && item.session == self.kept.number
-            && let Some(packet_id) = item.packet_id
-        {
-            self.received.insert(packet_id);
-        }
-        if self.names.contains(&position) {
-            self.named.insert(position, item.message.clone());
-            return;
-        }
-        if !is_behind {
-            return;
-        }
-        let Some(form) = self.form(position, item) else {
-            return;
-        };
-        let message = form.of(&item.message);
-        self.behind.push((Owed::Logged(position, form), message));
-    }
-
-    /// How the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
-    fn form(&self, position: LogPosition, item: &Item) -> Option<Form> {
-        let topic = &item.message.message.topic;
-        let mut form: Option<Form> = None;
-        for (filter, (options, id)) in &self.kept.subscriptions {
-            let is_own = options.no_local && item.from == self.id;
-            let is_others = filter.shared().is_some() && !self.chosen.contains(&position);
-            if is_own || is_others || !filter.matches(topic) {
-                continue;
-            }
-            let form = form.get_or_insert_with(|| Form {
-                qos: QoS::AtMostOnce,
-                retain: false,
-                subscription_ids: Vec::new(),
-            });
-            form.qos = form.qos.max(options.qos.min(item.message.qos));
-            form.retain |= options.retain_as_published && item.message.retain;
-            form.subscription_ids.extend(*id);
-        }
-        form.filter(|form| form.qos > QoS::AtMostOnce)
-    }
-
-    fn found(self) -> Found {
-        let Self {
-            kept,
-            names,
-            named,
-            behind,
-            received,
-            ..
-        } = self;
-        let lost = names.len() - named.len();
-        let message = |owed: &Owed| match owed {
-            Owed::Own(message) => Some((**message).clone()),
-            Owed::Logged(position, form) => named.get(position).map(|logged| form.of(logged)),
-        };
-        let waiting = kept.waiting.values();
-        let waiting = waiting.filter_map(|owed| Some((owed.clone(), message(owed)?)));
-        let in_flight = kept.in_flight.iter().filter_map(|(id, owed)| match owed {
-            None => Some((*id, None)),
-            Some(owed) => Some((*id, Some(message(owed)?))),
-        });
-        Found {
-            waiting: waiting.chain(behind).collect(),
-            in_flight: in_flight.collect(),
-            received,
-            lost,
         }
     }
 }

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::{
     Cluster,
-    engine::{EngineError, SILENCE},
+    engine::{ENTRY_TIMEOUT, EngineError},
     entry::{BatchItem, Item, LogEntry},
     record::{Kept, Place, size},
 };
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A message that has waited for so long, or twice that, is copied if its log is long.
-const LOOK: Duration = Duration::from_mins(1);
+const COPY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A
 /// session that is owed more keeps its log.
@@ -42,7 +42,7 @@ type Wanted = BTreeMap<At, Vec<(ByteStr, Place)>>;
 impl Cluster {
     /// Copies what has waited for long. Runs as long as the node lives.
     pub(super) async fn copy_old(self: Arc<Self>) {
-        let mut due = interval(LOOK);
+        let mut due = interval(COPY_INTERVAL);
         // The first tick is at once.
         due.tick().await;
         let mut before = self.progress();
@@ -105,9 +105,9 @@ impl Cluster {
             while let Some((next, _)) = wanted.first_key_value()
                 && next.entry() <= last + NEAR
             {
-                let entry = timeout(SILENCE, entries.recv()).await.ok().flatten();
+                let entry = timeout(ENTRY_TIMEOUT, entries.recv()).await.ok().flatten();
                 let entry =
-                    entry.ok_or_else(|| EngineError("an old entry does not come".into()))?;
+                    entry.ok_or_else(|| EngineError::unavailable("an old entry does not come"))?;
                 last = entry.number;
                 let batch = LogEntry::decode(&entry.bytes);
                 let items = match batch {

@@ -1,7 +1,7 @@
 //! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
 //! messages from node to node that may be lost.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -9,10 +9,42 @@ use tokio::sync::{mpsc, oneshot};
 /// What an engine answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
-/// Why an engine does not answer: one line. Whether it has done what it was asked for is not known.
+/// The error of an engine: one line. The request may have been done all the same.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct EngineError(pub String);
+#[non_exhaustive]
+pub enum EngineError {
+    /// The engine, or another node, did not answer, or refused for now: a later try may succeed.
+    #[error("{0}")]
+    Unavailable(#[source] EngineCause),
+    /// The settings of this node, or of the servers, are wrong: waiting mends nothing.
+    #[error("{0}")]
+    Misconfigured(#[source] EngineCause),
+    /// A value in the engine is of a form that this version does not know: a later version wrote it.
+    #[error("{0}")]
+    UnknownForm(#[source] EngineCause),
+    /// The cluster has ended this start of the node: start the broker again.
+    #[error("{0}")]
+    NodeEnded(#[source] EngineCause),
+}
+
+/// The cause of an [`EngineError`], which its clones share.
+pub type EngineCause = Arc<dyn Error + Send + Sync>;
+
+impl EngineError {
+    /// Makes an [`Unavailable`](Self::Unavailable).
+    pub fn unavailable(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unavailable(cause.into().into())
+    }
+
+    /// Makes a [`Misconfigured`](Self::Misconfigured).
+    pub fn misconfigured(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Misconfigured(cause.into().into())
+    }
+
+    pub(super) fn unknown_form(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::UnknownForm(cause.into().into())
+    }
+}
 
 /// One node's way to what all nodes of a cluster share. [`MemoryEngine`](super::MemoryEngine) is an example.
 ///
@@ -69,8 +101,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn asked(&self) -> mpsc::Receiver<Asked>;
 }
 
-/// For so long the next entry or value that is there may take.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// Time that the next entry or value that is there may take.
+pub(super) const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
 use super::{
+    author::Author,
     groups::Membership,
     marks::Mark,
     wire::{Malformed, Reader, Writer},
@@ -11,14 +12,6 @@ use super::{
 use crate::store::StoredMessage;
 
 const VERSION: u8 = 1;
-
-/// A node in one of its lives: from a start of the broker to its end.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Author {
-    pub(super) node: String,
-    /// Higher than those of the node's earlier lives.
-    pub(super) life: u64,
-}
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,20 +46,6 @@ pub(super) struct Item {
     pub(super) session: u64,
     /// As it was published.
     pub(super) message: StoredMessage,
-}
-
-impl Author {
-    pub(super) fn write(&self, to: &mut Writer) {
-        to.bytes(self.node.as_bytes());
-        to.number(self.life);
-    }
-
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            node: from.text()?.to_string(),
-            life: from.number()?,
-        })
-    }
 }
 
 impl Item {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::entry::Author;
+use super::author::Author;
 
 /// Lives of a node that are remembered: what an earlier one has appended was read again by all long ago.
 const REMEMBERED: usize = 256;

@@ -6,11 +6,12 @@ use tracing::error;
 
 use super::{
     Cluster,
+    author::Author,
     engine::Entry,
-    entry::{Author, BatchItem, Item, LogEntry},
+    entry::{BatchItem, Item, LogEntry},
 };
 use crate::{
-    hub::{Hub, Publisher, Receivers},
+    hub::{ClusterMessage, ClusterReceivers, Hub, Publisher},
     lock::{lock, read, write},
     store::{At, LogPosition},
 };
@@ -55,7 +56,7 @@ impl Cluster {
                                 }
                             }
                         }
-                        publisher.tell_readers();
+                        publisher.wake_readers();
                     }
                     if author == self.author {
                         here.progress.finish(At::end_of(entry.number));
@@ -100,11 +101,16 @@ impl Cluster {
             let topic = message.message.topic.as_bytes();
             state.groups.choose(position.at, topic)
         };
-        let to = Receivers {
-            chosen: &chosen,
-            late: &[],
+        let message = ClusterMessage {
+            from,
+            packet_id,
+            message,
+            to: ClusterReceivers {
+                group_members: &chosen,
+                already_delivered: &[],
+            },
         };
-        hub.deliver(from, packet_id, message, to, publisher, || {
+        hub.publish_from_cluster(message, publisher, || {
             progress.begin(position.at);
             Some(position)
         });

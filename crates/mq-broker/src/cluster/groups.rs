@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use mq_codec::{ByteStr, QoS, TopicFilter};
 
 use super::{
-    entry::Author,
+    author::Author,
     wire::{Malformed, Reader, Writer},
 };
 use crate::{

@@ -11,8 +11,9 @@ use tracing::info;
 
 use super::{
     APPENDED_ONCE, Cluster, RETRY,
+    author::Author,
     engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value},
-    entry::{Author, LogEntry},
+    entry::LogEntry,
     record::Record,
     wire::{Malformed, Reader, Writer},
 };
@@ -303,7 +304,7 @@ impl Cluster {
         let ended = timeout(FENCING, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
-            EngineError(format!("the fence of {node} does not come back"))
+            EngineError::unavailable(format!("the fence of {node} does not come back"))
         })
     }
 
@@ -331,7 +332,7 @@ impl Cluster {
 }
 
 pub(super) fn unknown_form(node: &str) -> EngineError {
-    EngineError(format!("what is known of {node} is of no known form"))
+    EngineError::unknown_form(format!("what is known of {node} is of no known form"))
 }
 
 // An append of a fence that was tried within this time is one with the earlier try; a later one is a second fence,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mq_codec::TopicName;
 
 use super::{
-    entry::Author,
+    author::Author,
     groups::Groups,
     wire::{Malformed, Reader, Writer},
 };

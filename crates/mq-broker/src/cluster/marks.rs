@@ -12,7 +12,7 @@ use bytes::Bytes;
 use mq_codec::ByteStr;
 
 use super::{
-    entry::Author,
+    author::Author,
     wire::{Malformed, Reader, Writer},
 };
 

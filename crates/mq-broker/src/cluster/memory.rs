@@ -281,7 +281,7 @@ impl MemoryEngine {
 
     /// Does a step there and back, either of which may fail.
     async fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, EngineError> {
-        let lost = || EngineError("lost on the way".to_owned());
+        let lost = || EngineError::unavailable("lost on the way");
         self.pass().await;
         let done = {
             let mut state = lock(&self.world.state);
@@ -404,7 +404,7 @@ impl Engine for MemoryEngine {
     fn put(&self, key: Key, last: u64, bytes: Bytes, _: Lasts) -> Answer<'_, Put> {
         if bytes.len() > self.largest_value() {
             let problem = format!("{} bytes are too many", bytes.len());
-            return Box::pin(ready(Err(EngineError(problem))));
+            return Box::pin(ready(Err(EngineError::unavailable(problem))));
         }
         Box::pin(self.step(move |state| {
             let known = state.values.get(&key).map_or(0, |value| value.version);
@@ -465,7 +465,7 @@ impl Engine for MemoryEngine {
     fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes> {
         let node = node.to_owned();
         Box::pin(async move {
-            let silent = || EngineError(format!("{node} does not answer"));
+            let silent = || EngineError::unavailable(format!("{node} does not answer"));
             let asked = self.step(|state| {
                 let asked = state.nodes.get(&node).filter(|node| !node.is_cut);
                 asked.and_then(|node| node.asked.clone())

@@ -38,8 +38,10 @@
 
 mod adopt;
 mod append;
+mod author;
 mod checkpoint;
 mod claim;
+mod claimed;
 mod copies;
 mod engine;
 mod entry;
@@ -87,18 +89,24 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{Hub, Later, MemberState, Nodes, Overfull, Publisher, Receivers},
+    hub::{
+        AppendQueueFull, ClusterMessage, ClusterReceivers, Hub, MemberState, NodeFuture, Nodes,
+        Publisher,
+    },
     lock::lock,
     store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
-pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
+pub use engine::{
+    Answer, Asked, Engine, EngineCause, EngineError, Entry, Key, Kind, Lasts, Put, Value,
+};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
 use append::Shard;
-use entry::{Author, Item, Told};
+use author::Author;
+use entry::{Item, Told};
 use fences::Fences;
 use floor::Floor;
 use groups::Membership;
@@ -288,12 +296,17 @@ impl Cluster {
                     return Ok(());
                 };
                 let Item { from, message, .. } = Item::decode(item)?;
-                let to = Receivers {
-                    chosen: &chosen,
-                    late: &late,
+                let message = ClusterMessage {
+                    from,
+                    packet_id: None,
+                    message,
+                    to: ClusterReceivers {
+                        group_members: &chosen,
+                        already_delivered: &late,
+                    },
                 };
-                hub.deliver(from, None, message, to, publisher, || None);
-                publisher.tell_readers();
+                hub.publish_from_cluster(message, publisher, || None);
+                publisher.wake_readers();
             }
         }
         Ok(())
@@ -362,15 +375,15 @@ impl Nodes for Cluster {
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-    ) -> Result<Position, Overfull> {
+    ) -> Result<Position, AppendQueueFull> {
         self.append_one(from, packet_id, message)
     }
 
-    fn tell(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
+    fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
         self.tell_all(from, message)
     }
 
-    fn member(
+    fn update_membership(
         &self,
         client: &ByteStr,
         filter: &TopicFilter,
@@ -390,19 +403,19 @@ impl Nodes for Cluster {
         id: &'a ByteStr,
         user: &'a User,
         take_over: TakeOver,
-    ) -> Later<'a, Result<(), ReasonCode>> {
+    ) -> NodeFuture<'a, Result<(), ReasonCode>> {
         Box::pin(self.claim_in_turn(id, user, take_over))
     }
 
-    fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> Later<'a, bool> {
+    fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> NodeFuture<'a, bool> {
         Box::pin(self.is_at_another(id))
     }
 
-    fn has(&self, id: &ByteStr) -> bool {
+    fn owns(&self, id: &ByteStr) -> bool {
         self.stays(id)
     }
 
-    fn ended(&self, id: &ByteStr) {
+    fn session_ended(&self, id: &ByteStr) {
         self.end(id);
     }
 }

@@ -130,8 +130,13 @@ impl NatsEngine {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> EngineError {
-    EngineError(format!("NATS: {error}"))
+/// An error of the servers, or of the connection to them.
+#[derive(Debug, thiserror::Error)]
+#[error("NATS: {0}")]
+struct NatsError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> EngineError {
+    EngineError::unavailable(NatsError(error.into()))
 }
 
 /// Brings the messages of a subject, as `take` makes of them.

@@ -21,7 +21,7 @@ use super::{
     record::{Kept, Place, Record, Urgency},
 };
 use crate::{
-    Shown,
+    Escaped,
     lock::lock,
     store::{At, LogPosition, Position, SessionChange, StoredMessage},
 };
@@ -336,7 +336,7 @@ impl Cluster {
         let calls = core::mem::take(&mut owned.waiting);
         if bytes.len() > self.engine.largest_value() && owned.future != Future::Ends {
             let bytes = bytes.len();
-            warn!(client = %Shown(id), bytes, "a session is too large for the cluster, and ends");
+            warn!(client = %Escaped(id), bytes, "a session is too large for the cluster, and ends");
             if owned.future != Future::Stays {
                 // The hub does not have it any more.
                 owned.future = Future::Ends;
@@ -423,7 +423,7 @@ impl Cluster {
             return;
         }
         let has_ended = match self.hub() {
-            Some(hub) => hub.end_kept(id).await,
+            Some(hub) => hub.end_unkeepable(id).await,
             None => false,
         };
         if !has_ended {

@@ -5,10 +5,7 @@ use std::{convert::Infallible, ops::Range, sync::atomic::Ordering, time::Duratio
 
 use tokio::time::sleep;
 
-use super::{
-    Cluster,
-    entry::{Author, LogEntry},
-};
+use super::{Cluster, author::Author, entry::LogEntry};
 
 /// For so long what was appended may be on its way back.
 const PUSH: Duration = Duration::from_secs(3);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use mq_codec::{PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter, Version};
 
 use super::{
-    entry::Author,
+    author::Author,
     wire::{Malformed, Reader, Writer},
 };
 use crate::store::{

@@ -7,14 +7,14 @@ use tokio::time::timeout;
 use super::Cluster;
 use crate::{
     lock::lock,
-    view::{self, ClusterLog, ClusterNode, ShowsCluster},
+    view::{self, ClusterLog, ClusterNode, ClusterStatus},
 };
 
 /// How long the engine has to say where the logs end.
 const ASKED: Duration = Duration::from_secs(2);
 
-impl ShowsCluster for Cluster {
-    fn shown(&self) -> view::Cluster {
+impl ClusterStatus for Cluster {
+    fn own_status(&self) -> view::Cluster {
         let mut nodes: Vec<_> = {
             let lives = lock(&self.lives);
             let nodes = lives.iter().map(|(name, seen)| {
@@ -57,7 +57,7 @@ impl ShowsCluster for Cluster {
         }
     }
 
-    fn asked(&self) -> Pin<Box<dyn Future<Output = view::Cluster> + Send + '_>> {
+    fn full_status(&self) -> Pin<Box<dyn Future<Output = view::Cluster> + Send + '_>> {
         Box::pin(async move {
             let ends = async {
                 let mut ends = Vec::new();
@@ -67,7 +67,7 @@ impl ShowsCluster for Cluster {
                 ends
             };
             let ends = timeout(ASKED, ends).await.unwrap_or_default();
-            let mut shown = self.shown();
+            let mut shown = self.own_status();
             for (log, end) in shown.logs.iter_mut().zip(ends) {
                 log.behind = end.map(|end| end.saturating_sub(log.read));
             }

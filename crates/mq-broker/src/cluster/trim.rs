@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{lock::lock, store::At};
 
-/// How often that is looked for.
-const LOOK: Duration = Duration::from_mins(1);
+/// Interval at which a node looks for entries to forget.
+const TRIM_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Entries of a log from which on it is.
 const MANY: u64 = 1_000;
@@ -37,7 +37,7 @@ impl Checkpoint {
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
     pub(super) async fn trim(self: Arc<Self>) {
-        let mut due = interval(LOOK);
+        let mut due = interval(TRIM_INTERVAL);
         // The first tick is at once.
         due.tick().await;
         loop {
@@ -122,7 +122,7 @@ impl Cluster {
         }
         for (id, value) in self.engine.all(Kind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
-                EngineError(format!("the session of {id:?} is of no known form"))
+                EngineError::unknown_form(format!("the session of {id:?} is of no known form"))
             })?;
             if record.session.is_none() {
                 continue;

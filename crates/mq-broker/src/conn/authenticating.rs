@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use mq_codec::{Auth, AuthProperties, ReasonCode};
 use mq_proto::{Event, LaneId};
 
-use super::{entry::Entry, wire::Wire};
+use super::{admission::Admission, wire::Wire};
 use crate::{
     auth::{Authentication, Authenticator, LogIn, Refusal, Step},
     clock,
@@ -13,17 +13,17 @@ use crate::{
 
 /// A client that is being asked who it is.
 pub(super) struct Authenticating {
-    entry: Entry,
-    /// What the client has said of itself, without its secrets; `None` where there is nothing to prove.
+    admission: Admission,
+    /// The log-in of the client, without its secrets; `None` where there is nothing to prove.
     log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }
 
 impl Authenticating {
     /// A client that comes in without an authenticator.
-    pub(super) fn nothing_to_prove(entry: Entry) -> Self {
+    pub(super) fn nothing_to_prove(admission: Admission) -> Self {
         Self {
-            entry,
+            admission,
             log_in: None,
             authentication: Authentication::default(),
         }
@@ -33,7 +33,7 @@ impl Authenticating {
     pub(super) fn begin(
         wire: &mut Wire,
         now: Instant,
-        mut entry: Entry,
+        mut admission: Admission,
         authenticator: &Arc<dyn Authenticator>,
         mut log_in: LogIn,
     ) -> Option<Self> {
@@ -48,7 +48,7 @@ impl Authenticating {
         let within = wire.settings.protocol.connect_timeout;
         let shown = Some(Box::new(log_in.without_secrets()));
         let mut authentication = Authentication::default();
-        let properties = &mut entry.connect.properties;
+        let properties = &mut admission.connect.properties;
         if let Some(method) = &properties.authentication_method {
             let Some(exchange) = authenticator.exchange(method, &log_in) else {
                 let (client_id, user) = (&log_in.client_id, log_in.user_name.as_deref());
@@ -62,21 +62,21 @@ impl Authenticating {
             authentication.log_in(Arc::clone(authenticator), log_in, within);
         }
         Some(Self {
-            entry,
+            admission,
             log_in: shown,
             authentication,
         })
     }
 
     /// Goes on until the client is known; `None` if it is refused, or gone before.
-    pub(super) async fn run(mut self, wire: &mut Wire) -> Option<Entry> {
+    pub(super) async fn run(mut self, wire: &mut Wire) -> Option<Admission> {
         let Some(log_in) = self.log_in else {
-            return Some(self.entry);
+            return Some(self.admission);
         };
         while !wire.is_over() {
             let now = clock::now();
             wire.sample(now);
-            wire.look_at_handshake(now);
+            wire.check_handshake(now);
             while let Some(event) = wire.connection.poll_event() {
                 match event {
                     Event::Auth(auth) => {
@@ -96,7 +96,7 @@ impl Authenticating {
             match outcome.await {
                 None => {}
                 Some(Ok(Step::Done { principal, data })) => {
-                    return Some(self.entry.proved(principal, data, log_in));
+                    return Some(self.admission.proved(principal, data, log_in));
                 }
                 Some(Ok(Step::Continue(data))) => {
                     let reason = ReasonCode::ContinueAuthentication;

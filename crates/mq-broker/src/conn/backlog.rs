@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use mq_codec::QoS;
 use mq_proto::Event;
 
-/// How much may wait, in messages and bytes; one read may come on top. Beyond that the link is not
+/// Bounds of the backlog in messages and bytes; one read may come on top. Beyond that the link is not
 /// read until the message in front has found room, or has waited for long enough. Then messages of
 /// QoS 0 make room, as in a mailbox, and the acknowledgements behind them are read.
-const MESSAGES: usize = 1_024;
-const BYTES: usize = 1 << 20;
+const MAX_MESSAGES: usize = 1_024;
+const MAX_BYTES: usize = 1 << 20;
 
 /// Events that wait in order behind a message that finds no room, so that the link can be read on:
 /// acknowledgements, which make room, and PINGREQ never wait.
@@ -54,12 +54,12 @@ impl Backlog {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.events.len() >= MESSAGES || self.bytes >= BYTES
+        self.events.len() >= MAX_MESSAGES || self.bytes >= MAX_BYTES
     }
 }
 
-/// Whether an event tells what the client has received: such events never wait.
-pub(super) fn is_about_sent(event: &Event) -> bool {
+/// Returns `true` for an event about what the client has received: such events never wait.
+pub(super) fn is_acknowledgement(event: &Event) -> bool {
     matches!(
         event,
         Event::Acked { .. }

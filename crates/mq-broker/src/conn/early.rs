@@ -1,6 +1,6 @@
 //! Early data (0-RTT): a link whose handshake is not complete yet.
 //!
-//! Nothing here waits by itself: each phase's own loop goes on, and can leave its session or shut down
+//! Nothing here waits by itself: each phase's own loop goes on, and can give up its session or shut down
 //! meanwhile.
 
 use std::{
@@ -13,15 +13,15 @@ use mq_transport::{EarlyDataPolicy, Error, Link, Progress};
 
 /// A link whose handshake is not complete yet, so that nobody has proved to be at its other end.
 pub(super) struct Early {
-    /// When the handshake has to be complete.
+    /// The time by which the handshake has to be complete.
     pub(super) deadline: Instant,
-    /// Whether a packet has come that has to wait until then. Nothing more is read meanwhile, as it
+    /// `true` if a packet has come that has to wait until then. Nothing more is read meanwhile, as it
     /// would have to be kept as well.
     pub(super) holds: bool,
 }
 
 impl Early {
-    /// For a link that begins with early data. Tells `connection` which packets it may act on.
+    /// Returns the state of a link that begins with early data. Tells `connection` which packets it may act on.
     pub(super) fn of(
         link: &Link,
         connection: &mut Connection,

@@ -16,19 +16,19 @@ use super::early::{self, Early};
 use crate::{
     Settings,
     auth::{LogIn, Refusal},
-    ceiling::Share,
     clock,
+    escaped::Escaped,
     hub::Hub,
+    memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
-    notice::About,
-    shown::Shown,
+    refusal_log::RefusalDetails,
 };
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 
-/// Steps in which it is looked whether a peer has gone.
-const LOOKS: usize = 64;
+/// Reads after which the end of a link that a peer may have closed is not looked for any more.
+const MAX_READS: usize = 64;
 
 /// Bytes that wait to be written before the peer is not read any more: it sends faster than it
 /// reads.
@@ -43,14 +43,14 @@ pub(crate) struct Wire {
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
-    /// Bytes that the client makes this connection hold; until it is let in, below the strangers'
-    /// ceiling.
-    pub(super) share: Share,
+    /// Bytes that the client makes this connection hold; until it is let in, within the
+    /// limit for all such clients.
+    pub(super) incoming_memory: MemoryShare,
     /// Bytes that wait to be written to it, or for its acknowledgement.
-    pub(super) carried: Share,
-    /// What a bridge says to the other broker before it leaves.
+    pub(super) outgoing_memory: MemoryShare,
+    /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
-    /// Why the connection ends, once the state machine has said so.
+    /// The reason for which the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
     sampler: Sampler,
 }
@@ -90,8 +90,8 @@ impl Wire {
         Self {
             early: None,
             sampler: Sampler::new(metrics, &link, clock::now()),
-            share: hub.share(false),
-            carried: hub.share(true),
+            incoming_memory: hub.unauthenticated_share(),
+            outgoing_memory: hub.memory_share(),
             last_word: None,
             closed: None,
             link,
@@ -102,7 +102,7 @@ impl Wire {
         }
     }
 
-    /// Whether the connection has ended, and no event before its end is left to act on.
+    /// Returns `true` if the connection has ended, and no event before its end is left to act on.
     pub(super) fn is_over(&self) -> bool {
         self.connection.is_closed() && !self.connection.has_events()
     }
@@ -125,13 +125,13 @@ impl Wire {
     }
 
     /// Leaves if the broker is shutting down.
-    pub(super) fn look_at_shutdown(&mut self) {
+    pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.has_changed().unwrap_or(true) {
-            self.leave(ReasonCode::ServerShuttingDown);
+            self.disconnect_for(ReasonCode::ServerShuttingDown);
         }
     }
 
-    /// Whether the link may be read: the client takes the answers to its packets, and no packet
+    /// Returns `true` if the link may be read: the client takes the answers to its packets, and no packet
     /// waits for the end of the handshake.
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
@@ -154,8 +154,8 @@ impl Wire {
         want_read: bool,
         other: impl Future<Output = T>,
     ) -> Option<T> {
-        self.count_stranger();
-        self.look_at_shutdown();
+        self.count_unauthenticated();
+        self.check_shutdown();
         if self.connection.is_closed() {
             return None;
         }
@@ -215,7 +215,7 @@ impl Wire {
 
     /// Takes the packets that have waited, once the handshake is complete, or gives the link up if
     /// that takes too long.
-    pub(super) fn look_at_handshake(&mut self, now: Instant) {
+    pub(super) fn check_handshake(&mut self, now: Instant) {
         let Some(early) = &self.early else {
             return;
         };
@@ -241,7 +241,7 @@ impl Wire {
         }
     }
 
-    /// Whether nobody has proved to be at the other end: the handshake is still not complete.
+    /// Returns `true` if nobody has proved to be at the other end: the handshake is still not complete.
     pub(super) fn is_unproved(&self) -> bool {
         self.early.is_some() && self.link.is_early()
     }
@@ -258,7 +258,7 @@ impl Wire {
             Some(Ok(Progress::Closed)) => self.connection.handle_link_lost(),
             Some(Err(error)) => {
                 // Escaped, as it may quote the peer.
-                debug!(error = %Shown(&error.to_string()), "the link failed");
+                debug!(error = %Escaped(&error.to_string()), "the link failed");
                 self.connection.handle_link_lost();
             }
         }
@@ -315,21 +315,21 @@ impl Wire {
         }
     }
 
-    /// Whether the peer, which waits for its session, has gone. Then it may be at another node of a cluster by now: its
+    /// Resolves to `true` if the peer, which waits for its session, has disconnected. Then it may be at another node of a cluster by now: its
     /// session must not be taken from there, nor what it has sent here before that be taken for the present. But a client
     /// whose session ends with its connection may send what it has to say and go without waiting, if it is at no other
     /// node.
     pub(super) async fn has_gone_elsewhere(&mut self, client: &ByteStr, is_kept: bool) -> bool {
-        if !self.hub.is_one_of_many() {
+        if !self.hub.is_clustered() {
             return false;
         }
         let mut nothing = Outbox::new();
-        // Each turn reads a part of what has arrived, of which no more is taken than a stranger may send.
-        for _ in 0..LOOKS {
+        // Each turn reads a part of what has arrived, of which no more is taken than a client that is not let in may send.
+        for _ in 0..MAX_READS {
             let progress = self.link.progress(&mut nothing, true);
             match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
-                Ok(Ok(Progress::Received(_))) => self.count_stranger(),
+                Ok(Ok(Progress::Received(_))) => self.count_unauthenticated(),
                 Ok(progress) => {
                     let may_have_said_all = matches!(progress, Ok(Progress::Closed))
                         && !is_kept
@@ -350,7 +350,7 @@ impl Wire {
     }
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
-    pub(super) fn leave(&mut self, reason: ReasonCode) {
+    pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
         let reason = match reason {
             ReasonCode::ServerShuttingDown
             | ReasonCode::SessionTakenOver
@@ -386,7 +386,7 @@ impl Wire {
         if let Err(error) = answer(&mut self.connection) {
             // Larger than the client takes, or the connection is over anyway.
             debug!(%error, "an answer could not be sent");
-            self.leave(ReasonCode::ImplementationSpecificError);
+            self.disconnect_for(ReasonCode::ImplementationSpecificError);
         }
     }
 
@@ -399,7 +399,7 @@ impl Wire {
         client_id: &str,
         user: Option<&str>,
     ) {
-        let about = About {
+        let about = RefusalDetails {
             client: Some(client_id),
             user,
             topic: None,
@@ -408,7 +408,7 @@ impl Wire {
         self.hub.refused_log_in(about, why, clock::now());
         if self.connection.is_open() {
             // `[MQTT-4.12.1-2]`
-            self.leave(ReasonCode::NotAuthorized);
+            self.disconnect_for(ReasonCode::NotAuthorized);
         } else {
             self.connection.refuse(ConnAck::new(reason));
         }

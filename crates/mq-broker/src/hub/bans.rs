@@ -7,46 +7,43 @@ use std::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use mq_codec::ReasonCode;
 use tracing::info;
 
-use super::Hub;
 use crate::{
     clock,
+    escaped::Escaped,
     lock::lock,
     quota::network_of,
-    session::Session,
-    shown::Shown,
-    store::{User, to_wall_clock},
-    view::{Ban, Banned, CannotBan, LONGEST_BAN_MINUTES, Page, Query},
+    store::to_wall_clock,
+    view::{Ban, Banned, CannotBan, Page, Query},
 };
 
 /// Bans at once.
-const MOST: usize = 10_000;
+const MAX_BANS: usize = 10_000;
 
 /// The bans of one broker. They are kept in memory alone: a restart lifts every ban.
 #[derive(Debug, Default)]
 pub(crate) struct Bans {
-    /// Whether there are any, so that clients of a broker without bans wait for no lock.
+    /// `true` if there are any, so that clients of a broker without bans wait for no lock.
     any: AtomicBool,
     until: Mutex<BTreeMap<Banned, Instant>>,
 }
 
 impl Bans {
-    /// Whether clients from that address are refused.
+    /// Returns `true` if clients from that address are refused.
     pub(crate) fn has_address(&self, peer: Option<SocketAddr>, now: Instant) -> bool {
-        self.is_used() && peer.is_some_and(|peer| self.has(&network(peer.ip()), now))
+        self.is_used() && peer.is_some_and(|peer| self.has(&banned_network(peer.ip()), now))
     }
 
-    /// Whether clients of that identifier are refused.
+    /// Returns `true` if clients of that identifier are refused.
     pub(crate) fn has_client(&self, client_id: &str, now: Instant) -> bool {
         self.is_used() && self.has(&Banned::Client(client_id.to_owned()), now)
     }
 
-    /// Whether that user is refused.
+    /// Returns `true` if that user is refused.
     pub(crate) fn has_user(&self, user: &str, now: Instant) -> bool {
         self.is_used() && self.has(&Banned::User(user.to_owned()), now)
     }
@@ -59,15 +56,22 @@ impl Bans {
         self.lock().get(banned).is_some_and(|until| *until > now)
     }
 
-    fn add(&self, banned: Banned, until: Instant, now: Instant) -> Result<(), CannotBan> {
+    /// Adds a ban. Returns what is banned: of an IPv6 address its network.
+    pub(super) fn add(
+        &self,
+        banned: Banned,
+        until: Instant,
+        now: Instant,
+    ) -> Result<Banned, CannotBan> {
+        let banned = as_kept(banned);
         let mut bans = self.lock();
         bans.retain(|_, until| *until > now);
-        if bans.len() >= MOST && !bans.contains_key(&banned) {
+        if bans.len() >= MAX_BANS && !bans.contains_key(&banned) {
             return Err(CannotBan::TooMany);
         }
-        bans.insert(banned, until);
+        bans.insert(banned.clone(), until);
         self.any.store(true, Ordering::Relaxed);
-        Ok(())
+        Ok(banned)
     }
 
     /// Lifts a ban; false if there is none.
@@ -80,12 +84,12 @@ impl Bans {
         drop(bans);
         let was_banned = was.is_some_and(|until| until > now);
         if was_banned {
-            info!(banned = %Shown(&banned.to_string()), "an operator lifts a ban");
+            info!(banned = %Escaped(&banned.to_string()), "an operator lifts a ban");
         }
         was_banned
     }
 
-    /// The bans, in the order of their texts. The place of a ban is its text.
+    /// Returns the bans, in the order of their texts. The place of a ban is its text.
     pub(crate) fn list(&self, query: &Query) -> Page<Ban> {
         let now = clock::now();
         let bans = self.lock();
@@ -120,48 +124,13 @@ impl Bans {
 }
 
 /// An IPv6 address counts by its network, as everywhere.
-fn network(address: IpAddr) -> Banned {
+pub(super) fn banned_network(address: IpAddr) -> Banned {
     Banned::Address(network_of(address))
 }
 
 fn as_kept(banned: Banned) -> Banned {
     match banned {
-        Banned::Address(address) => network(address),
+        Banned::Address(address) => banned_network(address),
         other => other,
-    }
-}
-
-impl Hub {
-    /// Refuses a client, a user or an address for some minutes, and disconnects the clients that it is about.
-    pub(crate) fn ban(&self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
-        if !(1..=LONGEST_BAN_MINUTES).contains(&minutes) {
-            return Err(CannotBan::Minutes);
-        }
-        let now = clock::now();
-        let until = now + Duration::from_secs(60 * u64::from(minutes));
-        let banned = as_kept(banned);
-        self.bans.add(banned.clone(), until, now)?;
-        info!(banned = %Shown(&banned.to_string()), minutes, "an operator bans");
-        let sessions = lock(&self.sessions);
-        let is_meant = |session: &Session| match &banned {
-            Banned::Client(id) => session.client_id.as_str() == id,
-            Banned::User(user) => {
-                matches!(session.user(), Some(User::Named(name)) if name.as_str() == user)
-            }
-            Banned::Address(_) => session
-                .presence()
-                .and_then(|presence| presence.peer)
-                .is_some_and(|peer| network(peer.ip()) == banned),
-        };
-        for session in sessions.by_id.values() {
-            if is_meant(session) {
-                session.kick(ReasonCode::AdministrativeAction);
-            }
-        }
-        drop(sessions);
-        Ok(Ban {
-            banned,
-            ends_at: to_wall_clock(until),
-        })
     }
 }

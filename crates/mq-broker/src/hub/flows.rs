@@ -7,9 +7,9 @@ use std::{
 
 use mq_proto::{Delivery, FlowEnd, FlowId};
 
-use super::{Hold, Hub, unqueued};
+use super::{HeldSession, Hub, unqueued};
 use crate::{
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
     journal::Journal,
     session::Session,
     store::{SessionChange, StoredFlow, to_wall_clock},
@@ -32,57 +32,55 @@ pub(crate) fn keep_flow(
     journal.record_of(session, SessionChange::FlowKept { flow, kept });
 }
 
-impl Hub {
-    /// Ends what does not outlive the lane of a flow: subscriptions, and their messages in the mailbox and in
-    /// `unsent`, which were taken from it.
-    pub(crate) fn flow_ended(
-        &self,
-        hold: &mut Hold,
-        end: FlowEnd,
-        unsent: &mut VecDeque<Delivery>,
-        journal: &mut Journal,
-    ) {
-        let FlowEnd {
-            flow,
-            keeps_subscriptions,
-            expires_at,
-        } = end;
-        let Some(slot) = hold.state.slot_of(flow) else {
-            return;
+/// Ends the parts of a flow that do not outlive its lane: subscriptions, and their messages in the mailbox and in
+/// `unsent`, which were taken from it.
+pub(crate) fn end_flow(
+    hub: &Hub,
+    hold: &mut HeldSession,
+    end: FlowEnd,
+    unsent: &mut VecDeque<Delivery>,
+    journal: &mut Journal,
+) {
+    let FlowEnd {
+        flow,
+        keeps_subscriptions,
+        expires_at,
+    } = end;
+    let Some(slot) = hold.state.slot_of(flow) else {
+        return;
+    };
+    if !keeps_subscriptions {
+        let filters: Vec<_> = {
+            let subscriptions = hold.state.subscriptions.lock();
+            let of_flow = subscriptions
+                .iter()
+                .filter(|(_, subscriber)| subscriber.lane == slot);
+            of_flow.map(|(filter, _)| filter.clone()).collect()
         };
-        if !keeps_subscriptions {
-            let filters: Vec<_> = {
-                let subscriptions = hold.state.subscriptions.lock();
-                let of_flow = subscriptions
-                    .iter()
-                    .filter(|(_, subscriber)| subscriber.lane == slot);
-                of_flow.map(|(filter, _)| filter.clone()).collect()
-            };
-            for filter in filters {
-                self.unsubscribe(hold, &filter, journal);
-            }
-            let (kept, mut gone): (VecDeque<_>, VecDeque<_>) = unsent
-                .drain(..)
-                .partition(|delivery| delivery.lane() != slot);
-            *unsent = kept;
-            let mailbox = &hold.session.mailbox;
-            gone.extend(mailbox.keep(|delivery| delivery.lane() != slot));
-            for delivery in gone {
-                unqueued(&hold.session, &delivery, journal);
-            }
+        for filter in filters {
+            hub.unsubscribe(hold, &filter, journal);
         }
-        if expires_at.is_some() {
-            keep_flow(
-                &hold.session,
-                flow,
-                slot,
-                Duration::ZERO,
-                expires_at,
-                journal,
-            );
-        } else {
-            hold.state.flows.retain(|(other, _)| *other != flow);
-            journal.record_of(&hold.session, SessionChange::FlowEnded { flow });
+        let (kept, mut gone): (VecDeque<_>, VecDeque<_>) = unsent
+            .drain(..)
+            .partition(|delivery| delivery.lane() != slot);
+        *unsent = kept;
+        let mailbox = &hold.session.mailbox;
+        gone.extend(mailbox.remove_unless(|delivery| delivery.lane() != slot));
+        for delivery in gone {
+            unqueued(&hold.session, &delivery, journal);
         }
+    }
+    if expires_at.is_some() {
+        keep_flow(
+            &hold.session,
+            flow,
+            slot,
+            Duration::ZERO,
+            expires_at,
+            journal,
+        );
+    } else {
+        hold.state.flows.retain(|(other, _)| *other != flow);
+        journal.record_of(&hold.session, SessionChange::FlowEnded { flow });
     }
 }

@@ -1,15 +1,15 @@
-//! Refusals: each is counted by its reason and told in the log.
+//! Refusals: each is counted by its reason and written to the log.
 
 use std::{net::SocketAddr, time::Instant};
 
 use super::Hub;
 use crate::{
-    notice::{About, Kind},
+    refusal_log::{RefusalDetails, RefusalKind},
     session::Session,
 };
 
 impl Hub {
-    /// A connection was refused before its CONNECT.
+    /// Notes a connection that was refused before its CONNECT.
     pub(crate) fn refused_connection(
         &self,
         peer: Option<SocketAddr>,
@@ -17,20 +17,27 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.refused.add(reason);
-        let about = About {
+        let details = RefusalDetails {
             peer,
-            ..About::default()
+            ..RefusalDetails::default()
         };
-        self.notices.tell(Kind::Connection, about, reason, now);
+        self.refusal_log
+            .log(RefusalKind::Connection, details, reason, now);
     }
 
-    /// A log-in was refused, or a client could not authenticate anew.
-    pub(crate) fn refused_log_in(&self, about: About<'_>, reason: &'static str, now: Instant) {
+    /// Notes a log-in, or an authentication anew, that was refused.
+    pub(crate) fn refused_log_in(
+        &self,
+        details: RefusalDetails<'_>,
+        reason: &'static str,
+        now: Instant,
+    ) {
         self.metrics.log_ins_refused.add(reason);
-        self.notices.tell(Kind::LogIn, about, reason, now);
+        self.refusal_log
+            .log(RefusalKind::LogIn, details, reason, now);
     }
 
-    /// A message, or a will, of this session's client was refused.
+    /// Notes a message, or a will, of this session's client that was refused.
     pub(crate) fn refused_publish(
         &self,
         from: &Session,
@@ -39,10 +46,10 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.publishes_refused.add(reason);
-        self.tell_of(Kind::Publish, from, Some(topic), reason, now);
+        self.log_refusal_of(RefusalKind::Publish, from, Some(topic), reason, now);
     }
 
-    /// A subscription of this session was refused.
+    /// Notes a subscription of this session that was refused.
     pub(crate) fn refused_subscription(
         &self,
         session: &Session,
@@ -51,30 +58,30 @@ impl Hub {
         now: Instant,
     ) {
         self.metrics.subscriptions_refused.add(reason);
-        self.tell_of(Kind::Subscribe, session, Some(filter), reason, now);
+        self.log_refusal_of(RefusalKind::Subscribe, session, Some(filter), reason, now);
     }
 
-    /// The session's client is made to leave.
+    /// Notes that the session's client is disconnected.
     pub(crate) fn evicted(&self, session: &Session, reason: &'static str, now: Instant) {
         self.metrics.evicted.add(reason);
-        self.tell_of(Kind::Eviction, session, None, reason, now);
+        self.log_refusal_of(RefusalKind::Eviction, session, None, reason, now);
     }
 
-    fn tell_of(
+    fn log_refusal_of(
         &self,
-        kind: Kind,
+        kind: RefusalKind,
         session: &Session,
         topic: Option<&str>,
         reason: &str,
         now: Instant,
     ) {
         let principal = session.principal();
-        let about = About {
+        let details = RefusalDetails {
             client: Some(&session.client_id),
             user: principal.as_ref().and_then(|principal| principal.user()),
             topic,
             peer: None,
         };
-        self.notices.tell(kind, about, reason, now);
+        self.refusal_log.log(kind, details, reason, now);
     }
 }

@@ -1,34 +1,35 @@
-//! A hub that goes on from what an earlier broker kept.
+//! Sessions and retained messages that an earlier broker has kept.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
 
-use mq_codec::{ByteStr, PacketId, TopicFilter};
-use mq_proto::Delivery;
+use mq_codec::{ByteStr, PacketId};
 use tracing::warn;
 
-use super::{Hub, Routing, write};
+use super::Hub;
 use crate::{
-    bridge, clock,
+    clock,
+    escaped::Escaped,
+    lock::write,
     router::{LaneSlot, Subscriber},
-    session::State,
-    shown::Shown,
     store::{
-        Change, SessionChange, SessionRecord, Snapshot, StoredFlow, StoredMessage, from_wall_clock,
+        BRIDGE_PREFIX, Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock,
     },
 };
 
-impl Hub {
-    /// Quotas may be smaller than they were. What was promised is kept all the same.
-    pub(super) fn restore(&self, kept: Snapshot) {
+/// Puts back the sessions and retained messages of a snapshot, before the first connection.
+///
+/// Quotas may be smaller than they were; what was promised is kept all the same.
+pub(super) struct Restore<'a>(pub(super) &'a Hub);
+
+impl Restore<'_> {
+    pub(super) fn run(&self, kept: Snapshot) {
+        let Self(hub) = self;
         for message in kept.retained.into_values() {
-            self.restore_retained(message);
+            hub.retained.restore(message, &hub.metrics);
         }
         for (client_id, record) in kept.sessions {
-            let is_bridge = client_id.starts_with(bridge::PREFIX);
-            if is_bridge && !self.bridges.contains_key(&client_id) {
+            let is_bridge = client_id.starts_with(BRIDGE_PREFIX);
+            if is_bridge && !hub.sessions.has_bridge(&client_id) {
                 self.end_bridge(client_id, &record);
             } else {
                 self.restore_session(&client_id, record);
@@ -36,21 +37,9 @@ impl Hub {
         }
     }
 
-    pub(crate) fn restore_retained(&self, message: StoredMessage) {
-        let Delivery {
-            message,
-            qos,
-            expires_at,
-            ..
-        } = message.into_delivery(0);
-        let message = Arc::new(self.ceiling.keep_anyway(&message));
-        // Cannot fail: there is no limit here.
-        let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
-    }
-
-    /// Ends the session of a bridge that is not configured any more: nobody would take what waits for it.
+    /// Ends the session of a bridge that is not configured any more: nobody would take its messages.
     fn end_bridge(&self, session: ByteStr, record: &SessionRecord) {
-        let Some(store) = &self.store else {
+        let Some(store) = &self.0.store else {
             return;
         };
         let sent = record.in_flight.iter();
@@ -59,7 +48,7 @@ impl Hub {
         let spilled = record.spilled.as_ref();
         dropped += spilled.map_or(0, |spilled| spilled.messages);
         warn!(
-            session = %Shown(&session),
+            session = %Escaped(&session),
             dropped, "ended the session of a bridge that is not configured"
         );
         store.record(vec![Change::Session(session, SessionChange::Ended)]);
@@ -78,14 +67,15 @@ impl Hub {
             slots,
             released_slots,
         } = record;
-        let session = self
-            .find_or_create(client_id, user.as_ref(), usize::MAX)
-            .expect("there is no limit here");
+        let Self(hub) = self;
+        let user = user.as_ref();
+        let sessions = &hub.sessions;
+        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
         let mut state = session
             .state
             .try_lock()
             .expect("nobody else knows the session yet");
-        state.used = true;
+        state.was_attached = true;
         let kept: HashSet<_> = flows.values().map(|flow| flow.kept.slot).collect();
         // Slots of lanes ended with the earlier broker.
         let slot_of = |slot: u16| if kept.contains(&slot) { slot } else { 0 };
@@ -123,36 +113,21 @@ impl Hub {
                 lane: LaneSlot::of_number(slot_of(slots.get(&filter).copied().unwrap_or_default())),
                 subscription_id,
             };
-            let routing = &mut *write(&self.routing);
-            self.restore_subscription(routing, &mut state, filter, subscriber);
+            let routing = &mut *write(&hub.routing);
+            hub.restore_subscription(routing, &mut state, filter, subscriber);
         }
-        session.keep();
+        session.make_persistent();
         let last_queued = queued.last_key_value().map(|(number, _)| *number);
         let last_spilled = spilled.as_ref().map(|spilled| *spilled.numbers.end());
-        session.skip_numbers(last_queued.max(last_spilled).unwrap_or_default());
+        session.continue_numbers_after(last_queued.max(last_spilled).unwrap_or_default());
         let queued = queued.into_iter();
         let deliveries = queued.map(|(number, mut message)| {
             message.slot = slot_of(message.slot);
             message.into_delivery(number)
         });
         session.mailbox.restore(deliveries, spilled);
-        session.leave(now, None, life.left(now));
+        session.set_away(now, None, life.left(now));
         drop(state);
-        self.note_due(&session);
-    }
-
-    /// What was promised is kept, room or not.
-    pub(super) fn restore_subscription(
-        &self,
-        routing: &mut Routing,
-        state: &mut State,
-        filter: TopicFilter,
-        subscriber: Subscriber,
-    ) {
-        routing.router.subscribe(&filter, subscriber.clone());
-        routing.share.set_anyway(routing.router.bytes());
-        state.count_anyway(&filter);
-        state.subscriptions.lock().insert(filter, subscriber);
-        self.metrics.subscriptions.add(1);
+        hub.timers.set(&session);
     }
 }

@@ -5,28 +5,32 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{Hold, Hub, MemberState, publisher::queued, read, write};
+use super::{HeldSession, Hub, MemberState, Routing, queued};
 use crate::{
     auth::Grant,
-    delivery::Marks as _,
+    delivery::DeliveryTag as _,
     journal::Journal,
-    router::{Cursor, LaneSlot, Subscriber},
-    session::RetainedSearch,
+    lock::write,
+    router::{Cursor, LaneSlot, Retained, Subscriber},
+    session::{RetainedSearch, SessionState},
     store::SessionChange,
 };
 
-/// What a connection does before others get their turn: retained messages that it takes, their
-/// payload bytes, and levels of topics that it looks at.
-const MESSAGES: usize = 64;
-const BYTES: usize = 32 * 1024;
-const STEPS: usize = 512;
+/// Retained messages that a connection takes before others get their turn.
+const MESSAGES_A_TURN: usize = 64;
+
+/// Payload bytes of retained messages after which others get their turn.
+const BYTES_A_TURN: usize = 32 * 1024;
+
+/// Levels of topics that a connection looks at before others get their turn.
+const LEVELS_A_TURN: usize = 512;
 
 impl Hub {
     /// Makes or replaces a subscription. The retained messages that it asks for are taken by
     /// [`next_retained`](Self::next_retained).
     pub(crate) fn subscribe(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         subscription: &mq_codec::Subscription,
         subscription_id: Option<SubscriptionId>,
         lane: LaneSlot,
@@ -38,14 +42,14 @@ impl Hub {
             let is_known = subscriptions.contains_key(&subscription.filter);
             (subscriptions.len(), is_known)
         };
-        if count >= self.quotas.subscriptions && !is_known {
+        if count >= self.settings.quotas.subscriptions && !is_known {
             return ReasonCode::QuotaExceeded;
         }
         let who = session.principal();
         let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
         match grant {
             Grant::All => {}
-            Grant::Some => session.uncover(),
+            Grant::Some => session.note_partial_grant(),
             Grant::None => {
                 self.metrics.not_authorized.add(1);
                 return ReasonCode::NotAuthorized;
@@ -59,20 +63,18 @@ impl Hub {
             lane,
         };
         let filter = subscription.filter.detached();
-        if !is_known && !hold.state.count(&filter) {
+        if !is_known && !hold.state.count_subscription(&filter) {
             return ReasonCode::QuotaExceeded;
         }
         let session = &hold.session;
         let (existed, since) = {
             let mut routing = write(&self.routing);
-            let existed = routing.router.subscribe(&filter, subscriber.clone());
-            if !routing.count_nodes() {
-                routing.router.unsubscribe(&filter, session.key);
-                hold.state.uncount(&filter);
+            let Ok(existed) = routing.subscribe(&filter, subscriber.clone()) else {
+                hold.state.uncount_subscription(&filter);
                 return ReasonCode::QuotaExceeded;
-            }
+            };
             // At one moment with the subscription: a message that is retained later comes by it.
-            (existed, read(&self.retained).store.sequence())
+            (existed, self.retained.last_sequence())
         };
         if !existed {
             self.metrics.subscriptions.add(1);
@@ -84,7 +86,7 @@ impl Hub {
             RetainHandling::DoNotSend => false,
         } && filter.shared().is_none();
         if wanted {
-            let all = &mut hold.state.wanted;
+            let all = &mut hold.state.retained_searches;
             if existed {
                 // A client may have thousands of new ones, none of which is among them.
                 all.retain(|wanted| wanted.filter != filter);
@@ -106,59 +108,61 @@ impl Hub {
             slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
-        self.tell_of_membership(session, &filter, MemberState::Present, journal);
+        self.update_membership(session, &filter, MemberState::Present, journal);
         hold.state.subscriptions.lock().insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
 
-    /// Ends a subscription. Retained messages that it has not got yet do not come any more.
+    /// Ends a subscription. Retained messages that the client has not got yet are not sent any more.
     pub(crate) fn unsubscribe(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         filter: &TopicFilter,
         journal: &mut Journal,
     ) -> ReasonCode {
         if hold.state.subscriptions.lock().remove(filter).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
-        hold.state.wanted.retain(|wanted| wanted.filter != *filter);
-        hold.state.uncount(filter);
+        hold.state
+            .retained_searches
+            .retain(|wanted| wanted.filter != *filter);
+        hold.state.uncount_subscription(filter);
         write(&self.routing).unsubscribe(filter, hold.session.key);
         self.metrics.subscriptions.sub(1);
         let filter = filter.detached();
-        self.tell_of_membership(&hold.session, &filter, MemberState::Gone, journal);
+        self.update_membership(&hold.session, &filter, MemberState::Gone, journal);
         journal.record_of(&hold.session, SessionChange::Unsubscribed { filter });
         ReasonCode::Success
     }
 
     /// A connection has the session again. Topics that changed at QoS 0 while it was away are still
     /// wanted.
-    pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<RetainedSearch>) {
-        if !wanted.is_empty() {
-            let sequence = read(&self.retained).store.sequence();
-            for wanted in wanted {
-                wanted.since_qos0 = sequence;
+    pub(super) fn resume_retained_searches(&self, searches: &mut VecDeque<RetainedSearch>) {
+        if !searches.is_empty() {
+            let sequence = self.retained.last_sequence();
+            for search in searches {
+                search.since_qos0 = sequence;
             }
         }
     }
 
     /// Takes the next few retained messages that the session's subscriptions ask for and the
-    /// present rules allow. Call it again until [`State::wanted`](super::State) is empty: there may
+    /// present rules allow. Call it again until [`SessionState::retained_searches`](crate::session::SessionState) is empty: there may
     /// be more although none came this time.
     pub(crate) fn next_retained(
         &self,
-        hold: &mut Hold,
+        hold: &mut HeldSession,
         journal: &mut Journal,
         now: Instant,
         to: &mut VecDeque<Delivery>,
     ) {
         let session = &hold.session;
-        let all = &mut hold.state.wanted;
+        let all = &mut hold.state.retained_searches;
         let Some(wanted) = all.front_mut() else {
             return;
         };
         let authorizer = self.guard.authorizer.as_deref();
-        let keeps = journal.keeps(session);
+        let keeps = journal.records_session(session);
         let mut changes = Vec::new();
         let (mut count, mut bytes) = (0, 0);
         let RetainedSearch {
@@ -170,39 +174,51 @@ impl Hub {
             since,
             since_qos0,
         } = wanted;
-        let retained = read(&self.retained);
-        retained
-            .store
-            .matching(filter, cursor, now, STEPS, &mut |retained, sequence| {
-                let qos = retained.qos.min(*qos);
-                let came_by_subscription = if qos == QoS::AtMostOnce {
-                    sequence > *since_qos0
-                } else {
-                    sequence > *since
-                };
-                let message = &retained.message;
-                let is_forbidden =
-                    || authorizer.is_some_and(|rules| !session.may_receive(rules, &message.topic));
-                if came_by_subscription || is_forbidden() {
-                    return true;
-                }
-                let mut delivery = Delivery::new(Arc::clone(message), qos);
-                delivery.retain = true;
-                delivery.set_lane(*lane);
-                delivery.expires_at = retained.expires_at;
-                delivery.subscription_ids.extend(*subscription_id);
-                if keeps && qos > QoS::AtMostOnce {
-                    changes.push(queued(session, &mut delivery));
-                }
-                count += 1;
-                bytes += message.payload.len();
-                to.push_back(delivery);
-                count < MESSAGES && bytes < BYTES
-            });
-        drop(retained);
+        let take = &mut |retained: &Retained, sequence| {
+            let qos = retained.qos.min(*qos);
+            let came_by_subscription = if qos == QoS::AtMostOnce {
+                sequence > *since_qos0
+            } else {
+                sequence > *since
+            };
+            let message = &retained.message;
+            let is_forbidden =
+                || authorizer.is_some_and(|rules| !session.may_receive(rules, &message.topic));
+            if came_by_subscription || is_forbidden() {
+                return true;
+            }
+            let mut delivery = Delivery::new(Arc::clone(message), qos);
+            delivery.retain = true;
+            delivery.set_lane(*lane);
+            delivery.expires_at = retained.expires_at;
+            delivery.subscription_ids.extend(*subscription_id);
+            if keeps && qos > QoS::AtMostOnce {
+                changes.push(queued(session, &mut delivery));
+            }
+            count += 1;
+            bytes += message.payload.len();
+            to.push_back(delivery);
+            count < MESSAGES_A_TURN && bytes < BYTES_A_TURN
+        };
+        self.retained
+            .search(filter, cursor, now, LEVELS_A_TURN, take);
         if cursor.is_at_end() {
             all.pop_front();
         }
         journal.record(changes);
+    }
+
+    /// Makes a subscription that was promised before, room or not.
+    pub(super) fn restore_subscription(
+        &self,
+        routing: &mut Routing,
+        state: &mut SessionState,
+        filter: TopicFilter,
+        subscriber: Subscriber,
+    ) {
+        routing.restore_subscription(&filter, subscriber.clone());
+        state.count_subscription_anyway(&filter);
+        state.subscriptions.lock().insert(filter, subscriber);
+        self.metrics.subscriptions.add(1);
     }
 }

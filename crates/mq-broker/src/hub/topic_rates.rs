@@ -1,4 +1,4 @@
-//! Which topics carry how much, counted only while an operator looks.
+//! The rates of topics, counted only while an operator looks.
 
 use std::{
     collections::HashMap,
@@ -11,26 +11,25 @@ use std::{
 
 use mq_proto::Message;
 
-use super::{Hub, lock};
 use crate::{
-    clock,
+    lock::lock,
     view::{Query, TopicRate, TopicRates},
 };
 
-/// How long the counting goes on after an operator has looked.
-const LOOKS: Duration = Duration::from_secs(15);
+/// Time for which the counting goes on after an operator has looked.
+const WATCH_TIME: Duration = Duration::from_secs(15);
 
-/// How long one window counts. Rates are over the window that is open and the one before it.
+/// Time for which one window counts. Rates are over the window that is open and the one before it.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// How long the first look waits for something to count.
-const FIRST: Duration = Duration::from_secs(2);
+/// Time for which the first look waits for messages to count.
+const FIRST_LOOK_DELAY: Duration = Duration::from_secs(2);
 
 /// Topics of a window. At more the quieter half is forgotten.
-const MOST: usize = 4_096;
+const MAX_TOPICS: usize = 4_096;
 
 /// Bytes of the longest topic that is counted by itself.
-const LONGEST: usize = 1_024;
+const MAX_TOPIC_BYTES: usize = 1_024;
 
 /// Counts messages by topic.
 ///
@@ -58,7 +57,7 @@ struct Window {
     messages: u64,
     /// Messages that were not counted.
     missed: u64,
-    /// Whether topics were forgotten.
+    /// `true` if topics were forgotten.
     is_partial: bool,
 }
 
@@ -81,7 +80,7 @@ impl Window {
 
     fn count(&mut self, topic: &str, bytes: u64) {
         self.messages += 1;
-        if topic.len() > LONGEST {
+        if topic.len() > MAX_TOPIC_BYTES {
             self.is_partial = true;
             return;
         }
@@ -90,7 +89,7 @@ impl Window {
             count.bytes += bytes;
             return;
         }
-        if self.topics.len() >= MOST {
+        if self.topics.len() >= MAX_TOPICS {
             self.forget_half();
         }
         let count = Count { messages: 1, bytes };
@@ -105,7 +104,7 @@ impl Window {
         let middle = *middle;
         let above = above.iter().filter(|count| **count > middle).count();
         // Of those that are as busy as the middle one, as many as there is room for.
-        let mut room = (MOST / 2).saturating_sub(above);
+        let mut room = (MAX_TOPICS / 2).saturating_sub(above);
         self.topics.retain(|_, count| {
             let is_equal = count.messages == middle && room > 0;
             room -= usize::from(is_equal);
@@ -141,10 +140,10 @@ impl TopicCounts {
     }
 
     /// Begins to count, or goes on. Returns how long to wait before [`rates`](Self::rates) has something.
-    fn look(&self, now: Instant) -> Duration {
+    pub(super) fn look(&self, now: Instant) -> Duration {
         let mut watch = lock(&self.watch);
         self.is_watched.store(true, Ordering::Relaxed);
-        let until = now + LOOKS;
+        let until = now + WATCH_TIME;
         match &mut *watch {
             Some(counts) if now < counts.until => {
                 counts.until = until;
@@ -157,12 +156,12 @@ impl TopicCounts {
                     last: Window::new(now),
                     open: Window::new(now),
                 });
-                FIRST
+                FIRST_LOOK_DELAY
             }
         }
     }
 
-    fn rates(&self, query: &Query, now: Instant) -> TopicRates {
+    pub(super) fn rates(&self, query: &Query, now: Instant) -> TopicRates {
         let mut watch = lock(&self.watch);
         let Some(counts) = &mut *watch else {
             return TopicRates::default();
@@ -217,15 +216,6 @@ fn thousandths(rate: f64) -> f64 {
     (rate * 1_000.0).round() / 1_000.0
 }
 
-impl Hub {
-    /// Topics by the rate of their messages, the busiest first; no pages. The first look in 15 s takes 2 s.
-    pub(crate) async fn topic_rates(&self, query: &Query) -> TopicRates {
-        let wait = self.topics.look(clock::now());
-        tokio::time::sleep(wait).await;
-        self.topics.rates(query, clock::now())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use mq_codec::TopicName;
@@ -249,7 +239,7 @@ mod tests {
         let (counts, start) = (TopicCounts::default(), Instant::now());
         counts.count(&message("a"), start);
         assert_eq!(counts.rates(&Query::default(), start).items, []);
-        assert_eq!(counts.look(start), FIRST);
+        assert_eq!(counts.look(start), FIRST_LOOK_DELAY);
         assert_eq!(counts.look(start), Duration::ZERO);
         for ms in 0..2_000 {
             counts.count(&message(if ms % 4 == 0 { "b" } else { "a" }), at(start, ms));
@@ -267,7 +257,7 @@ mod tests {
             })
             .collect();
         assert_eq!(found, [("a", 750.0, 7_500.0), ("b", 250.0, 2_500.0)]);
-        counts.count(&message("a"), start + LOOKS + WINDOW);
+        counts.count(&message("a"), start + WATCH_TIME + WINDOW);
         assert!(!counts.is_watched.load(Ordering::Relaxed));
         assert!(counts.watch.lock().unwrap().is_none());
     }
@@ -282,14 +272,14 @@ mod tests {
                 counts.count(&message("busy"), start);
             }
         }
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_TOPIC_BYTES + 1);
         counts.count(&message(&long), start);
         let rates = counts.rates(&Query::default(), at(start, 1_000));
         assert!(rates.is_partial);
         assert_eq!(rates.items[0].topic, "busy");
         assert!((rates.items[0].messages_per_s - 4_000.0).abs() < 1.0);
         let kept = counts.watch.lock().unwrap();
-        assert!(kept.as_ref().unwrap().open.topics.len() <= MOST);
+        assert!(kept.as_ref().unwrap().open.topics.len() <= MAX_TOPICS);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How much a mailbox holds, and what happens beyond that.
+//! The bounds of a mailbox, and the policy for messages beyond them.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub enum Overflow {
 }
 
 impl Overflow {
-    /// Its name in the configuration file.
+    /// Returns the name in the configuration file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Spill => "spill",
@@ -54,14 +54,14 @@ pub(crate) struct OverflowPolicy {
     pub(crate) spill_bytes: usize,
 }
 
-/// What all mailboxes of a kind have in common.
+/// The rules that all mailboxes of a kind have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MailboxRules {
     pub(crate) limits: MailboxLimits,
     pub(crate) policy: OverflowPolicy,
-    /// Whether messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
+    /// `true` if messages of topics of which none waits overtake many that wait. Each topic keeps its order, and the
     /// session as a whole does not.
-    pub(crate) lets_past: bool,
+    pub(crate) lets_live_overtake: bool,
     /// Messages that have waited for longer are dropped.
     pub(crate) age: Option<Duration>,
 }
@@ -71,8 +71,16 @@ impl MailboxRules {
         Self {
             limits,
             policy,
-            lets_past: false,
+            lets_live_overtake: false,
             age: None,
+        }
+    }
+
+    /// Returns the rules of a bridge's mailbox, whose messages may have any age.
+    pub(crate) fn of_bridge(limits: MailboxLimits, policy: OverflowPolicy) -> Self {
+        Self {
+            lets_live_overtake: true,
+            ..Self::new(limits, policy)
         }
     }
 
@@ -85,10 +93,10 @@ impl MailboxRules {
     }
 }
 
-/// How long a publisher waits for a reader that lags: long enough for a slow reader, short enough
+/// Time for which a publisher waits for a reader that lags: long enough for a slow reader, short enough
 /// that a reader that has stopped does not stop publishers that also write to others.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const BACKPRESSURE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// For so long a publisher that has waited in vain does not wait for another reader. So readers
+/// Time for which a publisher that has waited in vain does not wait for another reader. So readers
 /// that come, stop and come again take a tenth of its time together.
-pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);
+pub(crate) const BACKPRESSURE_PAUSE: Duration = BACKPRESSURE_TIMEOUT.saturating_mul(9);

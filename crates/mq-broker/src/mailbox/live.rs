@@ -19,8 +19,8 @@ use mq_codec::QoS;
 use mq_proto::Delivery;
 
 /// Messages that are live at a time, and their payload bytes. More go to the tail, and their topics wait there.
-const MESSAGES: usize = if cfg!(test) { 4 } else { 1_024 };
-const BYTES: usize = 256 * 1024;
+const MAX_LIVE_MESSAGES: usize = if cfg!(test) { 4 } else { 1_024 };
+const MAX_LIVE_BYTES: usize = 256 * 1024;
 
 /// Few in tests, so that topics share them.
 const BUCKETS: usize = if cfg!(test) { 32 } else { 65_536 };
@@ -35,11 +35,11 @@ pub(super) struct Live {
     hasher: RandomState,
     /// Numbers of messages that came here, while they are queued in the store: they are none of the tail's.
     numbers: BTreeSet<u64>,
-    /// Whether the next message is one of the others'.
+    /// `true` if the next message is one of the others'.
     is_others_turn: bool,
 }
 
-/// How many messages of some topics there are, of QoS 1 and 2.
+/// The number of messages of some topics, of QoS 1 and 2.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Among the others, and in the tail.
@@ -48,7 +48,7 @@ struct Bucket {
 }
 
 impl Live {
-    /// For a queue in which `others` wait.
+    /// Returns the live part of a queue in which `others` wait.
     pub(super) fn beside<'a>(others: impl Iterator<Item = &'a Delivery>) -> Self {
         let mut live = Self {
             messages: VecDeque::new(),
@@ -68,11 +68,11 @@ impl Live {
         &self.messages
     }
 
-    /// Whether a message may go past those that wait, and has room here.
+    /// Returns `true` if a message may overtake those that wait, and has room here.
     pub(super) fn takes(&self, delivery: &Delivery) -> bool {
         let size = delivery.message.payload.len();
-        self.messages.len() < MESSAGES
-            && (self.bytes + size <= BYTES || self.messages.is_empty())
+        self.messages.len() < MAX_LIVE_MESSAGES
+            && (self.bytes + size <= MAX_LIVE_BYTES || self.messages.is_empty())
             && self.buckets[self.index(delivery)].waiting == 0
     }
 

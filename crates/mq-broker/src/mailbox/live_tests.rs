@@ -6,7 +6,7 @@ use fastrand::Rng;
 use mq_codec::TopicName;
 
 use super::*;
-use crate::{delivery::Marks, store::Spilled};
+use crate::{delivery::DeliveryTag, store::Spilled};
 
 /// Two publishers, and what each has in hand: a message that has its number and is not queued yet.
 const PUBLISHERS: usize = 2;
@@ -37,7 +37,7 @@ struct World {
 
 /// A read of the store, under way or done.
 enum Loading {
-    Wanted(Wanted),
+    RangeToRead(RangeToRead),
     Read(RangeInclusive<u64>, Vec<Delivery>),
 }
 
@@ -52,15 +52,15 @@ impl World {
             overflow: Overflow::Spill,
             spill_bytes: usize::MAX,
         };
-        let ceiling = Arc::new(Ceiling::new(usize::MAX));
+        let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
         let rules = MailboxRules {
-            lets_past: true,
+            lets_live_overtake: true,
             ..MailboxRules::new(limits, policy)
         };
         Self {
             random: Rng::with_seed(seed),
             busy: 10,
-            mailbox: Mailbox::new(&Arc::new(rules), ceiling),
+            mailbox: Mailbox::new(&Arc::new(rules), memory_limit),
             told: Vec::new(),
             settled: 0,
             stored: BTreeMap::new(),
@@ -114,7 +114,7 @@ impl World {
             return;
         };
         let keep = |message: &Arc<Message>| Some(Arc::clone(message));
-        match self.mailbox.push(delivery, Patience::Over, keep) {
+        match self.mailbox.push(delivery, Backpressure::TimedOut, keep) {
             Push::Queued { .. } => {}
             Push::Spill(delivery) => {
                 let number = delivery.number().unwrap();
@@ -133,7 +133,7 @@ impl World {
                 .mailbox
                 .take(count, &mut self.outgoing, 0, Instant::now());
             if self.loading.is_none() {
-                self.loading = wanted.map(Loading::Wanted);
+                self.loading = wanted.map(Loading::RangeToRead);
             }
         }
         if let Some(delivery) = self.outgoing.pop_front() {
@@ -147,17 +147,17 @@ impl World {
     fn load(&mut self) {
         self.loading = match self.loading.take() {
             None => None,
-            Some(Loading::Wanted(wanted)) => {
+            Some(Loading::RangeToRead(wanted)) => {
                 self.settle(wanted.position);
                 let most = self.random.usize(1..8);
                 let read = self.stored.range(wanted.numbers.clone()).take(most);
                 let read: Vec<_> = read.map(|(_, delivery)| delivery.clone()).collect();
-                let last = read.last().and_then(Marks::number);
+                let last = read.last().and_then(DeliveryTag::number);
                 let last = last.unwrap_or(*wanted.numbers.end());
                 Some(Loading::Read(*wanted.numbers.start()..=last, read))
             }
             Some(Loading::Read(numbers, read)) => {
-                self.mailbox.loaded(numbers, read.into_iter());
+                self.mailbox.add_read(numbers, read.into_iter());
                 None
             }
         };

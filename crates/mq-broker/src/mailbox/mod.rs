@@ -27,42 +27,42 @@ use mq_codec::QoS;
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    ceiling::Ceiling,
+    memory_limit::MemoryLimit,
     store::Spilled,
     sync::{
         Instant, Mutex, MutexGuard, Notified, Notify,
         atomic::{AtomicU64, Ordering},
     },
 };
+pub(crate) use limits::{BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, MailboxRules, OverflowPolicy};
 pub use limits::{MailboxLimits, Overflow};
-pub(crate) use limits::{MailboxRules, OverflowPolicy, PATIENCE, RECOVERY};
-use queue::{FREE_MESSAGES, Queue, Reader};
+use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
 /// A reader is merely slow, and publishers still wait for it, if it has worked off half of a full
-/// mailbox so often since it came, or has taken something within `IDLE`.
-const TRUSTED: u32 = 32;
-const IDLE: Duration = Duration::from_millis(10);
+/// mailbox so often since it came, or has taken something within `SLOW_READER_IDLE`.
+const TRUSTED_RECOVERIES: u32 = 32;
+const SLOW_READER_IDLE: Duration = Duration::from_millis(10);
 
 /// A reader also lags with more bytes than this in flight. A full window of small messages is less.
-const FREE_UNACKNOWLEDGED: usize = 128 * 1024;
+const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
 
 /// Bytes that are read from the store at a time, at most.
-const LOADED: usize = 128 * 1024;
+const MAX_READ_BYTES: usize = 128 * 1024;
 
-/// Messages dropped at a time, at most, to make room below the ceiling of all sessions. They may be
+/// Messages dropped at a time, at most, to make room below the memory limit of all sessions. They may be
 /// shared with other readers, so that dropping more would not help.
-const DISPLACED: usize = 16;
+const MAX_DISPLACED: usize = 16;
 
 /// The messages that wait for one session. A mailbox outlives connections.
 ///
 /// While the session is connected, a message that finds no room waits with its publisher for
-/// [`PATIENCE`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
+/// [`BACKPRESSURE_TIMEOUT`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
 /// once, and QoS 0 is dropped. A mailbox is full for a reader that lags, too, while it has more than
-/// is left below the ceiling of all sessions; then QoS 0 is dropped at once.
+/// is left below the memory limit of all sessions; then QoS 0 is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     rules: Arc<MailboxRules>,
-    ceiling: Arc<Ceiling>,
+    memory_limit: Arc<MemoryLimit>,
     queue: Mutex<Queue>,
     /// There is room again, or the reader has gone.
     emptied: Notify,
@@ -71,7 +71,7 @@ pub(crate) struct Mailbox {
 
 /// Messages to be read from the store.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RangeToRead {
     /// Their numbers.
     pub(crate) numbers: RangeInclusive<u64>,
     /// The store's call that has to be settled before all of them are there.
@@ -82,15 +82,15 @@ pub(crate) struct Wanted {
 
 /// The messages that waited when the session ended.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct LeftMessages {
     pub(crate) in_memory: VecDeque<Delivery>,
-    /// By number.
+    /// Numbers of messages.
     pub(crate) in_store: Vec<RangeInclusive<u64>>,
 }
 
-/// What waits for a session, at one moment.
+/// The messages that wait for a session, counted at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct MailboxLoad {
     /// Messages in memory.
     pub(crate) messages: usize,
     /// Their payload bytes.
@@ -101,47 +101,50 @@ pub(crate) struct Load {
     pub(crate) spilled_bytes: usize,
 }
 
-/// Whether a publisher waits for a reader whose mailbox is full.
+/// The back-pressure of a full mailbox on a publisher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Patience {
-    /// It waits.
-    Some,
-    /// It has waited in vain lately, and waits only for a reader that has earned it.
-    Earned,
-    /// It has waited for long enough. Where there is still no room, no publisher waits for the
+pub(crate) enum Backpressure {
+    /// The publisher waits.
+    Wait,
+    /// The publisher has waited in vain lately, and waits only for a reader that has earned it.
+    WaitIfTrusted,
+    /// The publisher has waited for long enough. Where there is still no room, no publisher waits for the
     /// reader any more, and the policy decides.
-    Over,
+    TimedOut,
 }
 
-/// What became of a message.
+/// The result of a [`push`](Mailbox::push).
 #[derive(Debug)]
 pub(crate) enum Push {
-    /// Queued. If `tell`, the reader has to be told with [`Mailbox::tell`].
-    Queued { tell: bool },
-    /// The same, and the oldest were dropped and counted to make room.
-    Displaced { tell: bool, oldest: Vec<Delivery> },
+    /// Queued. If `must_wake`, the reader has to be woken with [`Mailbox::wake_reader`].
+    Queued { must_wake: bool },
+    /// Queued, and the oldest were dropped and counted to make room.
+    Displaced {
+        must_wake: bool,
+        oldest: Vec<Delivery>,
+    },
     /// Dropped and counted.
     Dropped(Delivery),
-    /// The same, and the reader has to leave.
+    /// Dropped and counted, and the reader has to be disconnected.
     Evict(Delivery),
-    /// It has to go to the store; [`Mailbox::spilled`] queues it then.
+    /// To be put into the store; [`Mailbox::spilled`] queues it then.
     Spill(Delivery),
     /// No room: wait for it with [`Mailbox::room`].
     Full(Delivery),
 }
 
 impl Mailbox {
-    pub(crate) fn new(rules: &Arc<MailboxRules>, ceiling: Arc<Ceiling>) -> Self {
+    pub(crate) fn new(rules: &Arc<MailboxRules>, memory_limit: Arc<MemoryLimit>) -> Self {
         Self {
             rules: Arc::clone(rules),
-            ceiling,
+            memory_limit,
             queue: Mutex::default(),
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
     }
 
-    /// When a message that comes now is dropped, and expires by itself at `of_message`.
+    /// Returns the time at which a message that comes now is dropped, and that expires by itself at `of_message`.
     pub(crate) fn expires_at(
         &self,
         of_message: Option<std::time::Instant>,
@@ -159,11 +162,11 @@ impl Mailbox {
     }
 
     /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,
-    /// or `None` if the ceiling is reached.
+    /// or `None` if the memory limit is reached.
     pub(crate) fn push(
         &self,
         delivery: Delivery,
-        patience: Patience,
+        backpressure: Backpressure,
         mut keep: impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Push {
         let mut queue = self.lock();
@@ -173,10 +176,10 @@ impl Mailbox {
             return self.dropped_one(delivery);
         }
         let mut delivery = delivery;
-        if self.rules.lets_past && !is_qos0 {
+        if self.rules.lets_live_overtake && !is_qos0 {
             queue.note_backlog();
-            match queue.admit_live(&self.ceiling, delivery, &mut keep) {
-                Ok(tell) => return Push::Queued { tell },
+            match queue.admit_live(&self.memory_limit, delivery, &mut keep) {
+                Ok(must_wake) => return Push::Queued { must_wake },
                 Err(back) => delivery = back,
             }
         }
@@ -187,8 +190,8 @@ impl Mailbox {
         let mut no_memory = false;
         let delivery = if queue.fits(self.rules.limits, &delivery) {
             no_memory = true;
-            match queue.admit(&self.ceiling, delivery, &mut keep) {
-                Ok(tell) => return Push::Queued { tell },
+            match queue.admit(&self.memory_limit, delivery, &mut keep) {
+                Ok(must_wake) => return Push::Queued { must_wake },
                 Err(delivery) => delivery,
             }
         } else {
@@ -199,18 +202,18 @@ impl Mailbox {
             if is_qos0 && no_memory {
                 return self.dropped_one(delivery);
             }
-            let is_over = match patience {
-                Patience::Over => true,
-                Patience::Earned => {
+            let is_over = match backpressure {
+                Backpressure::TimedOut => true,
+                Backpressure::WaitIfTrusted => {
                     queue.full.is_none()
-                        && queue.worked_off < TRUSTED
-                        && queue.took_nothing_for(IDLE)
+                        && queue.recoveries < TRUSTED_RECOVERIES
+                        && queue.took_nothing_for(SLOW_READER_IDLE)
                 }
-                Patience::Some => false,
+                Backpressure::Wait => false,
             };
             // A reader that has taken nothing for so long already is not merely slower.
-            if is_over || (is_qos0 && queue.took_nothing_for(PATIENCE)) {
-                queue.lose_patience();
+            if is_over || (is_qos0 && queue.took_nothing_for(BACKPRESSURE_TIMEOUT)) {
+                queue.end_backpressure();
             }
             if queue.is_waited_for() {
                 return Push::Full(delivery);
@@ -237,7 +240,7 @@ impl Mailbox {
         if queue.reader != Reader::Connected {
             return self.dropped_one(delivery);
         }
-        queue.reader = Reader::Condemned;
+        queue.reader = Reader::ToBeEvicted;
         self.dropped.fetch_add(1, Ordering::Relaxed);
         Push::Evict(delivery)
     }
@@ -259,15 +262,15 @@ impl Mailbox {
     ) -> Push {
         let mut oldest = Vec::new();
         while !queue.fits(self.rules.limits, &delivery) {
-            oldest.extend(queue.pop(&self.ceiling));
+            oldest.extend(queue.pop(&self.memory_limit));
         }
-        let mut tries = 0..DISPLACED;
-        let tell = loop {
-            match queue.admit(&self.ceiling, delivery, keep) {
-                Ok(tell) => break tell,
+        let mut tries = 0..MAX_DISPLACED;
+        let must_wake = loop {
+            match queue.admit(&self.memory_limit, delivery, keep) {
+                Ok(must_wake) => break must_wake,
                 Err(back) => delivery = back,
             }
-            let Some(gone) = tries.next().and_then(|_| queue.pop(&self.ceiling)) else {
+            let Some(gone) = tries.next().and_then(|_| queue.pop(&self.memory_limit)) else {
                 // The rest of the memory is others'.
                 oldest.push(delivery);
                 break false;
@@ -276,31 +279,31 @@ impl Mailbox {
         };
         self.dropped
             .fetch_add(oldest.len() as u64, Ordering::Relaxed);
-        Push::Displaced { tell, oldest }
+        Push::Displaced { must_wake, oldest }
     }
 
     /// Queues a message that the store's call at `position` recorded under that number. `delivery`
-    /// is that of [`Push::Spill`]. Returns whether the reader has to be told.
+    /// is that of [`Push::Spill`]. Returns `true` if the reader has to be woken.
     pub(crate) fn spilled(&self, number: u64, delivery: &Delivery, position: u64) -> bool {
         let mut queue = self.lock();
-        queue.spilled(number, delivery, position, self.rules.lets_past);
-        queue.told_now()
+        queue.spilled(number, delivery, position, self.rules.lets_live_overtake);
+        queue.must_wake()
     }
 
     /// The store's call at `position` has taken the message of that number out of the session's queue.
     pub(crate) fn unqueued(&self, number: u64, position: u64) {
-        if self.rules.lets_past {
+        if self.rules.lets_live_overtake {
             self.lock().unqueued(number, position);
         }
     }
 
-    /// Whether the queue goes on in the store.
+    /// Returns `true` if the queue goes on in the store.
     pub(crate) fn spills(&self) -> bool {
         self.rules.policy.overflow == Overflow::Spill
     }
 
     /// Takes messages that were read from the store: all that have these numbers.
-    pub(crate) fn loaded(
+    pub(crate) fn add_read(
         &self,
         numbers: RangeInclusive<u64>,
         messages: impl Iterator<Item = Delivery>,
@@ -308,15 +311,15 @@ impl Mailbox {
         let mut queue = self.lock();
         for delivery in messages {
             queue.tail.loaded(tail::weight(&delivery));
-            queue.restore(&self.ceiling, delivery);
+            queue.restore(&self.memory_limit, delivery);
         }
         queue.tail.remove(numbers);
     }
 
     /// Wakes the reader. Separate from [`push`](Self::push) so that a publisher can queue all that
     /// it has first, and the reader finds it in one batch.
-    pub(crate) fn tell(&self) {
-        let waiting = self.lock().bell.ring();
+    pub(crate) fn wake_reader(&self) {
+        let waiting = self.lock().reader_waker.signal();
         if let Some(waiting) = waiting {
             waiting.wake();
         }
@@ -334,9 +337,9 @@ impl Mailbox {
     pub(crate) fn connect(&self) -> bool {
         let mut queue = self.lock();
         queue.reader = Reader::Connected;
-        queue.told = false;
+        queue.reader_woken = false;
         queue.full = None;
-        queue.worked_off = 0;
+        queue.recoveries = 0;
         queue.taken_at = Some(Instant::now());
         !queue.is_empty()
     }
@@ -345,11 +348,11 @@ impl Mailbox {
     pub(crate) fn disconnect(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.reader = Reader::Away;
-        queue.bell.leave();
+        queue.reader_waker.leave();
         queue.put_back(unsent);
         let lost = queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         let lost = lost.len();
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         // Publishers that wait for room find out that nobody reads.
@@ -367,39 +370,39 @@ impl Mailbox {
         to: &mut VecDeque<Delivery>,
         unacknowledged: usize,
         now: Instant,
-    ) -> Option<Wanted> {
+    ) -> Option<RangeToRead> {
         let mut queue = self.lock();
-        queue.is_behind = unacknowledged > FREE_UNACKNOWLEDGED;
+        queue.is_behind = unacknowledged > UNCOUNTED_UNACKNOWLEDGED_BYTES;
         let before = to.len();
         queue.take(count, to, now);
-        queue.give_back(&self.ceiling);
+        queue.give_back(&self.memory_limit);
         let has_room = queue.taken(to.len() - before);
         // Where publishers wait for as long as it takes, any room will do; else the reader has its
         // time to work off half of what waits, undisturbed.
-        let is_told =
+        let must_notify =
             has_room || (self.rules.policy.overflow == Overflow::Wait && queue.full.is_some());
-        // At one moment with the rest: a reader that was told has either more in memory to take, or
+        // At one moment with the rest: a reader that was woken has either more in memory to take, or
         // this to read.
-        let few = queue.messages.len() < FREE_MESSAGES;
+        let few = queue.messages.len() < UNCOUNTED_MESSAGES;
         let first = few.then(|| queue.tail.first()).flatten();
         drop(queue);
-        if is_told {
+        if must_notify {
             self.emptied.notify_waiters();
         }
         let (numbers, position) = first?;
-        Some(Wanted {
+        Some(RangeToRead {
             numbers,
             position,
-            bytes: self.ceiling.left().clamp(1, LOADED),
+            bytes: self.memory_limit.left().clamp(1, MAX_READ_BYTES),
         })
     }
 
     /// Takes out, and returns, all messages but those that `keep` wants. Messages in the store stay
     /// there.
-    pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
+    pub(crate) fn remove_unless(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         let mut queue = self.lock();
         let removed = queue.retain(keep);
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
         drop(queue);
         self.emptied.notify_waiters();
         removed
@@ -409,20 +412,20 @@ impl Mailbox {
     pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.put_back(unsent);
-        queue.count_again(&self.ceiling);
+        queue.count_again(&self.memory_limit);
     }
 
-    /// How long a publisher has waited for room while the reader has not worked off half of what
+    /// Returns the time for which a publisher has waited for room while the reader has not worked off half of what
     /// waited.
     pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
         let since = self.lock().full.as_ref()?.progress_at;
         Some(now.saturating_duration_since(since))
     }
 
-    /// Whether the reader has to leave: a push has condemned it, or it has made no progress for
+    /// Returns `true` if the reader has to be evicted: a push has decided so, or it has made no progress for
     /// `timeout`.
-    pub(crate) fn is_condemned(&self, now: Instant, timeout: Option<Duration>) -> bool {
-        if self.lock().reader == Reader::Condemned {
+    pub(crate) fn is_to_be_evicted(&self, now: Instant, timeout: Option<Duration>) -> bool {
+        if self.lock().reader == Reader::ToBeEvicted {
             return true;
         }
         let waits = self.rules.policy.overflow == Overflow::Wait;
@@ -439,19 +442,19 @@ impl Mailbox {
     ) {
         let mut queue = self.lock();
         for delivery in messages {
-            queue.restore(&self.ceiling, delivery);
+            queue.restore(&self.memory_limit, delivery);
         }
         if let Some(spilled) = spilled {
             queue.tail.restore(spilled);
         }
     }
 
-    /// Ready once after [`tell`](Self::tell) was called. For one reader at a time.
-    pub(crate) fn poll_told(&self, context: &Context<'_>) -> Poll<()> {
-        self.lock().bell.poll_rung(context)
+    /// Ready once after [`wake_reader`](Self::wake_reader) was called. For one reader at a time.
+    pub(crate) fn poll_woken(&self, context: &Context<'_>) -> Poll<()> {
+        self.lock().reader_waker.poll_signal(context)
     }
 
-    /// Whether a connection takes from it and it is less than half full: a good choice for a shared
+    /// Returns `true` if a connection takes from it and it is less than half full: a good choice for a shared
     /// subscription.
     pub(crate) fn is_ready(&self) -> bool {
         let queue = self.lock();
@@ -461,12 +464,12 @@ impl Mailbox {
     }
 
     /// The session has ended: returns what waits, and takes nothing any more.
-    pub(crate) fn end(&self) -> Waiting {
+    pub(crate) fn end(&self) -> LeftMessages {
         let mut queue = self.lock();
         queue.reader = Reader::Ended;
-        let waiting = Waiting {
+        let waiting = LeftMessages {
             in_store: queue.tail.all(),
-            in_memory: queue.clear(&self.ceiling),
+            in_memory: queue.clear(&self.memory_limit),
         };
         drop(queue);
         self.emptied.notify_waiters();
@@ -478,10 +481,10 @@ impl Mailbox {
         self.lock().in_memory()
     }
 
-    /// What waits.
-    pub(crate) fn load(&self) -> Load {
+    /// Counts what waits.
+    pub(crate) fn load(&self) -> MailboxLoad {
         let queue = self.lock();
-        Load {
+        MailboxLoad {
             messages: queue.in_memory(),
             bytes: queue.bytes(),
             spilled: queue.tail.count(),
@@ -502,7 +505,7 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.lock().clear(&self.ceiling);
+        self.lock().clear(&self.memory_limit);
     }
 }
 

@@ -10,20 +10,20 @@ use std::{
 use mq_proto::{Delivery, Message};
 
 use super::{
-    limits::{MailboxLimits, PATIENCE},
+    limits::{BACKPRESSURE_TIMEOUT, MailboxLimits},
     live::Live,
     tail::{self, Tail},
 };
-use crate::{ceiling::Ceiling, delivery::Marks as _, sync::Instant};
+use crate::{delivery::DeliveryTag as _, memory_limit::MemoryLimit, sync::Instant};
 
-/// A reader with more than this waiting lags, and the rest counts against the ceiling of all
+/// A reader with more than this waiting lags, and the rest counts against the memory limit of all
 /// sessions together. Below it nothing is counted or copied. A larger message counts for every
 /// reader.
-pub(super) const FREE_MESSAGES: usize = 64;
-const FREE_BYTES: usize = 64 * 1024;
+pub(super) const UNCOUNTED_MESSAGES: usize = 64;
+const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
 
-/// What a message takes in a queue, besides itself.
-pub(super) const ENTRY: usize = size_of::<Delivery>();
+/// Bytes of a message's place in a queue, besides the message.
+pub(super) const ENTRY_BYTES: usize = size_of::<Delivery>();
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -31,47 +31,47 @@ pub(super) struct Queue {
     pub(super) messages: VecDeque<Delivery>,
     /// So many of `messages` come first, whatever is live.
     front: usize,
-    /// What goes past the others of `messages` and the tail, while there are many.
+    /// Messages that overtake the others of `messages` and the tail, while there are many.
     live: Option<Box<Live>>,
     /// Payload bytes in memory.
     bytes: usize,
-    /// Behind `messages`, in the store.
+    /// The messages after `messages`, in the store.
     pub(super) tail: Tail,
     pub(super) reader: Reader,
-    pub(super) bell: Bell,
-    /// Whether the reader has many unacknowledged bytes.
+    pub(super) reader_waker: ReaderWaker,
+    /// `true` if the reader has many unacknowledged bytes.
     pub(super) is_behind: bool,
-    /// Whether the reader was told and has not looked yet.
-    pub(super) told: bool,
-    /// How many messages in memory count against the ceiling as entries.
+    /// `true` if the reader was woken and has not looked yet.
+    pub(super) reader_woken: bool,
+    /// The number of messages in memory that count against the memory limit as entries.
     counted: usize,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
     pub(super) full: Option<Box<Full>>,
-    /// How often the reader has done that since it came.
-    pub(super) worked_off: u32,
-    /// When the reader took something last, or came.
+    /// Times that the reader has done so since it connected.
+    pub(super) recoveries: u32,
+    /// The time at which the reader took something last, or connected.
     pub(super) taken_at: Option<Instant>,
 }
 
 /// Wakes the reader. One reader waits at a time, and under the queue's lock anyway: the list of
 /// waiters of tokio's `Notify` cost a tenth of what a message costs the broker.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    /// It has rung, and nobody has heard it yet.
-    rung: bool,
+pub(super) struct ReaderWaker {
+    /// `true` if there was a signal that the reader has not polled yet.
+    is_signalled: bool,
     waiting: Option<Waker>,
 }
 
-/// Where the reader of a mailbox is.
+/// The state of a mailbox's reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Reader {
     /// No connection takes from it.
     #[default]
     Away,
     Connected,
-    /// Connected, and it has to leave.
-    Condemned,
+    /// Connected, and to be disconnected.
+    ToBeEvicted,
     /// The session has ended.
     Ended,
 }
@@ -80,27 +80,27 @@ pub(super) enum Reader {
 #[derive(Debug)]
 pub(super) struct Full {
     since: Instant,
-    /// How many messages waited.
+    /// Messages that waited.
     len: usize,
     /// No publisher waits any more.
-    out_of_patience: bool,
-    /// How many the reader has taken since `progress_at`.
+    is_backpressure_over: bool,
+    /// Messages that the reader has taken since `progress_at`.
     taken: usize,
-    /// When the reader had last taken half of `len`, or `since`.
+    /// The time at which the reader had last taken half of `len`, or `since`.
     pub(super) progress_at: Instant,
 }
 
-impl Bell {
-    /// Rings. Returns the waker to call once the lock is free.
+impl ReaderWaker {
+    /// Signals. Returns the waker to call once the lock is free.
     #[must_use]
-    pub(super) fn ring(&mut self) -> Option<Waker> {
-        self.rung = true;
+    pub(super) fn signal(&mut self) -> Option<Waker> {
+        self.is_signalled = true;
         self.waiting.take()
     }
 
-    /// Ready once for all that has rung since the last time.
-    pub(super) fn poll_rung(&mut self, context: &Context<'_>) -> Poll<()> {
-        if core::mem::take(&mut self.rung) {
+    /// Ready once for all signals since the last time.
+    pub(super) fn poll_signal(&mut self, context: &Context<'_>) -> Poll<()> {
+        if core::mem::take(&mut self.is_signalled) {
             return Poll::Ready(());
         }
         match &self.waiting {
@@ -118,7 +118,7 @@ impl Bell {
 
 impl Queue {
     pub(super) fn is_connected(&self) -> bool {
-        matches!(self.reader, Reader::Connected | Reader::Condemned)
+        matches!(self.reader, Reader::Connected | Reader::ToBeEvicted)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -142,27 +142,29 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Whether the reader lags once that message has come.
+    /// Returns `true` if the reader lags once that message is queued.
     fn lags(&self, size: usize) -> bool {
-        self.is_behind || self.in_memory() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
+        self.is_behind
+            || self.in_memory() >= UNCOUNTED_MESSAGES
+            || self.bytes + size > UNCOUNTED_PAYLOAD_BYTES
     }
 
-    /// Queues a message; whether the reader has to be told. Fails at the ceiling.
+    /// Queues a message; whether the reader has to be woken. Fails at the memory limit.
     pub(super) fn admit(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
-        let delivery = self.counted(ceiling, delivery, keep)?;
+        let delivery = self.counted(memory_limit, delivery, keep)?;
         self.goes_behind(&delivery);
         self.messages.push_back(delivery);
-        Ok(self.told_now())
+        Ok(self.must_wake())
     }
 
     /// From here on messages may go past the others, if so many wait that it matters.
     pub(super) fn note_backlog(&mut self) {
-        let is_backlog = self.messages.len() >= FREE_MESSAGES && self.is_connected();
+        let is_backlog = self.messages.len() >= UNCOUNTED_MESSAGES && self.is_connected();
         // Topics of what an earlier broker left in the tail are not known.
         if is_backlog && self.live.is_none() && self.tail.is_empty() {
             self.begin_live();
@@ -183,10 +185,10 @@ impl Queue {
         }
     }
 
-    /// Queues a message past those that wait, if none of its topic does; whether the reader has to be told.
+    /// Queues a message past those that wait, if none of its topic does; whether the reader has to be woken.
     pub(super) fn admit_live(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
@@ -195,29 +197,29 @@ impl Queue {
         if !takes || self.front > 0 || !self.is_connected() {
             return Err(delivery);
         }
-        let delivery = self.counted(ceiling, delivery, keep)?;
+        let delivery = self.counted(memory_limit, delivery, keep)?;
         let number = delivery.number();
         if let Some(live) = &mut self.live {
             live.push(delivery, number);
         }
-        Ok(self.told_now())
+        Ok(self.must_wake())
     }
 
-    /// Counts a message that comes into memory. Fails at the ceiling.
+    /// Counts a message that comes into memory. Fails at the memory limit.
     fn counted(
         &mut self,
-        ceiling: &Ceiling,
+        memory_limit: &MemoryLimit,
         mut delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<Delivery, Delivery> {
         if self.lags(delivery.message.payload.len()) {
             // No reader has more than is left for all others: one that has stopped leaves room for
             // those that are behind for a moment.
-            if self.bytes > ceiling.left() || !ceiling.take(ENTRY) {
+            if self.bytes > memory_limit.left() || !memory_limit.take(ENTRY_BYTES) {
                 return Err(delivery);
             }
             let Some(message) = keep(&delivery.message) else {
-                ceiling.give(ENTRY);
+                memory_limit.give(ENTRY_BYTES);
                 return Err(delivery);
             };
             delivery.message = message;
@@ -227,19 +229,19 @@ impl Queue {
         Ok(delivery)
     }
 
-    /// Puts a message into the tail that the store's call at `position` recorded under that number. `lets_past` if
+    /// Puts a message into the tail that the store's call at `position` recorded under that number. `lets_live_overtake` if
     /// later ones of other topics may go past it.
     pub(super) fn spilled(
         &mut self,
         number: u64,
         delivery: &Delivery,
         position: u64,
-        lets_past: bool,
+        lets_live_overtake: bool,
     ) {
         if self.tail.is_empty() {
             if let Some(live) = &mut self.live {
                 live.forget_below(number);
-            } else if lets_past {
+            } else if lets_live_overtake {
                 self.begin_live();
             }
         }
@@ -294,18 +296,18 @@ impl Queue {
         removed
     }
 
-    /// Whether the reader has to be told that there is something.
-    pub(super) fn told_now(&mut self) -> bool {
-        let tell = self.is_connected() && !self.told;
-        self.told |= tell;
-        tell
+    /// Returns `true` if the reader has to be woken.
+    pub(super) fn must_wake(&mut self) -> bool {
+        let must_wake = self.is_connected() && !self.reader_woken;
+        self.reader_woken |= must_wake;
+        must_wake
     }
 
     /// Queues a message of an earlier broker's, or one that was in the store, room or not.
-    pub(super) fn restore(&mut self, ceiling: &Arc<Ceiling>, delivery: Delivery) {
+    pub(super) fn restore(&mut self, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) {
         self.bytes += delivery.message.payload.len();
         self.messages.push_back(Delivery {
-            message: Arc::new(ceiling.keep_anyway(&delivery.message)),
+            message: Arc::new(memory_limit.keep_anyway(&delivery.message)),
             ..delivery
         });
     }
@@ -324,7 +326,7 @@ impl Queue {
         }
         // A reader that waits for the store has to hear of what is live.
         if self.is_empty() || (self.in_memory() == 0 && self.live.is_some()) {
-            self.told = false;
+            self.reader_woken = false;
         }
     }
 
@@ -338,12 +340,12 @@ impl Queue {
         Some(delivery)
     }
 
-    pub(super) fn pop(&mut self, ceiling: &Ceiling) -> Option<Delivery> {
+    pub(super) fn pop(&mut self, memory_limit: &MemoryLimit) -> Option<Delivery> {
         if let Some(live) = &mut self.live {
             live.let_others();
         }
         let delivery = self.next()?;
-        self.give_back(ceiling);
+        self.give_back(memory_limit);
         Some(delivery)
     }
 
@@ -355,29 +357,29 @@ impl Queue {
     }
 
     /// Counts anew, after messages have come back or gone anywhere in the queue.
-    pub(super) fn count_again(&mut self, ceiling: &Ceiling) {
+    pub(super) fn count_again(&mut self, memory_limit: &MemoryLimit) {
         let live = self.live.iter().flat_map(|live| live.messages());
         let sizes = self.messages.iter().chain(live);
         self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
-        self.give_back(ceiling);
+        self.give_back(memory_limit);
     }
 
     /// Entries that have gone do not count any more.
-    pub(super) fn give_back(&mut self, ceiling: &Ceiling) {
+    pub(super) fn give_back(&mut self, memory_limit: &MemoryLimit) {
         if let Some(gone) = self.counted.checked_sub(self.in_memory()) {
-            ceiling.give(gone * ENTRY);
+            memory_limit.give(gone * ENTRY_BYTES);
             self.counted -= gone;
         }
     }
 
     /// Empties it; returns what was in memory.
-    pub(super) fn clear(&mut self, ceiling: &Ceiling) -> VecDeque<Delivery> {
+    pub(super) fn clear(&mut self, memory_limit: &MemoryLimit) -> VecDeque<Delivery> {
         self.live_first();
         let messages = core::mem::take(&mut self.messages);
         self.front = 0;
         self.live = None;
         self.tail = Tail::default();
-        self.count_again(ceiling);
+        self.count_again(memory_limit);
         messages
     }
 
@@ -388,14 +390,14 @@ impl Queue {
     /// A message has found no room. Returns whether its publisher waits.
     pub(super) fn is_waited_for(&mut self) -> bool {
         let full = self.full();
-        if full.since.elapsed() >= PATIENCE {
-            full.out_of_patience = true;
+        if full.since.elapsed() >= BACKPRESSURE_TIMEOUT {
+            full.is_backpressure_over = true;
         }
-        !full.out_of_patience
+        !full.is_backpressure_over
     }
 
-    pub(super) fn lose_patience(&mut self) {
-        self.full().out_of_patience = true;
+    pub(super) fn end_backpressure(&mut self) {
+        self.full().is_backpressure_over = true;
     }
 
     fn full(&mut self) -> &mut Full {
@@ -405,7 +407,7 @@ impl Queue {
             Box::new(Full {
                 since: now,
                 len,
-                out_of_patience: false,
+                is_backpressure_over: false,
                 taken: 0,
                 progress_at: now,
             })
@@ -420,7 +422,7 @@ impl Queue {
         };
         if self.messages.len() <= full.len / 2 {
             self.full = None;
-            self.worked_off = self.worked_off.saturating_add(1);
+            self.recoveries = self.recoveries.saturating_add(1);
             return true;
         }
         full.taken += count;

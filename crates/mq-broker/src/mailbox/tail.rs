@@ -6,9 +6,9 @@ use mq_proto::Delivery;
 
 use crate::store::Spilled;
 
-/// What a message takes in the store besides topic and payload, about: key, place in a page, and
+/// Bytes of a message in the store besides topic and payload, about: key, place in a page, and
 /// MQTT's header.
-const ROW: usize = 64;
+const ROW_BYTES: usize = 64;
 
 /// Messages that wait behind those in memory.
 ///
@@ -20,7 +20,7 @@ pub(super) struct Tail {
     /// First and last numbers of runs, which do not touch each other: few, since every number that
     /// is given while there is a tail ends up here.
     runs: BTreeMap<u64, u64>,
-    /// How many of the numbers have messages.
+    /// The count of numbers that have messages.
     count: usize,
     bytes: usize,
     /// The store's last call that recorded one of them.
@@ -114,10 +114,10 @@ impl Tail {
     }
 }
 
-/// What a message takes in the store, about.
+/// Returns the bytes of a message in the store, about.
 pub(super) fn weight(delivery: &Delivery) -> usize {
     let message = &delivery.message;
-    ROW + message.topic.len() + message.payload.len()
+    ROW_BYTES + message.topic.len() + message.payload.len()
 }
 
 #[cfg(test)]

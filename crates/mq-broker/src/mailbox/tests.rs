@@ -1,16 +1,16 @@
 use mq_codec::TopicName;
 
-use super::{queue::ENTRY, *};
+use super::{queue::ENTRY_BYTES, *};
 
 fn delivery(qos: QoS) -> Delivery {
     Delivery::new(Message::new(TopicName::new("t").unwrap(), "12345"), qos)
 }
 
 fn mailbox(messages: usize, overflow: Overflow) -> Mailbox {
-    mailbox_below(messages, overflow, &Arc::new(Ceiling::new(usize::MAX)))
+    mailbox_below(messages, overflow, &Arc::new(MemoryLimit::new(usize::MAX)))
 }
 
-fn mailbox_below(messages: usize, overflow: Overflow, ceiling: &Arc<Ceiling>) -> Mailbox {
+fn mailbox_below(messages: usize, overflow: Overflow, memory_limit: &Arc<MemoryLimit>) -> Mailbox {
     let limits = MailboxLimits {
         messages,
         bytes: 100_000,
@@ -20,16 +20,16 @@ fn mailbox_below(messages: usize, overflow: Overflow, ceiling: &Arc<Ceiling>) ->
         spill_bytes: 3 * tail::weight(&delivery(QoS::AtLeastOnce)),
     };
     let rules = Arc::new(MailboxRules::new(limits, policy));
-    Mailbox::new(&rules, Arc::clone(ceiling))
+    Mailbox::new(&rules, Arc::clone(memory_limit))
 }
 
 fn push(mailbox: &Mailbox, qos: QoS) -> Push {
-    push_by(mailbox, qos, Patience::Some)
+    push_by(mailbox, qos, Backpressure::Wait)
 }
 
-fn push_by(mailbox: &Mailbox, qos: QoS, patience: Patience) -> Push {
-    mailbox.push(delivery(qos), patience, |message| {
-        mailbox.ceiling.keep(message).map(Arc::new)
+fn push_by(mailbox: &Mailbox, qos: QoS, backpressure: Backpressure) -> Push {
+    mailbox.push(delivery(qos), backpressure, |message| {
+        mailbox.memory_limit.keep(message).map(Arc::new)
     })
 }
 
@@ -44,7 +44,7 @@ fn full(messages: usize, overflow: Overflow) -> Mailbox {
         ));
     }
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Full(_)));
-    mailbox.lock().lose_patience();
+    mailbox.lock().end_backpressure();
     mailbox
 }
 
@@ -54,10 +54,10 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
     mailbox.connect();
     for tell in [true, false, false, false] {
         let queued = push(&mailbox, QoS::AtMostOnce);
-        assert!(matches!(queued, Push::Queued { tell: told } if told == tell));
+        assert!(matches!(queued, Push::Queued { must_wake: told } if told == tell));
     }
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Full(_)));
-    mailbox.lock().lose_patience();
+    mailbox.lock().end_backpressure();
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (4, 1));
     // One that is taken is not half of them.
@@ -76,7 +76,7 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
 
 /// As a publisher does that has waited for long enough.
 fn push_at_last(mailbox: &Mailbox, qos: QoS) -> Push {
-    push_by(mailbox, qos, Patience::Over)
+    push_by(mailbox, qos, Backpressure::TimedOut)
 }
 
 #[test]
@@ -96,24 +96,24 @@ fn a_reader_that_has_made_room_in_time_is_waited_for_again() {
 #[test]
 fn a_reader_whose_mailbox_stays_full_is_made_to_leave_once() {
     let mailbox = full(2, Overflow::Evict);
-    assert!(!mailbox.is_condemned(Instant::now(), None));
+    assert!(!mailbox.is_to_be_evicted(Instant::now(), None));
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
-    assert!(mailbox.is_condemned(Instant::now(), None));
+    assert!(mailbox.is_to_be_evicted(Instant::now(), None));
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Dropped(_)));
     mailbox.disconnect(std::iter::empty());
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (2, 3), "kept as it was");
     mailbox.connect();
-    assert!(!mailbox.is_condemned(Instant::now(), None));
+    assert!(!mailbox.is_to_be_evicted(Instant::now(), None));
 }
 
 #[test]
 fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_it() {
     let mailbox = mailbox(2, Overflow::Evict);
     mailbox.connect();
-    for round in 0..=TRUSTED {
+    for round in 0..=TRUSTED_RECOVERIES {
         while matches!(push(&mailbox, QoS::AtLeastOnce), Push::Queued { .. }) {}
-        if round == TRUSTED {
+        if round == TRUSTED_RECOVERIES {
             break;
         }
         mailbox.take(2, &mut VecDeque::new(), 0, Instant::now());
@@ -121,15 +121,15 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let _ = push(&mailbox, QoS::AtLeastOnce);
     assert!(matches!(
-        push_by(&mailbox, QoS::AtLeastOnce, Patience::Earned),
+        push_by(&mailbox, QoS::AtLeastOnce, Backpressure::WaitIfTrusted),
         Push::Full(_)
     ));
     // It comes again, takes nothing, and has not earned anything.
     mailbox.disconnect(std::iter::empty());
     mailbox.connect();
-    std::thread::sleep(2 * IDLE);
+    std::thread::sleep(2 * SLOW_READER_IDLE);
     assert!(matches!(
-        push_by(&mailbox, QoS::AtLeastOnce, Patience::Earned),
+        push_by(&mailbox, QoS::AtLeastOnce, Backpressure::WaitIfTrusted),
         Push::Evict(_)
     ));
 }
@@ -137,10 +137,10 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
 #[test]
 fn the_oldest_make_room() {
     let mailbox = full(3, Overflow::DropOldest);
-    let Push::Displaced { tell, oldest } = push(&mailbox, QoS::ExactlyOnce) else {
+    let Push::Displaced { must_wake, oldest } = push(&mailbox, QoS::ExactlyOnce) else {
         panic!("it should make room");
     };
-    assert!(!tell && oldest.len() == 1);
+    assert!(!must_wake && oldest.len() == 1);
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     let mut taken = VecDeque::new();
     mailbox.take(10, &mut taken, 0, Instant::now());
@@ -171,12 +171,12 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
         "QoS 0 has an order of its own"
     );
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
-    mailbox.loaded(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
+    mailbox.add_read(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
     let wanted = mailbox
         .take(0, &mut VecDeque::new(), 0, Instant::now())
         .unwrap();
     assert_eq!(wanted.numbers, 5..=5);
-    mailbox.loaded(5..=5, [delivery(QoS::AtLeastOnce)].into_iter());
+    mailbox.add_read(5..=5, [delivery(QoS::AtLeastOnce)].into_iter());
     assert!(
         mailbox
             .take(0, &mut VecDeque::new(), 0, Instant::now())
@@ -186,7 +186,7 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
     mailbox.take(10, &mut VecDeque::new(), 0, Instant::now());
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
-        Push::Queued { tell: true }
+        Push::Queued { must_wake: true }
     ));
 }
 
@@ -201,7 +201,7 @@ fn what_comes_late_with_a_lower_number_is_read_from_the_store_by_itself() {
     assert_eq!(wanted.numbers, 6..=6);
     // While that is read.
     mailbox.spilled(5, &delivery(QoS::AtLeastOnce), 5);
-    mailbox.loaded(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
+    mailbox.add_read(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
     let wanted = mailbox
         .take(1, &mut VecDeque::new(), 0, Instant::now())
         .unwrap();
@@ -214,7 +214,7 @@ fn a_session_that_is_away_keeps_qos1_and_not_qos0() {
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
-        Push::Queued { tell: false }
+        Push::Queued { must_wake: false }
     ));
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
@@ -271,52 +271,56 @@ async fn room_is_announced_when_the_reader_takes_or_leaves() {
 
 #[test]
 fn only_what_waits_for_a_reader_that_lags_is_counted() {
-    let ceiling = Arc::new(Ceiling::new(usize::MAX));
-    let mailbox = mailbox_below(1_000, Overflow::Wait, &ceiling);
+    let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
+    let mailbox = mailbox_below(1_000, Overflow::Wait, &memory_limit);
     mailbox.connect();
-    for _ in 0..FREE_MESSAGES {
+    for _ in 0..UNCOUNTED_MESSAGES {
         let _ = push(&mailbox, QoS::AtMostOnce);
     }
-    assert_eq!(ceiling.used(), 0);
+    assert_eq!(memory_limit.used(), 0);
     let _ = push(&mailbox, QoS::AtMostOnce);
-    let one = ceiling.used();
-    assert!(one > ENTRY);
+    let one = memory_limit.used();
+    assert!(one > ENTRY_BYTES);
     let _ = push(&mailbox, QoS::AtMostOnce);
-    assert_eq!(ceiling.used(), 2 * one);
+    assert_eq!(memory_limit.used(), 2 * one);
     let mut taken = VecDeque::new();
-    mailbox.take(FREE_MESSAGES + 1, &mut taken, 0, Instant::now());
-    assert_eq!(ceiling.used(), 2 * one - ENTRY, "in flight still counts");
+    mailbox.take(UNCOUNTED_MESSAGES + 1, &mut taken, 0, Instant::now());
+    assert_eq!(
+        memory_limit.used(),
+        2 * one - ENTRY_BYTES,
+        "in flight still counts"
+    );
     drop(taken);
-    assert_eq!(ceiling.used(), one);
+    assert_eq!(memory_limit.used(), one);
     drop(mailbox);
-    assert_eq!(ceiling.used(), 0);
+    assert_eq!(memory_limit.used(), 0);
 }
 
 #[test]
 fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
     for overflow in [Overflow::Wait, Overflow::DropOldest] {
-        let ceiling = Arc::new(Ceiling::new(500));
-        let [slow, prompt] = [(); 2].map(|()| mailbox_below(1_000, overflow, &ceiling));
+        let memory_limit = Arc::new(MemoryLimit::new(500));
+        let [slow, prompt] = [(); 2].map(|()| mailbox_below(1_000, overflow, &memory_limit));
         slow.connect();
         prompt.connect();
         while matches!(push(&slow, QoS::AtLeastOnce), Push::Queued { .. }) {}
-        assert!(slow.len() > FREE_MESSAGES && slow.len() < 100);
+        assert!(slow.len() > UNCOUNTED_MESSAGES && slow.len() < 100);
         assert!(matches!(push(&slow, QoS::AtMostOnce), Push::Dropped(_)));
         assert!(matches!(push(&slow, QoS::AtLeastOnce), Push::Full(_)));
         assert!(matches!(
             push(&prompt, QoS::AtMostOnce),
-            Push::Queued { tell: true }
+            Push::Queued { must_wake: true }
         ));
-        let used = ceiling.used();
+        let used = memory_limit.used();
         assert!((1..=500).contains(&used));
         slow.disconnect(std::iter::empty());
         let away = push(&slow, QoS::AtLeastOnce);
         if overflow == Overflow::Wait {
             assert!(matches!(away, Push::Dropped(_)));
-            assert_eq!(ceiling.used(), used);
+            assert_eq!(memory_limit.used(), used);
         } else {
             assert!(matches!(away, Push::Displaced { .. }));
-            assert!(ceiling.used() <= used);
+            assert!(memory_limit.used() <= used);
         }
     }
 }
@@ -337,8 +341,8 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
         let _ = push(&mailbox, QoS::AtLeastOnce);
         let none_for = mailbox.no_progress_for(later).unwrap();
         assert!(none_for > Duration::from_secs(8));
-        assert!(mailbox.is_condemned(later, Some(Duration::from_secs(8))));
-        assert!(!mailbox.is_condemned(later, None));
+        assert!(mailbox.is_to_be_evicted(later, Some(Duration::from_secs(8))));
+        assert!(!mailbox.is_to_be_evicted(later, None));
     }
     // Half of the queue is.
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());

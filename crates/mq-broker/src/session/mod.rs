@@ -1,4 +1,4 @@
-//! A session: what the broker keeps for one client identifier.
+//! A session: the state that the broker keeps for one client identifier.
 
 mod presence;
 mod retained_search;
@@ -19,20 +19,20 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
-    ceiling::Share,
-    here,
     lock::{lock, read, write},
     mailbox::Mailbox,
+    memory_limit::MemoryShare,
     router::{LaneSlot, SessionKey, Subscriber},
     store::User,
+    worker_thread,
 };
 
-pub(crate) use presence::{Figures, Presence, Registration};
+pub(crate) use presence::{ConnectionFigures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
 pub(crate) use will::KeptWill;
 
-/// What the broker keeps for one client identifier, connected or not.
+/// The state that the broker keeps for one client identifier, connected or not.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client_id: ByteStr,
@@ -40,31 +40,46 @@ pub(crate) struct Session {
     pub(crate) mailbox: Mailbox,
     /// Locked by the connection that has the session, for as long as it lives. The next connection
     /// claims the session and waits for this lock.
-    pub(crate) state: Arc<tokio::sync::Mutex<State>>,
+    pub(crate) state: Arc<tokio::sync::Mutex<SessionState>>,
     /// Counts the connections that claimed the session. The one that has it leaves when this
     /// changes.
     claims: AtomicU64,
-    /// Whether the connection that has it is to look whether it must leave.
+    /// `true` if the connection that has it is to look whether it must leave.
     reminded: AtomicBool,
-    /// What happens after the connection has ended. Apart from `state`, because timers look at it
+    /// The will and the expiry that take effect after the connection has ended. Apart from `state`, because timers look at it
     /// while a connection may hold that.
     away: Mutex<Away>,
-    /// Whether it is in the store.
-    kept: AtomicBool,
+    /// `true` if it is in the store.
+    persistent: AtomicBool,
     /// The number of the last queued message in the store.
     last_number: AtomicU64,
-    /// Its user, from its beginning on and over a restart. Unknown for a session of a store of an
+    /// The user, from the session's beginning on and over a restart. Unknown for a session of a store of an
     /// earlier format, until a client takes it up.
     user: RwLock<Option<User>>,
     /// The rights of its client, where there are rules. Unknown for a restored session that no
     /// connection has had since.
     owner: RwLock<Option<Owner>>,
-    /// Its subscriptions, which are also in `state`: operators read them while a connection holds that.
+    /// The subscriptions, which are also in `state`: operators read them while a connection holds that.
     pub(crate) subscriptions: Subscriptions,
     /// The connection that has it, for operators.
     presence: Mutex<Option<Arc<Presence>>>,
-    /// The worker of the last connection that had it; `usize::MAX` on no worker.
-    worker: AtomicUsize,
+    /// The worker of the last connection that had it.
+    worker: WorkerOfConnection,
+}
+
+/// The number of a worker, or none, in one atomic word.
+#[derive(Debug, Default)]
+struct WorkerOfConnection(AtomicUsize);
+
+impl WorkerOfConnection {
+    fn set(&self, worker: Option<usize>) {
+        let number_from_one = worker.map_or(0, |worker| worker + 1);
+        self.0.store(number_from_one, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<usize> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 /// The user of a session, with the rights of its last log-in.
@@ -73,30 +88,30 @@ struct Owner {
     principal: Principal,
     /// The generation of the rules that grant every subscription of the session in whole, so that
     /// its messages need not be looked at one by one.
-    covered_at: Option<u64>,
+    fully_granted_at: Option<u64>,
 }
 
 /// The part of a session that moves from connection to connection.
 #[derive(Debug)]
-pub(crate) struct State {
-    /// What the session and its subscriptions take.
-    pub(crate) share: Share,
+pub(crate) struct SessionState {
+    /// The memory of the session and its subscriptions.
+    pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
     pub(crate) protocol: Option<Box<ProtocolSession>>,
     pub(crate) subscriptions: Subscriptions,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
-    pub(crate) wanted: VecDeque<RetainedSearch>,
+    pub(crate) retained_searches: VecDeque<RetainedSearch>,
     /// The last slot that was given to a data lane or flow.
     pub(crate) last_lane: LaneSlot,
     /// The slots of flows (MQTT-next).
     pub(crate) flows: Vec<(FlowId, LaneSlot)>,
-    /// Whether the session has ended: a connection that waited for it begins a new one.
+    /// `true` if the session has ended: a connection that waited for it begins a new one.
     pub(crate) ended: bool,
-    /// Whether a connection has had it before, so that it counts as present.
-    pub(crate) used: bool,
+    /// `true` if a connection has had it before, so that it counts as present.
+    pub(crate) was_attached: bool,
 }
 
-/// What happens while no connection has the session.
+/// The will and the expiry of a session that no connection has.
 #[derive(Debug, Default)]
 struct Away {
     will: Option<(Instant, Box<KeptWill>)>,
@@ -104,27 +119,27 @@ struct Away {
 }
 
 /// The memory of an empty session, about: itself, and its places in tables.
-const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
+const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 256;
 
 /// The memory of a subscription besides its filter, of which there are two copies: in the session
 /// and its cursor.
-const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
+const SUBSCRIPTION_BYTES: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
-impl State {
-    fn new(share: Share) -> Self {
+impl SessionState {
+    fn new(share: MemoryShare) -> Self {
         Self {
             share,
             protocol: None,
             subscriptions: Subscriptions::default(),
-            wanted: VecDeque::new(),
+            retained_searches: VecDeque::new(),
             last_lane: LaneSlot::CONTROL,
             flows: Vec::new(),
             ended: false,
-            used: false,
+            was_attached: false,
         }
     }
 
-    /// A slot that no flow has.
+    /// Returns a slot that no flow has.
     pub(crate) fn new_slot(&mut self) -> LaneSlot {
         let mut slot = self.last_lane.next();
         while self.flow_of(slot).is_some() {
@@ -134,7 +149,7 @@ impl State {
         slot
     }
 
-    /// The flow that has a slot.
+    /// Returns the flow that has a slot.
     pub(crate) fn flow_of(&self, slot: LaneSlot) -> Option<FlowId> {
         let known = self.flows.iter().find(|(_, of)| *of == slot);
         known.map(|(flow, _)| *flow)
@@ -145,7 +160,7 @@ impl State {
         known.map(|(_, slot)| *slot)
     }
 
-    /// What the store keeps of a slot: those of lanes end with the connection.
+    /// Returns the store's form of a slot: those of lanes end with the connection.
     pub(crate) fn kept_slot(&self, slot: LaneSlot) -> u16 {
         match self.flow_of(slot) {
             Some(_) => slot.number(),
@@ -155,30 +170,30 @@ impl State {
 
     /// Counts a subscription; false if there is no room for it.
     #[must_use]
-    pub(crate) fn count(&mut self, filter: &TopicFilter) -> bool {
+    pub(crate) fn count_subscription(&mut self, filter: &TopicFilter) -> bool {
         self.share.set(self.share.bytes() + weight(filter))
     }
 
-    /// The same for a restored subscription, room or not.
-    pub(crate) fn count_anyway(&mut self, filter: &TopicFilter) {
+    /// Counts a restored subscription, room or not.
+    pub(crate) fn count_subscription_anyway(&mut self, filter: &TopicFilter) {
         self.share.set_anyway(self.share.bytes() + weight(filter));
     }
 
-    /// Takes back what a subscription was counted as.
-    pub(crate) fn uncount(&mut self, filter: &TopicFilter) {
+    /// Takes back the memory that a subscription was counted as.
+    pub(crate) fn uncount_subscription(&mut self, filter: &TopicFilter) {
         let bytes = self.share.bytes().saturating_sub(weight(filter));
         self.share.set_anyway(bytes);
     }
 }
 
 fn weight(filter: &TopicFilter) -> usize {
-    2 * filter.len() + SUBSCRIPTION
+    2 * filter.len() + SUBSCRIPTION_BYTES
 }
 
 impl Session {
     /// Bytes that an empty session of that client identifier takes.
     pub(crate) fn empty_bytes(client_id: &ByteStr) -> usize {
-        EMPTY + 2 * client_id.len()
+        EMPTY_SESSION_BYTES + 2 * client_id.len()
     }
 
     pub(crate) fn new(
@@ -186,21 +201,21 @@ impl Session {
         key: SessionKey,
         mailbox: Mailbox,
         user: Option<User>,
-        share: Share,
+        share: MemoryShare,
     ) -> Self {
-        let state = State::new(share);
+        let state = SessionState::new(share);
         Self {
             client_id,
             key,
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
-            worker: AtomicUsize::new(usize::MAX),
+            worker: WorkerOfConnection::default(),
             state: Arc::new(tokio::sync::Mutex::new(state)),
             claims: AtomicU64::new(0),
             reminded: AtomicBool::new(false),
             away: Mutex::default(),
-            kept: AtomicBool::new(false),
+            persistent: AtomicBool::new(false),
             last_number: AtomicU64::new(0),
             user: RwLock::new(user),
             owner: RwLock::new(None),
@@ -215,49 +230,47 @@ impl Session {
         claim
     }
 
-    /// Whether no other connection has claimed the session since that claim.
+    /// Returns `true` if no other connection has claimed the session since that claim.
     pub(crate) fn is_last_claim(&self, claim: u64) -> bool {
         self.claims.load(Ordering::Relaxed) == claim
     }
 
-    /// A connection on this thread has it.
-    pub(crate) fn served_here(&self) {
-        let here = here::worker().unwrap_or(usize::MAX);
-        self.worker.store(here, Ordering::Relaxed);
+    /// Notes that a connection on this thread has it.
+    pub(crate) fn serve_on_this_worker(&self) {
+        self.worker.set(worker_thread::current());
     }
 
-    /// The worker of the connection that has it, or had it last.
+    /// Returns the worker of the connection that has it, or had it last; `None` on a thread of another runtime.
     pub(crate) fn worker(&self) -> Option<usize> {
-        let worker = self.worker.load(Ordering::Relaxed);
-        (worker != usize::MAX).then_some(worker)
+        self.worker.get()
     }
 
     /// Has the connection that has it look whether it must leave, without a claim.
     pub(crate) fn remind(&self) {
-        // A connection that sees it sees the claim, too, or that the reader is condemned.
+        // A connection that sees it sees the claim, too, or that the reader is to be evicted.
         self.reminded.store(true, Ordering::Release);
-        self.mailbox.tell();
+        self.mailbox.wake_reader();
     }
 
-    /// Whether [`remind`](Self::remind) was called since the last time; for the connection that has it.
+    /// Returns `true` if [`remind`](Self::remind) was called since the last time; for the connection that has it.
     pub(crate) fn take_reminder(&self) -> bool {
         self.reminded.load(Ordering::Relaxed) && self.reminded.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it is this user's. A session without a known user is this user's from now on.
-    pub(crate) fn is_of(&self, user: &User) -> bool {
+    /// Returns `true` if it is this user's. A session without a known user is this user's from now on.
+    pub(crate) fn is_of_user(&self, user: &User) -> bool {
         let mut own = write(&self.user);
         own.get_or_insert_with(|| user.clone()) == user
     }
 
-    /// Its user, if known.
+    /// Returns its user, if known.
     pub(crate) fn user(&self) -> Option<User> {
         let own = read(&self.user);
         own.clone()
     }
 
     /// Makes it this user's, whoever had it before.
-    pub(crate) fn give_to(&self, user: &User) {
+    pub(crate) fn set_user(&self, user: &User) {
         let mut own = write(&self.user);
         *own = Some(user.clone());
     }
@@ -268,38 +281,38 @@ impl Session {
     }
 
     /// Gives the session, with these subscriptions, to a principal.
-    pub(crate) fn belong_to(&self, principal: &Principal, guard: &Guard, state: &State) {
+    pub(crate) fn set_principal(&self, principal: &Principal, guard: &Guard, state: &SessionState) {
         let generation = guard.generation();
         let subscriptions = state.subscriptions.lock();
         let mut filters = subscriptions.keys();
-        let is_covered =
+        let is_fully_granted =
             filters.all(|filter| guard.subscription(Some(principal), filter) == Grant::All);
         drop(subscriptions);
         *write(&self.owner) = Some(Owner {
             principal: principal.clone(),
-            covered_at: is_covered.then_some(generation),
+            fully_granted_at: is_fully_granted.then_some(generation),
         });
     }
 
     /// Notes a subscription of which only a part is granted.
-    pub(crate) fn uncover(&self) {
+    pub(crate) fn note_partial_grant(&self) {
         let mut owner = write(&self.owner);
         if let Some(owner) = &mut *owner {
-            owner.covered_at = None;
+            owner.fully_granted_at = None;
         }
     }
 
-    /// Whether the session may get a message of this topic, which one of its subscriptions matches.
+    /// Returns `true` if the session may get a message of this topic, which one of its subscriptions matches.
     /// Messages for a restored session wait until its user is known.
     pub(crate) fn may_receive(&self, authorizer: &dyn Authorizer, topic: &str) -> bool {
         let owner = read(&self.owner);
         owner.as_ref().is_none_or(|owner| {
-            owner.covered_at == Some(authorizer.generation())
+            owner.fully_granted_at == Some(authorizer.generation())
                 || authorizer.may_receive(&owner.principal, topic)
         })
     }
 
-    /// Whether messages wait for the session, which no connection has, or exchanges to go on.
+    /// Returns `true` if messages wait for the session, which no connection has, or exchanges to go on.
     pub(crate) fn has_work(&self) -> bool {
         if self.mailbox.len() > 0 {
             return true;
@@ -308,18 +321,18 @@ impl Session {
             return false;
         };
         let is_idle = state.protocol.as_ref().is_none_or(|kept| kept.is_empty());
-        !is_idle || !state.wanted.is_empty()
+        !is_idle || !state.retained_searches.is_empty()
     }
 
-    /// Keeps the session in the store from now on, until it ends: it outlives its connections, or
+    /// Has the session kept in the store from now on, until it ends: it outlives its connections, or
     /// more waits for it than memory holds.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn make_persistent(&self) {
         // A task that sees it records after the changes so far.
-        self.kept.store(true, Ordering::Release);
+        self.persistent.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::Acquire)
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.persistent.load(Ordering::Acquire)
     }
 
     /// A number for a message, higher than all before; 0 stands for none.
@@ -328,12 +341,12 @@ impl Session {
     }
 
     /// Numbers up to this one were given before the broker was started.
-    pub(crate) fn skip_numbers(&self, up_to: u64) {
+    pub(crate) fn continue_numbers_after(&self, up_to: u64) {
         self.last_number.store(up_to, Ordering::Relaxed);
     }
 
-    /// The connection has ended: what is due, and when.
-    pub(crate) fn leave(
+    /// Notes that the connection has ended, and sets the time of the will and of the expiry.
+    pub(crate) fn set_away(
         &self,
         now: Instant,
         will: Option<Box<KeptWill>>,
@@ -348,14 +361,14 @@ impl Session {
         });
     }
 
-    /// A connection is back: nothing is due any more. Returns a will that was waiting.
-    pub(crate) fn come_back(&self) -> Option<Box<KeptWill>> {
+    /// Notes that a connection is back: nothing is due any more. Returns a will that was waiting.
+    pub(crate) fn resume(&self) -> Option<Box<KeptWill>> {
         let mut away = self.away();
         away.expires_at = None;
         away.will.take().map(|(_, will)| will)
     }
 
-    /// The will, if it is due.
+    /// Takes the will, if it is due.
     pub(crate) fn take_due_will(&self, now: Instant) -> Option<Box<KeptWill>> {
         let mut away = self.away();
         match &away.will {
@@ -364,22 +377,22 @@ impl Session {
         }
     }
 
-    /// Whether a will waits for its time.
+    /// Returns `true` if a will waits for its time.
     pub(crate) fn has_will(&self) -> bool {
         self.away().will.is_some()
     }
 
-    /// Whether the session's time is over.
+    /// Returns `true` if the session has expired.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
         self.expires_at().is_some_and(|at| at <= now)
     }
 
-    /// When it ends, if no connection comes back.
+    /// Returns the time of its expiry, if no connection comes back.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         self.away().expires_at
     }
 
-    /// When something is due next.
+    /// Returns the time at which its will or its expiry is due next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let away = self.away();
         let will = away.will.as_ref().map(|(due, _)| *due);

@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 use super::Session;
 use crate::lock::lock;
 
-/// What is known of a connection from its beginning on, and how it is asked for the rest.
+/// The facts of a connection that are known from its beginning on, and the way to ask for the rest.
 ///
-/// A connection's own figures are its task's. An operator asks for them by [`Session::ask`], which
+/// A connection's own figures are its task's. An operator asks for them by [`Session::request_figures`], which
 /// reminds the task to look; the task itself does nothing for each message.
 #[derive(Debug)]
 pub(crate) struct Presence {
@@ -27,18 +27,18 @@ pub(crate) struct Presence {
     pub(crate) version: Version,
     pub(crate) connected_at: SystemTime,
     pub(crate) clean_start: bool,
-    /// As granted, in seconds; zero for none.
+    /// The keep-alive as granted, in seconds; zero for none.
     pub(crate) keep_alive: u16,
-    /// How long the session outlives the connection; `None` for ever.
+    /// Time for which the session outlives the connection; `None` for ever.
     pub(crate) expiry: Option<Duration>,
-    /// A reason code, once the client is to leave; 0 before.
-    leaves: AtomicU8,
-    asking: Mutex<Vec<oneshot::Sender<Figures>>>,
+    /// The reason code, once the client is to be disconnected; 0 before.
+    kick_reason: AtomicU8,
+    requests: Mutex<Vec<oneshot::Sender<ConnectionFigures>>>,
 }
 
-/// What a connection's task knows alone.
+/// The figures that a connection's task alone has.
 #[derive(Clone, Debug)]
-pub(crate) struct Figures {
+pub(crate) struct ConnectionFigures {
     pub(crate) in_flight: usize,
     /// The peer's address now: QUIC connections move.
     pub(crate) peer: Option<SocketAddr>,
@@ -64,20 +64,20 @@ impl Presence {
             clean_start,
             keep_alive,
             expiry,
-            leaves: AtomicU8::new(0),
-            asking: Mutex::default(),
+            kick_reason: AtomicU8::new(0),
+            requests: Mutex::default(),
         }
     }
 
-    /// Why the client is to leave, if it is.
-    pub(crate) fn leaves(&self) -> Option<ReasonCode> {
-        let reason = self.leaves.load(Ordering::Relaxed);
+    /// Returns the reason for which the client is to be disconnected, if it is.
+    pub(crate) fn kick_reason(&self) -> Option<ReasonCode> {
+        let reason = self.kick_reason.load(Ordering::Relaxed);
         ReasonCode::from_byte(reason).filter(|reason| reason.is_error())
     }
 
-    /// Answers all that have asked.
-    pub(crate) fn answer(&self, figures: impl FnOnce() -> Figures) {
-        let asking = core::mem::take(&mut *lock(&self.asking));
+    /// Answers all operators that have asked.
+    pub(crate) fn answer(&self, figures: impl FnOnce() -> ConnectionFigures) {
+        let asking = core::mem::take(&mut *lock(&self.requests));
         if asking.is_empty() {
             return;
         }
@@ -91,12 +91,12 @@ impl Presence {
 
 /// Shows a connection to operators until it is dropped, whichever way the connection ends.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct OperatorView {
     session: Arc<Session>,
     pub(crate) presence: Arc<Presence>,
 }
 
-impl Registration {
+impl OperatorView {
     pub(crate) fn new(session: &Arc<Session>, presence: Presence) -> Self {
         let presence = Arc::new(presence);
         *lock(&session.presence) = Some(Arc::clone(&presence));
@@ -107,31 +107,33 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for OperatorView {
     fn drop(&mut self) {
-        let mut shown = lock(&self.session.presence);
+        let mut presence = lock(&self.session.presence);
         // Not the next connection, should that have been faster.
-        if shown
+        if presence
             .as_ref()
-            .is_some_and(|shown| Arc::ptr_eq(shown, &self.presence))
+            .is_some_and(|current| Arc::ptr_eq(current, &self.presence))
         {
-            *shown = None;
+            *presence = None;
         }
     }
 }
 
 impl Session {
-    /// The connection that has it.
+    /// Returns the connection that has it.
     pub(crate) fn presence(&self) -> Option<Arc<Presence>> {
         lock(&self.presence).clone()
     }
 
     /// Asks the connection that has it for its figures, which come as soon as its task has a turn.
-    pub(crate) fn ask(&self) -> Option<(Arc<Presence>, oneshot::Receiver<Figures>)> {
+    pub(crate) fn request_figures(
+        &self,
+    ) -> Option<(Arc<Presence>, oneshot::Receiver<ConnectionFigures>)> {
         let presence = self.presence()?;
         let (answer, figures) = oneshot::channel();
         {
-            let mut asking = lock(&presence.asking);
+            let mut asking = lock(&presence.requests);
             asking.retain(|one| !one.is_closed());
             asking.push(answer);
         }
@@ -139,12 +141,12 @@ impl Session {
         Some((presence, figures))
     }
 
-    /// Has the client that is connected leave; false if there is none.
+    /// Disconnects the client that is connected; false if there is none.
     pub(crate) fn kick(&self, reason: ReasonCode) -> bool {
         let Some(presence) = self.presence() else {
             return false;
         };
-        presence.leaves.store(reason as u8, Ordering::Relaxed);
+        presence.kick_reason.store(reason as u8, Ordering::Relaxed);
         // Its task sees the mark, as it sees a claim.
         self.remind();
         true

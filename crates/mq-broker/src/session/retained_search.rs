@@ -6,7 +6,7 @@ use crate::router::{Cursor, LaneSlot};
 
 /// The retained messages that a subscription asked for and has not got yet.
 ///
-/// They are not queued: the session takes the next ones once its reader has taken the earlier ones,
+/// The messages are not queued: the session takes the next ones once its reader has taken the earlier ones,
 /// however many there are. A topic whose message changes meanwhile is left out: the new message
 /// comes by the subscription, so that nothing older follows it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use mq_codec::{PublishProperties, QoS, Will};
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    ceiling::Ceiling,
+    memory_limit::MemoryLimit,
     store::{StoredMessage, StoredWill},
 };
 
@@ -22,7 +22,7 @@ pub(crate) struct KeptWill {
 
 impl KeptWill {
     /// `None` if there is no room for it.
-    pub(crate) fn new(will: Will, ceiling: &Arc<Ceiling>) -> Option<Self> {
+    pub(crate) fn new(will: Will, memory_limit: &Arc<MemoryLimit>) -> Option<Self> {
         let Will {
             topic,
             payload,
@@ -46,25 +46,25 @@ impl KeptWill {
         };
         let delay = properties.will_delay_interval.unwrap_or(0);
         Some(Self {
-            message: ceiling.keep(&message)?,
+            message: memory_limit.keep(&message)?,
             qos,
             retain,
             delay: Duration::from_secs(delay.into()),
         })
     }
 
-    /// One that the session had at another node: what was promised is kept, room or not.
-    pub(crate) fn restore(will: StoredWill, ceiling: &Arc<Ceiling>) -> Self {
+    /// Restores the will that a session had at another node: what was promised is kept, room or not.
+    pub(crate) fn restore(will: StoredWill, memory_limit: &Arc<MemoryLimit>) -> Self {
         let StoredWill { message, delay } = will;
         Self {
-            message: ceiling.keep_anyway(&message.message),
+            message: memory_limit.keep_anyway(&message.message),
             qos: message.qos,
             retain: message.retain,
             delay,
         }
     }
 
-    /// As a cluster keeps it.
+    /// Returns the form in which a cluster keeps it.
     pub(crate) fn stored(&self) -> StoredWill {
         let mut delivery = Delivery::new(Arc::new(self.message.clone()), self.qos);
         delivery.retain = self.retain;
@@ -74,7 +74,7 @@ impl KeptWill {
         }
     }
 
-    /// How long after the end of its connection it is published.
+    /// Returns the time after the end of its connection at which it is published.
     pub(crate) fn delay(&self) -> Duration {
         self.delay
     }

@@ -12,6 +12,7 @@
 //! changes. Wills are not kept: a broker that ends publishes none.
 
 mod disk;
+mod error;
 mod in_memory;
 mod log_position;
 mod snapshot;
@@ -33,18 +34,19 @@ use tokio::sync::watch;
 
 use crate::{
     clock,
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
 };
 
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
 pub(crate) use disk::{read_life, read_user, write_life, write_user};
+pub use error::StoreError;
 pub use in_memory::MemoryStore;
 pub(crate) use log_position::At;
 #[doc(hidden)]
 pub use log_position::LogPosition;
-pub(crate) use snapshot::BRIDGES;
+pub(crate) use snapshot::BRIDGE_PREFIX;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 pub use spilled::Spilled;
 
@@ -88,10 +90,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         most: usize,
     ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
         let _ = (numbers, most);
-        Err(StoreError(format!(
-            "messages of {:?}: this store reads only at the start",
-            client_id.as_str()
-        )))
+        Err(StoreError::Unsupported {
+            place: format!("messages of {:?}", client_id.as_str()),
+            problem: "reads only at the start",
+        })
     }
 
     /// Writes all that is settled now to a file, which must not exist yet. Blocks until it is on the
@@ -100,8 +102,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// If it cannot be written, or this store has no backups, as is the default.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
-        let to = to.display();
-        Err(StoreError(format!("{to}: this store has no backups")))
+        Err(StoreError::Unsupported {
+            place: to.display().to_string(),
+            problem: "has no backups",
+        })
     }
 }
 
@@ -111,7 +115,7 @@ pub struct Position(pub u64);
 
 /// What tells a broker from others with the same configuration: 48 bits, made by chance.
 ///
-/// It is as old as its store. A copy of the store has the same one. Shown as 12 hexadecimal digits.
+/// It is as old as its store. A copy of the store has the same one. Escaped as 12 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BrokerId(u64);
 
@@ -142,11 +146,6 @@ impl fmt::Display for BrokerId {
         write!(f, "{:012x}", self.0)
     }
 }
-
-/// Why a store cannot be read: one line.
-#[derive(Debug, thiserror::Error)]
-#[error("the store cannot be read: {0}")]
-pub struct StoreError(pub String);
 
 /// A change.
 #[derive(Clone, PartialEq, Debug)]

@@ -12,8 +12,8 @@ use super::{
     BrokerId, Change, SessionChange, Spilled, StoredFlow, StoredMessage, User, from_wall_clock,
 };
 
-/// What the client identifiers of bridges' sessions begin with.
-pub(crate) const BRIDGES: &str = "$bridge/";
+/// Prefix of the client identifiers of bridges' sessions.
+pub(crate) const BRIDGE_PREFIX: &str = "$bridge/";
 
 /// Everything that is kept, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -146,7 +146,7 @@ impl Snapshot {
                 changes.push(of(SessionChange::Ended));
                 continue;
             }
-            if client_id.starts_with(BRIDGES) {
+            if client_id.starts_with(BRIDGE_PREFIX) {
                 continue;
             }
             let queued = session

@@ -1,30 +1,30 @@
-//! How busy the workers are, and which connections had better be elsewhere.
+//! The loads of the workers, and the orders to move connections that follow from them.
 
 use std::time::{Duration, Instant};
 
 use crate::clock;
 
 /// From here on a worker leaves connections that begin to others.
-const BUSY: f64 = 0.5;
+const BUSY_SHARE: f64 = 0.5;
 
 /// From here on it gives connections away, to one that does so much less.
-const TOO_BUSY: f64 = 0.8;
-const LESS: f64 = 0.4;
+const OVERLOADED_SHARE: f64 = 0.8;
+const MIN_LOAD_GAP: f64 = 0.4;
 
 /// Only where so much of a processor has nothing to do: another thread would take the time from this one, or from the
 /// programs beside it.
-const IDLE: f64 = 0.5;
+const MIN_IDLE_PROCESSORS: f64 = 0.5;
 
 /// Up to here, of one thread's time, all of them together have little to do.
-const LITTLE: f64 = 0.35;
+const LOW_TOTAL_LOAD: f64 = 0.35;
 
 // What goes apart does not come together at the next look.
-const _: () = assert!(TOO_BUSY > 2.0 * LITTLE);
+const _: () = assert!(OVERLOADED_SHARE > 2.0 * LOW_TOTAL_LOAD);
 
-/// What a worker has done.
+/// The load of a worker.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    /// How long it has not waited, in all.
+pub(super) struct WorkerLoad {
+    /// Time for which it has not waited, in all.
     pub(super) busy: Duration,
     /// Connections that could go elsewhere, and did something since the last look.
     pub(super) active: usize,
@@ -32,7 +32,7 @@ pub(super) struct Load {
 
 /// So many connections are to go from one worker to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Order {
+pub(super) struct MoveOrder {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) count: usize,
@@ -40,16 +40,16 @@ pub(super) struct Order {
 
 /// The loads at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct WorkerLoads {
     last: Option<(Instant, Vec<Duration>)>,
     idle: IdleTime,
     /// Shares of the time between the last two looks.
     busy: Vec<f64>,
 }
 
-impl Loads {
+impl WorkerLoads {
     /// Takes the loads of now; whether some connections are to go elsewhere.
-    pub(super) fn look(&mut self, loads: &[Load]) -> Option<Order> {
+    pub(super) fn look(&mut self, loads: &[WorkerLoad]) -> Option<MoveOrder> {
         let now = clock::now();
         let totals = loads.iter().map(|load| load.busy).collect();
         let Some((then, before)) = self.last.replace((now, totals)) else {
@@ -72,32 +72,34 @@ impl Loads {
         order(&self.busy, &active, idle.unwrap_or(f64::MAX))
     }
 
-    /// Which of them are busy.
+    /// Returns, for each worker, `true` if it is busy.
     pub(super) fn busy(&self) -> impl Iterator<Item = bool> {
-        self.busy.iter().map(|share| *share >= BUSY)
+        self.busy.iter().map(|share| *share >= BUSY_SHARE)
     }
 }
 
 /// `busy` are shares of the workers' time, `idle` is that of all processors.
-fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<Order> {
+fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<MoveOrder> {
     let all = || 0..busy.len();
     let by_load = |one: &usize, other: &usize| busy[*one].total_cmp(&busy[*other]);
     let (most, least) = (all().max_by(by_load)?, all().min_by(by_load)?);
-    if busy[most] >= TOO_BUSY {
+    if busy[most] >= OVERLOADED_SHARE {
         // A quarter at a time, of those that do something: they differ, and the next look sees what came of it.
-        let worth = active[most] > 1 && busy[least] <= busy[most] - LESS && idle >= IDLE;
-        return worth.then(|| Order {
+        let worth = active[most] > 1
+            && busy[least] <= busy[most] - MIN_LOAD_GAP
+            && idle >= MIN_IDLE_PROCESSORS;
+        return worth.then(|| MoveOrder {
             from: most,
             to: least,
             count: (active[most] / 4).max(1),
         });
     }
-    if busy.iter().sum::<f64>() > LITTLE {
+    if busy.iter().sum::<f64>() > LOW_TOTAL_LOAD {
         return None;
     }
     let from = all().skip(1).max_by_key(|worker| active[*worker])?;
     let count = active[from];
-    (count > 0).then_some(Order { from, to: 0, count })
+    (count > 0).then_some(MoveOrder { from, to: 0, count })
 }
 
 /// The time for which processors had nothing to do.
@@ -165,8 +167,8 @@ mod tests {
 
     #[test]
     fn the_first_look_has_nothing_to_compare() {
-        let mut loads = Loads::default();
-        let load = |busy| Load {
+        let mut loads = WorkerLoads::default();
+        let load = |busy| WorkerLoad {
             busy: Duration::from_secs(busy),
             active: 5,
         };

@@ -1,16 +1,16 @@
 //! Threads that serve connections, each with a runtime of its own.
 //!
-//! What a message does within one thread needs no other thread to wake up. The [courier](Couriers) of another
+//! A message within one thread wakes no other thread. The [channel](WorkerChannels) of another
 //! thread wakes the readers there, once for all readers of a publisher's turn.
 //!
-//! As few threads work as the load needs: a [watch](Crew::watch) has connections [go](roaming) from a thread that is
+//! The fewest threads work that the load needs: the [pool](WorkerPool::rebalance) has connections [move](movable) from a thread that is
 //! busy to one that is not, and together on one while all of them have little to do. Over QUIC a connection stays
 //! where its endpoint is.
 
-mod couriers;
-mod desk;
+mod channels;
 mod loads;
-mod roaming;
+mod movable;
+mod rebalancing;
 
 use std::{
     fmt, io,
@@ -30,26 +30,26 @@ use tokio::{
 };
 use tracing::debug;
 
-use crate::here;
-pub(crate) use couriers::Couriers;
-pub(crate) use desk::{Desk, Look};
-use loads::{Load, Loads, Order};
-pub(crate) use roaming::{Roaming, go_to};
+use crate::worker_thread;
+pub(crate) use channels::WorkerChannels;
+use loads::{MoveOrder, WorkerLoad, WorkerLoads};
+pub(crate) use movable::{MovableConnection, move_to_worker};
+pub(crate) use rebalancing::{Rebalancing, SeenRound};
 
-/// How often the watch looks at the workers.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which the load of the workers is looked at.
+const REBALANCE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The same for tests.
-const RESTLESS: Duration = Duration::from_millis(5);
+/// The interval at which connections go around, for tests.
+const RESTLESS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// So many connections between two looks all begin on the first worker, if that is not busy: more are a crowd, whose
 /// handshakes are shared by all.
-const FEW: usize = 32;
+const GATHERED_BURST: usize = 32;
 
-/// How many threads a broker starts for its connections, and what they do when they are idle.
+/// The threads that a broker starts for its connections, and their work when they are idle.
 #[derive(Clone)]
 pub struct Workers {
-    /// How many.
+    /// The number of threads.
     pub count: NonZeroUsize,
     /// On which of them connections are.
     pub placement: Placement,
@@ -67,7 +67,7 @@ pub enum Placement {
     Gathered,
     /// Each stays where the fewest were when it came.
     Spread,
-    /// They go around without end, for tests.
+    /// Connections go around without end, for tests.
     #[doc(hidden)]
     Restless,
 }
@@ -95,7 +95,7 @@ impl fmt::Debug for Workers {
 
 /// The threads of one broker. They end when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     workers: Box<[Worker]>,
     placement: Placement,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Crew {
 #[derive(Debug)]
 struct Worker {
     handle: Handle,
-    desk: Arc<Desk>,
+    rebalancing: Arc<Rebalancing>,
     connections: AtomicUsize,
     /// Connections that have begun here since the last look.
     begun: AtomicUsize,
@@ -111,9 +111,12 @@ struct Worker {
     _stop: oneshot::Sender<()>,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Starts the threads; without `workers` there are none, and the caller's runtime serves everybody.
-    pub(crate) fn start(workers: Option<&Workers>, couriers: &Arc<Couriers>) -> io::Result<Self> {
+    pub(crate) fn start(
+        workers: Option<&Workers>,
+        worker_channels: &Arc<WorkerChannels>,
+    ) -> io::Result<Self> {
         let Some(workers) = workers else {
             return Ok(Self::default());
         };
@@ -126,18 +129,18 @@ impl Crew {
             let runtime = builder.build()?;
             let handle = runtime.handle().clone();
             let (stop, stopped) = oneshot::channel::<()>();
-            let couriers = Arc::clone(couriers);
-            let desk = Arc::new(Desk::default());
-            let own = Arc::clone(&desk);
+            let worker_channels = Arc::clone(worker_channels);
+            let rebalancing = Arc::new(Rebalancing::default());
+            let own = Arc::clone(&rebalancing);
             thread::Builder::new()
                 .name(format!("connections-{number}"))
                 .spawn(move || {
-                    here::set(number);
-                    own.set_here();
+                    worker_thread::set_current(number);
+                    own.set_current();
                     runtime.block_on(async {
                         tokio::select! {
                             _ = stopped => {}
-                            () = couriers.run(number) => {}
+                            () = worker_channels.run(number) => {}
                         }
                     });
                     // What still waits for a disk must not hold up the end.
@@ -145,7 +148,7 @@ impl Crew {
                 })?;
             Ok(Worker {
                 handle,
-                desk,
+                rebalancing,
                 connections: AtomicUsize::new(0),
                 begun: AtomicUsize::new(0),
                 _stop: stop,
@@ -165,17 +168,19 @@ impl Crew {
 
     /// A place for one more connection: on the runtime that its socket belongs to, else where it is in nobody's way.
     /// `None` without threads.
-    pub(crate) fn place(self: &Arc<Self>, own: Option<&Handle>) -> Option<Seat> {
+    pub(crate) fn place(self: &Arc<Self>, own: Option<&Handle>) -> Option<WorkerSlot> {
         let of = |handle: &Handle| {
             let mut all = self.workers.iter();
             all.position(|worker| worker.handle.id() == handle.id())
         };
-        let number = own.and_then(of).or_else(|| self.beginners())?;
-        Some(self.seat(number))
+        let number = own
+            .and_then(of)
+            .or_else(|| self.worker_for_new_connection())?;
+        Some(self.worker_slot(number))
     }
 
     /// The worker for a connection that begins.
-    fn beginners(&self) -> Option<usize> {
+    fn worker_for_new_connection(&self) -> Option<usize> {
         let all = self.workers.iter().enumerate();
         if self.placement != Placement::Gathered {
             let count = |worker: &Worker| worker.connections.load(Ordering::Relaxed);
@@ -183,89 +188,91 @@ impl Crew {
         }
         let begun = |worker: &Worker| worker.begun.load(Ordering::Relaxed);
         let first = self.workers.first()?;
-        if begun(first) < FEW && !first.desk.is_busy() {
+        if begun(first) < GATHERED_BURST && !first.rebalancing.is_busy() {
             return Some(0);
         }
         Some(
-            all.min_by_key(|(_, worker)| (worker.desk.is_busy(), begun(worker)))?
+            all.min_by_key(|(_, worker)| (worker.rebalancing.is_busy(), begun(worker)))?
                 .0,
         )
     }
 
-    fn seat(self: &Arc<Self>, number: usize) -> Seat {
+    fn worker_slot(self: &Arc<Self>, number: usize) -> WorkerSlot {
         let worker = &self.workers[number];
         worker.connections.fetch_add(1, Ordering::Relaxed);
         worker.begun.fetch_add(1, Ordering::Relaxed);
-        Seat {
-            crew: Arc::clone(self),
+        WorkerSlot {
+            worker_pool: Arc::clone(self),
             number,
         }
     }
 
     /// Looks at the workers from time to time, and has connections go from one to another. Ends where there is
     /// nothing to look at.
-    pub(crate) async fn watch(self: Arc<Self>) {
+    pub(crate) async fn rebalance(self: Arc<Self>) {
         let count = self.workers.len();
         let every = match self.placement {
             _ if count < 2 => return,
             Placement::Spread => return,
-            Placement::Gathered => LOOK_EVERY,
-            Placement::Restless => RESTLESS,
+            Placement::Gathered => REBALANCE_INTERVAL,
+            Placement::Restless => RESTLESS_INTERVAL,
         };
-        let mut looks = interval(every);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut loads = Loads::default();
+        let mut rounds = interval(every);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut loads = WorkerLoads::default();
         loop {
-            looks.tick().await;
+            rounds.tick().await;
             if self.placement == Placement::Restless {
                 for (number, worker) in self.workers.iter().enumerate() {
-                    worker.desk.send_away((number + 1) % count, usize::MAX);
+                    worker
+                        .rebalancing
+                        .order_moves((number + 1) % count, usize::MAX);
                 }
             } else {
-                self.look(&mut loads);
+                self.order_moves(&mut loads);
             }
         }
     }
 
-    fn look(&self, loads: &mut Loads) {
+    fn order_moves(&self, loads: &mut WorkerLoads) {
         let now = self.workers.iter();
-        let now = now.map(|worker| Load {
+        let now = now.map(|worker| WorkerLoad {
             busy: worker.handle.metrics().worker_total_busy_duration(0),
-            active: worker.desk.looked_at(),
+            active: worker.rebalancing.begin_round(),
         });
         let order = loads.look(&now.collect::<Vec<_>>());
         for (worker, is_busy) in self.workers.iter().zip(loads.busy()) {
             worker.begun.store(0, Ordering::Relaxed);
-            worker.desk.set_busy(is_busy);
+            worker.rebalancing.set_busy(is_busy);
         }
-        if let Some(Order { from, to, count }) = order {
+        if let Some(MoveOrder { from, to, count }) = order {
             debug!(from, to, count, "connections go to another thread");
-            self.workers[from].desk.send_away(to, count);
+            self.workers[from].rebalancing.order_moves(to, count);
         }
     }
 }
 
 /// A connection's place on a worker, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    crew: Arc<Crew>,
+pub(crate) struct WorkerSlot {
+    worker_pool: Arc<WorkerPool>,
     number: usize,
 }
 
-impl Seat {
+impl WorkerSlot {
     pub(crate) fn handle(&self) -> &Handle {
-        &self.crew.workers[self.number].handle
+        &self.worker_pool.workers[self.number].handle
     }
 
-    /// The same on another worker.
+    /// Takes a place on another worker in the place of this one.
     fn on(self, number: usize) -> Self {
-        self.crew.seat(number)
+        self.worker_pool.worker_slot(number)
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        let worker = &self.crew.workers[self.number];
+        let worker = &self.worker_pool.workers[self.number];
         worker.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -274,53 +281,62 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    pub(super) fn crew(count: usize) -> Arc<Crew> {
+    pub(super) fn worker_pool(count: usize) -> Arc<WorkerPool> {
         crew_by(count, Placement::default())
     }
 
-    fn crew_by(count: usize, placement: Placement) -> Arc<Crew> {
+    fn crew_by(count: usize, placement: Placement) -> Arc<WorkerPool> {
         let mut workers = Workers::new(NonZeroUsize::new(count).unwrap());
         workers.placement = placement;
-        let couriers = Arc::new(Couriers::new(Some(&workers)));
-        Arc::new(Crew::start(Some(&workers), &couriers).unwrap())
+        let worker_channels = Arc::new(WorkerChannels::new(Some(&workers)));
+        Arc::new(WorkerPool::start(Some(&workers), &worker_channels).unwrap())
     }
 
     #[test]
     fn a_few_connections_share_a_worker_and_more_are_spread() {
-        let crew = crew(3);
-        let mut seats: Vec<_> = (0..FEW).map(|_| crew.place(None).unwrap()).collect();
-        assert!(seats.iter().all(|seat| seat.number == 0));
-        seats.extend((0..2 * FEW).map(|_| crew.place(None).unwrap()));
-        for worker in &crew.workers {
-            assert_eq!(worker.connections.load(Ordering::Relaxed), FEW);
+        let worker_pool = worker_pool(3);
+        let mut worker_slots: Vec<_> = (0..GATHERED_BURST)
+            .map(|_| worker_pool.place(None).unwrap())
+            .collect();
+        assert!(
+            worker_slots
+                .iter()
+                .all(|worker_slot| worker_slot.number == 0)
+        );
+        worker_slots.extend((0..2 * GATHERED_BURST).map(|_| worker_pool.place(None).unwrap()));
+        for worker in &worker_pool.workers {
+            assert_eq!(worker.connections.load(Ordering::Relaxed), GATHERED_BURST);
         }
-        drop(seats);
-        let last = crew.handles().pop().unwrap();
-        let seat = crew.place(Some(&last)).unwrap();
-        assert_eq!(seat.number, 2, "where its socket is");
-        drop(seat);
-        for worker in &crew.workers {
+        drop(worker_slots);
+        let last = worker_pool.handles().pop().unwrap();
+        let worker_slot = worker_pool.place(Some(&last)).unwrap();
+        assert_eq!(worker_slot.number, 2, "where its socket is");
+        drop(worker_slot);
+        for worker in &worker_pool.workers {
             assert_eq!(worker.connections.load(Ordering::Relaxed), 0);
         }
-        assert!(Arc::new(Crew::default()).place(None).is_none());
+        assert!(Arc::new(WorkerPool::default()).place(None).is_none());
     }
 
     #[test]
     fn where_connections_stay_they_are_spread_from_the_first_one() {
-        let crew = crew_by(3, Placement::Spread);
-        let seats: Vec<_> = (0..6).map(|_| crew.place(None).unwrap()).collect();
-        let numbers: Vec<_> = seats.iter().map(|seat| seat.number).collect();
+        let worker_pool = crew_by(3, Placement::Spread);
+        let worker_slots: Vec<_> = (0..6).map(|_| worker_pool.place(None).unwrap()).collect();
+        let numbers: Vec<_> = worker_slots
+            .iter()
+            .map(|worker_slot| worker_slot.number)
+            .collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
     fn threads_know_who_they_are_and_end_with_the_crew() {
-        let crew = crew(2);
+        let worker_pool = worker_pool(2);
         let (to, from) = std::sync::mpsc::channel();
-        for handle in crew.handles() {
+        for handle in worker_pool.handles() {
             let to = to.clone();
             handle.spawn(async move {
-                to.send(here::worker()).unwrap();
+                to.send(worker_thread::current()).unwrap();
                 // Ends with the runtime.
                 std::future::pending::<()>().await;
             });
@@ -329,8 +345,8 @@ mod tests {
         let mut numbers = [from.recv().unwrap(), from.recv().unwrap()];
         numbers.sort_unstable();
         assert_eq!(numbers, [Some(0), Some(1)]);
-        assert_eq!(here::worker(), None);
-        drop(crew);
+        assert_eq!(worker_thread::current(), None);
+        drop(worker_pool);
         assert!(from.recv().is_err(), "the tasks have ended");
     }
 }

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::{ANSWERED, NatsEngine, NatsSettings, failed};
 use crate::{
-    Shown,
+    Escaped,
     cluster::{APPENDED_ONCE, EngineError},
     lock::lock,
 };
@@ -55,8 +55,8 @@ pub(super) enum Failure {
 }
 
 impl From<EngineError> for Failure {
-    fn from(EngineError(problem): EngineError) -> Self {
-        Self::NotYet(problem)
+    fn from(error: EngineError) -> Self {
+        Self::NotYet(error.to_string())
     }
 }
 
@@ -71,10 +71,11 @@ impl NatsEngine {
     /// At once if the settings are wrong, the servers do not let this node in, or a node of that name runs already; and
     /// if no server has let it do that within [`NatsSettings::patience`].
     pub async fn connect(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
-        let addresses = settings.check(node).map_err(EngineError)?;
-        let tls = tls_config(settings, &addresses).map_err(EngineError)?;
+        let addresses = settings.check(node).map_err(EngineError::misconfigured)?;
+        let tls = tls_config(settings, &addresses).map_err(EngineError::misconfigured)?;
         let said = Arc::new(Said::default());
-        let options = options(settings, node, &addresses, tls, &said).map_err(EngineError)?;
+        let options =
+            options(settings, node, &addresses, tls, &said).map_err(EngineError::misconfigured)?;
         let began = Instant::now();
         let mut spoke: Option<Instant> = None;
         loop {
@@ -83,7 +84,9 @@ impl NatsEngine {
             let opened = timeout(left.min(ONE_TRY), open).await;
             let problem = match opened {
                 Ok(Ok(engine)) => return Ok(engine),
-                Ok(Err(Failure::Mistake(problem))) => return Err(EngineError(problem)),
+                Ok(Err(Failure::Mistake(problem))) => {
+                    return Err(EngineError::misconfigured(problem));
+                }
                 Ok(Err(Failure::NotYet(problem))) => problem,
                 Err(_) => "they do not answer".to_owned(),
             };
@@ -94,7 +97,7 @@ impl NatsEngine {
             if began.elapsed() + AGAIN >= settings.patience {
                 let servers = settings.servers.join(", ");
                 let seconds = settings.patience.as_secs();
-                return Err(EngineError(format!(
+                return Err(EngineError::unavailable(format!(
                     "{servers} did not let it in within {seconds} s: {problem}"
                 )));
             }
@@ -113,7 +116,7 @@ impl NatsEngine {
         if packet + AROUND <= most {
             return Ok(());
         }
-        Err(EngineError(format!(
+        Err(EngineError::misconfigured(format!(
             "limits.max_packet_size is {packet}, and the NATS servers take {most} bytes at once, with {AROUND} around \
              a packet: set `max_payload: 8MB` there, or lower the limit here"
         )))
@@ -246,7 +249,7 @@ pub(super) async fn is_alone(client: &Client, subject: &str, node: &str) -> Resu
     match client.request(subject.to_owned(), Bytes::new()).await {
         Ok(answer) => {
             let at = String::from_utf8_lossy(&answer.payload);
-            let at = Shown(&at);
+            let at = Escaped(&at);
             Err(Failure::Mistake(format!(
                 "node: {node:?} runs already, at {at}: give each node a name of its own"
             )))

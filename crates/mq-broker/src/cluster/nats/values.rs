@@ -23,7 +23,7 @@ use tracing::debug;
 
 use super::{NatsEngine, ON_THE_WAY, Reading, failed, reader};
 use crate::cluster::{
-    EngineError, FORGOTTEN, Key, Kind, Lasts, Put, RETRY, Value, engine::SILENCE,
+    EngineError, FORGOTTEN, Key, Kind, Lasts, Put, RETRY, Value, engine::ENTRY_TIMEOUT,
 };
 
 /// A key's name is in its subject up to so many bytes: a server takes subjects of 4 KB. A longer one has its hash there,
@@ -144,7 +144,7 @@ impl NatsEngine {
         let mut values = Values::new();
         let mut is_marked = false;
         loop {
-            let message = timeout(SILENCE, reading.next()).await;
+            let message = timeout(ENTRY_TIMEOUT, reading.next()).await;
             let message = message.map_err(|_| failed("values do not come"))??;
             let info = message.info().map_err(failed)?;
             let (version, left) = (info.stream_sequence, info.pending);

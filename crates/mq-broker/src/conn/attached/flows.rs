@@ -10,11 +10,11 @@ use tracing::warn;
 
 use super::Attached;
 use crate::{
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
+    escaped::Escaped,
     hub,
     mailbox::MailboxLimits,
-    session::State,
-    shown::Shown,
+    session::SessionState,
     store::SessionChange,
 };
 
@@ -22,7 +22,11 @@ use crate::{
 const MAX_FLOWS: usize = 512;
 
 /// The slot of a flow, which gets one if it has none.
-pub(super) fn slot_of_flow(flow: FlowId, connection: &Connection, state: &mut State) -> LaneSlot {
+pub(super) fn slot_of_flow(
+    flow: FlowId,
+    connection: &Connection,
+    state: &mut SessionState,
+) -> LaneSlot {
     if let Some(slot) = state.slot_of(flow) {
         return slot;
     }
@@ -50,8 +54,8 @@ pub(super) fn lane_of_flow(flow: FlowId, connection: &Connection) -> LaneId {
         .unwrap_or(LaneId::CONTROL)
 }
 
-/// Whether a message waits for the next lane of its flow.
-fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+/// Returns `true` if a message waits for the next lane of its flow.
+fn waits(slot: LaneSlot, state: &SessionState, connection: &Connection) -> bool {
     state
         .flow_of(slot)
         .is_some_and(|flow| connection.keeps_flow(flow) && connection.lane_of_flow(flow).is_none())
@@ -59,10 +63,10 @@ fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
 
 /// Deliveries that wait for the next lanes of their flows, which most clients do not have.
 #[derive(Debug, Default)]
-pub(super) struct Parked(Option<Box<Waiting>>);
+pub(super) struct Parked(Option<Box<ParkedDeliveries>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct ParkedDeliveries {
     deliveries: VecDeque<Delivery>,
     /// The slots among them.
     slots: Vec<LaneSlot>,
@@ -85,8 +89,13 @@ impl Parked {
         waiting.deliveries.push_back(delivery);
     }
 
-    /// Whether a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
-    pub(super) fn takes(&self, slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+    /// Returns `true` if a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
+    pub(super) fn takes(
+        &self,
+        slot: LaneSlot,
+        state: &SessionState,
+        connection: &Connection,
+    ) -> bool {
         let has_earlier = || {
             let waiting = self.0.as_ref();
             waiting.is_some_and(|waiting| waiting.slots.contains(&slot))
@@ -106,7 +115,7 @@ impl Parked {
     pub(super) fn unpark(
         &mut self,
         connection: &Connection,
-        state: &State,
+        state: &SessionState,
         outgoing: &mut VecDeque<Delivery>,
     ) {
         let Some(waiting) = &mut self.0 else {
@@ -123,7 +132,7 @@ impl Parked {
         waiting.take(is_free, outgoing);
     }
 
-    /// What waits for a slot.
+    /// Removes the deliveries that wait for a slot.
     pub(super) fn remove(&mut self, slot: LaneSlot) -> VecDeque<Delivery> {
         let mut removed = VecDeque::new();
         if let Some(waiting) = &mut self.0 {
@@ -142,7 +151,7 @@ impl Parked {
 
     /// The slot for which most waits, if too much does.
     pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
-        let Waiting {
+        let ParkedDeliveries {
             deliveries,
             slots,
             bytes,
@@ -158,7 +167,7 @@ impl Parked {
     }
 }
 
-impl Waiting {
+impl ParkedDeliveries {
     /// Moves deliveries in front of others.
     fn take(&mut self, which: impl Fn(&Delivery) -> bool, to: &mut VecDeque<Delivery>) {
         let all = core::mem::take(&mut self.deliveries);
@@ -187,7 +196,7 @@ impl Attached<'_> {
         hub::keep_flow(&self.hold.session, flow, slot, expiry, None, journal);
     }
 
-    /// What a flow leaves behind.
+    /// Ends the subscriptions and messages that do not outlive a flow.
     pub(super) fn flow_ended(&mut self, end: FlowEnd) {
         if !end.keeps_subscriptions
             && let Some(slot) = self.hold.state.slot_of(end.flow)
@@ -196,7 +205,7 @@ impl Attached<'_> {
         }
         let journal = &mut self.publisher.journal;
         let (hub, outgoing) = (&self.wire.hub, &mut self.outgoing);
-        hub.flow_ended(&mut self.hold, end, outgoing, journal);
+        hub::end_flow(hub, &mut self.hold, end, outgoing, journal);
     }
 
     /// A flow for which more waits than a session may have is given up, as if its time were over.
@@ -208,7 +217,7 @@ impl Attached<'_> {
                 self.parked.remove(slot);
                 continue;
             };
-            warn!(client = %Shown(client), %flow, "gave up a flow: too much waits for it");
+            warn!(client = %Escaped(client), %flow, "gave up a flow: too much waits for it");
             // The event for it follows; what waits goes now.
             self.wire.connection.forget_flow(now, flow);
             for delivery in self.parked.remove(slot) {

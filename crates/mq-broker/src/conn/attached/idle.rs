@@ -10,7 +10,7 @@ use mq_proto::LaneId;
 use tracing::debug;
 
 use super::Attached;
-use crate::shown::Shown;
+use crate::escaped::Escaped;
 
 /// When something last came on each data lane of a connection.
 ///
@@ -132,7 +132,7 @@ impl Attached<'_> {
         } else {
             connection.finish_lane(lane);
         }
-        let client = Shown(&self.hold.session.client_id);
+        let client = Escaped(&self.hold.session.client_id);
         debug!(%client, %lane, %code, was_finished, "closed an idle data lane");
         if !was_finished {
             self.wire.closed_idle();

@@ -12,9 +12,9 @@ use super::flows::{lane_of_flow, slot_of_flow};
 use crate::{
     Settings,
     conn::wire::{OUTBOX_LIMIT, Wire},
-    delivery::{LaneSlot, Marks as _},
+    delivery::{DeliveryTag as _, LaneSlot},
     router::Subscriber,
-    session::State,
+    session::SessionState,
 };
 
 /// The lanes of one connection.
@@ -36,7 +36,7 @@ struct Spreading {
 }
 
 /// A link that takes so long to take a full outbox is slower than the messages.
-const SLOW: Duration = Duration::from_millis(10);
+const SLOW_LINK_TIME: Duration = Duration::from_millis(10);
 
 /// Which lane each [`LaneSlot`] stands for, of this connection.
 ///
@@ -74,7 +74,7 @@ impl DeliveryLanes {
         &mut self,
         lane: LaneId,
         connection: &Connection,
-        state: &mut State,
+        state: &mut SessionState,
     ) -> LaneSlot {
         match connection.flow_of(lane) {
             Some(flow) => slot_of_flow(flow, connection, state),
@@ -83,7 +83,12 @@ impl DeliveryLanes {
     }
 
     /// Whether messages of subscriptions go on the lane, or may come to: a flow is the client's to end.
-    pub(super) fn carries(&self, lane: LaneId, connection: &Connection, state: &State) -> bool {
+    pub(super) fn carries(
+        &self,
+        lane: LaneId,
+        connection: &Connection,
+        state: &SessionState,
+    ) -> bool {
         connection.flow_of(lane).is_some()
             || self.subscribed.carries(lane, &state.subscriptions.lock())
     }
@@ -92,7 +97,7 @@ impl DeliveryLanes {
     pub(super) fn way(
         &mut self,
         delivery: &Delivery,
-        state: &State,
+        state: &SessionState,
         connection: &mut Connection,
         link: &mut Link,
     ) -> Way {
@@ -133,7 +138,7 @@ impl DeliveryLanes {
         let full_for = spreading
             .full_since
             .map(|at| now.saturating_duration_since(at));
-        let backlogged = full_for.is_some_and(|time| time >= SLOW);
+        let backlogged = full_for.is_some_and(|time| time >= SLOW_LINK_TIME);
         let is_held_up = |_| {
             let lost = link.stats().packets_lost;
             backlogged || lost.is_some_and(|lost| lost > 0)
@@ -176,7 +181,12 @@ fn spread(asked: Option<Spread>, settings: &Settings, link: &Link) -> Spread {
 }
 
 impl SubscribedLanes {
-    fn slot_of(&mut self, lane: LaneId, connection: &Connection, state: &mut State) -> LaneSlot {
+    fn slot_of(
+        &mut self,
+        lane: LaneId,
+        connection: &Connection,
+        state: &mut SessionState,
+    ) -> LaneSlot {
         if lane == LaneId::CONTROL || !connection.is_lane_open(lane) {
             return LaneSlot::CONTROL;
         }

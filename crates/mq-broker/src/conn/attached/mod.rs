@@ -1,15 +1,14 @@
 //! The third phase: the client has its session, until either of them leaves.
 
-mod bridged;
+mod blocked_publish;
 mod deliver;
 mod flows;
-mod happened;
 mod idle;
 mod lanes;
 mod reauthenticate;
 mod requests;
-mod waiting;
-mod wakes;
+mod wait;
+mod wake_sources;
 
 use std::{
     collections::VecDeque,
@@ -19,79 +18,79 @@ use std::{
 };
 
 use mq_codec::ReasonCode;
-use mq_proto::{AckTicket, Delivery, Event};
+use mq_proto::{Delivery, Event};
 use tokio::time::sleep_until;
 use tracing::debug;
 
 use super::{
-    afterwards::Afterwards,
-    backlog::{Backlog, is_about_sent},
-    held::FREE,
-    leaving::{Parting, STORE_FAILED},
-    load::Loading,
+    backlog::{Backlog, is_acknowledgement},
+    bridge_hooks::BridgeHooks,
+    closing::{LastState, STORE_FAILED},
+    memory::UNCOUNTED_BYTES,
+    queue_read::QueueRead,
+    session_end::SessionEnd,
     wire::{Wire, earlier},
 };
 use crate::{
     auth::{Authentication, LogIn, Principal},
     clock,
-    hub::{Hold, Publisher},
+    escaped::Escaped,
+    hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
-    quota::Pace,
-    session::{Figures, RetainedSearch},
-    shown::Shown,
+    quota::PublishRateLimiter,
+    session::{ConnectionFigures, RetainedSearch, Session},
     store::SessionChange,
-    workers::{Desk, Look, go_to},
+    workers::{Rebalancing, SeenRound, move_to_worker},
 };
-pub(super) use bridged::Bridged;
 use flows::Parked;
-use happened::{Happened, Waits};
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
-use wakes::Wakes;
+use wait::{WaitFor, WaitResult};
+use wake_sources::WakeSources;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
-    wire: &'a mut Wire,
-    hold: Hold,
-    publisher: Publisher,
+    pub(super) wire: &'a mut Wire,
+    pub(super) hold: HeldSession,
+    pub(super) publisher: Publisher,
     client: Client,
-    afterwards: Afterwards,
-    /// How fast the client may publish.
-    pace: Pace,
-    messages_received: u64,
-    messages_sent: u64,
+    session_end: SessionEnd,
+    /// The rate at which the client may publish.
+    publish_rate_limiter: PublishRateLimiter,
+    pub(super) messages_received: u64,
+    pub(super) messages_sent: u64,
     /// Deliveries taken from the mailbox and not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
-    loading: Option<Loading>,
+    queue_read: Option<QueueRead>,
     lanes: DeliveryLanes,
     /// Deliveries for flows that have no lane now.
     parked: Parked,
-    /// Where idle data lanes are closed.
+    /// The silence of data lanes, if idle ones are closed.
     idle: Option<Box<IdleLanes>>,
-    /// The ticket of a message that waits for room in somebody's mailbox.
-    held: Option<AckTicket>,
-    /// When it is looked at again, room or not.
-    patience_ends: Option<Instant>,
+    /// The client's message that waits for room in somebody's mailbox.
+    blocked_publish: Option<RoutedMessage>,
+    /// Time at which it is tried again, room or not.
+    retry_at: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
-    /// Up to here nothing in the outbox has to wait for the store.
-    sayable: u64,
-    /// Where CONNACK is in the outbox.
-    let_in_at: u64,
-    look: Look,
-    wakes: Wakes,
+    /// The position in the outbox up to which nothing has to wait for the store.
+    settled_up_to: u64,
+    /// The position of CONNACK in the outbox.
+    connack_at: u64,
+    seen_round: SeenRound,
+    wake_sources: WakeSources,
     /// The bridge whose session this is.
-    bridged: Option<Box<Bridged>>,
+    pub(super) bridge: Option<Box<dyn BridgeHooks>>,
 }
 
-/// Who the client is, and what it may do.
+/// The client's identity and rights.
 pub(super) struct Client {
-    /// Its user and rights, where there are rules.
+    /// The user and rights, where there are rules.
     principal: Option<Principal>,
     /// The generation of the rules that let the messages in the mailbox through.
     rules: u64,
-    /// What a client that may authenticate anew has said of itself.
+    /// The log-in of a client that may authenticate anew.
     log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }
@@ -112,17 +111,17 @@ impl Client {
 }
 
 impl<'a> Attached<'a> {
-    /// A client that has its CONNACK in the outbox, at `let_in_at`.
+    /// A client that has its CONNACK in the outbox, at `connack_at`.
     pub(super) fn new(
         wire: &'a mut Wire,
-        hold: Hold,
+        hold: HeldSession,
         publisher: Publisher,
         client: Client,
-        afterwards: Afterwards,
-        let_in_at: u64,
+        session_end: SessionEnd,
+        connack_at: u64,
     ) -> Self {
         Self {
-            pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            publish_rate_limiter: PublishRateLimiter::new(wire.settings.publish_rate, clock::now()),
             messages_received: 0,
             messages_sent: 0,
             lanes: DeliveryLanes::new(wire),
@@ -134,18 +133,18 @@ impl<'a> Attached<'a> {
             hold,
             publisher,
             client,
-            afterwards,
+            session_end,
             outgoing: VecDeque::new(),
-            loading: None,
+            queue_read: None,
             parked: Parked::default(),
-            held: None,
-            patience_ends: None,
+            blocked_publish: None,
+            retry_at: None,
             backlog: Backlog::default(),
-            sayable: let_in_at,
-            let_in_at,
-            look: Look::default(),
-            wakes: Wakes::default(),
-            bridged: None,
+            settled_up_to: connack_at,
+            connack_at,
+            seen_round: SeenRound::default(),
+            wake_sources: WakeSources::default(),
+            bridge: None,
         }
     }
 
@@ -155,32 +154,31 @@ impl<'a> Attached<'a> {
         // Kept from turn to turn: a new timer would register anew each time.
         let mut timer = pin!(sleep_until(now.into()));
         while !self.wire.connection.is_closed() || self.has_events() {
-            if self.may_go()
-                && let Some(worker) = Desk::ask(&mut self.look)
+            if self.may_move()
+                && let Some(worker) = Rebalancing::next_move(&mut self.seen_round)
             {
-                self.go(worker).await;
+                self.move_to(worker).await;
                 timer.set(sleep_until(now.into()));
             }
-            let blocked = self.publisher.waiting.first();
-            let blocked = blocked.map(|(session, _)| Arc::clone(session));
+            let blocked_by = self.blocked_by().map(Arc::clone);
             // In a box, as all that is seldom: the task of an idle client needs no room for it.
-            let mut room = blocked.as_ref().map(|session| {
+            let mut room = blocked_by.as_ref().map(|session| {
                 let mut room = Box::pin(session.mailbox.room());
                 room.as_mut().enable();
                 room
             });
             if self.hold.session.take_reminder() && !self.wire.connection.is_closed() {
-                Box::pin(self.look_at_session()).await;
+                Box::pin(self.handle_reminder()).await;
             }
             self.turn(now).await;
-            self.wire.look_at_shutdown();
+            self.wire.check_shutdown();
             let closed = self.wire.connection.is_closed();
-            if closed && self.publisher.waiting.is_empty() {
+            if closed && self.blocked_publish.is_none() {
                 continue;
             }
             // Nothing leaves before the changes behind it are in the store.
             let settled = self.is_settled();
-            let resumes_at = self.pace.resumes_at(now);
+            let resumes_at = self.publish_rate_limiter.resumes_at(now);
             let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
             if !want_read {
                 self.wire.connection.excuse_silence(now);
@@ -193,21 +191,21 @@ impl<'a> Attached<'a> {
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
                 timer.as_mut().reset(at.into());
-                self.wakes.has_new_timer();
+                self.wake_sources.has_new_timer();
             }
-            if !self.publisher.waits_for(blocked.as_ref()) {
+            if self.blocked_by().map(Arc::as_ptr) != blocked_by.as_ref().map(Arc::as_ptr) {
                 // The delivery has begun to wait for another reader: it is tried once more, with a
                 // place in that reader's queue.
                 now = clock::now();
                 continue;
             }
-            let session = blocked.as_deref();
+            let session = blocked_by.as_deref();
             // What wakes the task meanwhile does not put it off.
-            self.patience_ends = earlier(
-                session.map(|session| self.patience_ends(session, now)),
-                self.patience_ends.filter(|_| session.is_some()),
+            self.retry_at = earlier(
+                session.map(|session| self.retry_at(session, now)),
+                self.retry_at.filter(|_| session.is_some()),
             );
-            let waits = Waits {
+            let waits = WaitFor {
                 closed,
                 settled,
                 want_read,
@@ -215,76 +213,76 @@ impl<'a> Attached<'a> {
                 deadline,
             };
             let room = room.as_mut().map(Pin::as_mut);
-            let happened = self.wait(&waits, room, timer.as_mut()).await;
+            let result = self.wait(&waits, room, timer.as_mut()).await;
             now = clock::now();
-            self.happened(happened, now);
+            self.handle_wait_result(result, now);
         }
     }
 
-    /// The next deadline: of the connection, the log-in, the client's pace, or an idle lane.
+    /// Returns the next deadline: of the connection, the log-in, the publish rate, or an idle lane.
     fn deadline(&mut self, resumes_at: Option<Instant>, now: Instant) -> Option<Instant> {
         let idle_at = earlier(self.close_idle(now), self.bridge_idle(now));
         let deadline = earlier(self.wire.deadline(), earlier(self.expires_at(), resumes_at));
         earlier(deadline, idle_at)
     }
 
-    /// When the log-in ends.
+    /// Returns the time at which the log-in ends.
     fn expires_at(&self) -> Option<Instant> {
         let principal = self.client.principal.as_ref();
         principal.and_then(Principal::expires_at)
     }
 
-    fn happened(&mut self, happened: Happened, now: Instant) {
-        match happened {
-            Happened::Progress(progress) => self.wire.progressed(progress, now),
-            Happened::Due => self.became_due(now),
-            Happened::Stored(Ok(())) | Happened::Woken => {}
-            Happened::PatienceOver => {
-                self.patience_ends = None;
-                if let Some((reader, _)) = self.publisher.waiting.first() {
+    fn handle_wait_result(&mut self, result: WaitResult, now: Instant) {
+        match result {
+            WaitResult::Progress(progress) => self.wire.progressed(progress, now),
+            WaitResult::Due => self.handle_deadline(now),
+            WaitResult::Stored(Ok(())) | WaitResult::Woken => {}
+            WaitResult::RetryPublish => {
+                self.retry_at = None;
+                if let Some(reader) = self.blocked_by() {
                     reader.remind();
                 }
             }
-            Happened::Stored(Err(StoreFailed)) => self.wire.leave(STORE_FAILED),
-            Happened::Loaded(loaded) => self.loaded(loaded),
-            Happened::Authenticated(outcome) => self.authenticated(outcome),
+            WaitResult::Stored(Err(StoreFailed)) => self.wire.disconnect_for(STORE_FAILED),
+            WaitResult::ReadMessages(messages) => self.queue_was_read(messages),
+            WaitResult::Authenticated(outcome) => self.authenticated(outcome),
         }
     }
 
-    /// Whether the connection may go to another worker now: it waits for nothing that belongs to this one.
-    fn may_go(&self) -> bool {
+    /// Returns `true` if the connection may move to another worker now: it waits for nothing that belongs to this one.
+    fn may_move(&self) -> bool {
         self.wire.link.can_move()
-            && self.bridged.is_none()
-            && self.loading.is_none()
+            && self.bridge.is_none()
+            && self.queue_read.is_none()
             && !self.client.authentication.is_working()
             && !self.wire.connection.is_closed()
     }
 
-    /// Goes to another worker. A socket that cannot be moved, for want of a descriptor, is served from there all the
+    /// Moves to another worker. A socket that cannot be moved, for want of a descriptor, is served from there all the
     /// same.
-    async fn go(&mut self, worker: usize) {
-        go_to(worker).await;
-        self.hold.session.served_here();
+    async fn move_to(&mut self, worker: usize) {
+        move_to_worker(worker).await;
+        self.hold.session.serve_on_this_worker();
         if let Err(error) = self.wire.link.move_here() {
             debug!(%error, "a socket could not be moved");
         }
     }
 
     /// The next deadline has passed: that of the log-in, or the state machine's.
-    fn became_due(&mut self, now: Instant) {
+    fn handle_deadline(&mut self, now: Instant) {
         if self.expires_at().is_some_and(|at| at <= now) {
-            self.wire.leave(ReasonCode::MaximumConnectTime);
+            self.wire.disconnect_for(ReasonCode::MaximumConnectTime);
         } else {
             // Where the link is not read, silence is excused.
             self.wire.connection.handle_timeout(now);
         }
     }
 
-    /// Whether everything in the outbox may be sent.
+    /// Returns `true` if everything in the outbox may be sent.
     fn is_settled(&mut self) -> bool {
         let settled = self.publisher.journal.is_settled();
         if settled {
-            self.sayable = self.wire.connection.outbox().position();
+            self.settled_up_to = self.wire.connection.outbox().position();
         }
         settled
     }
@@ -292,15 +290,15 @@ impl<'a> Attached<'a> {
     /// Does everything that can be done without waiting.
     async fn turn(&mut self, now: Instant) {
         self.wire.sample(now);
-        self.publisher.recover(now);
+        self.publisher.resume_backpressure(now);
         self.retry_waiting(now);
-        self.wire.look_at_handshake(now);
+        self.wire.check_handshake(now);
         self.handle_events(now);
-        if self.backlog.is_full() && self.is_out_of_patience(now) {
+        if self.backlog.is_full() && self.is_backpressure_over(now) {
             let dropped = self.backlog.drop_qos0();
             self.wire.hub.metrics.dropped.add(dropped);
         }
-        self.publisher.tell_readers();
+        self.publisher.wake_readers();
         self.count_memory();
         if self.fill(now) {
             // Retained messages may be many: others have their turn in between.
@@ -308,39 +306,44 @@ impl<'a> Attached<'a> {
         }
     }
 
+    /// Returns the session for whose room the client's message waits.
+    fn blocked_by(&self) -> Option<&Arc<Session>> {
+        self.blocked_publish.as_ref()?.blocked_by()
+    }
+
     fn has_events(&self) -> bool {
         !self.backlog.is_empty() || self.wire.connection.has_events()
     }
 
-    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has lost its patience
-    /// with this reader.
-    async fn look_at_session(&mut self) {
+    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has waited for this reader
+    /// for too long.
+    async fn handle_reminder(&mut self) {
         let session = &self.hold.session;
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
-        let shown = self.hold.shown.as_ref();
+        let view = self.hold.operator_view.as_ref();
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
-            self.wakes.forget_link();
+            self.wake_sources.forget_link();
             self.wire.read_once().await;
-            self.wire.leave(ReasonCode::SessionTakenOver);
-        } else if let Some(reason) = shown.and_then(|shown| shown.presence.leaves()) {
-            self.wire.leave(reason);
+            self.wire.disconnect_for(ReasonCode::SessionTakenOver);
+        } else if let Some(reason) = view.and_then(|view| view.presence.kick_reason()) {
+            self.wire.disconnect_for(reason);
         } else if session
             .mailbox
-            .is_condemned(clock::now().into(), reader_timeout)
+            .is_to_be_evicted(clock::now().into(), reader_timeout)
         {
             let reason = "too slow for what comes for it";
             self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.leave(ReasonCode::QuotaExceeded);
+            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
         }
     }
 
     /// Tells operators what this task knows alone, if one has asked.
     fn answer_operators(&self) {
-        if let Some(shown) = &self.hold.shown {
-            shown.presence.answer(|| Figures {
+        if let Some(view) = &self.hold.operator_view {
+            view.presence.answer(|| ConnectionFigures {
                 in_flight: self.wire.connection.in_flight(),
                 peer: self.wire.link.info().peer_address,
                 stats: self.wire.link.stats(),
@@ -354,7 +357,7 @@ impl<'a> Attached<'a> {
     /// waits for room its later requests wait as well; its acknowledgements do not.
     fn handle_events(&mut self, now: Instant) {
         loop {
-            let waits = !self.publisher.waiting.is_empty();
+            let waits = self.blocked_publish.is_some();
             // The broker names the client's mistake after it has answered what came before it.
             if waits && self.wire.connection.is_failing() {
                 return;
@@ -366,7 +369,7 @@ impl<'a> Attached<'a> {
             };
             match event {
                 None => return,
-                Some(event) if waits && !is_about_sent(&event) => self.backlog.push(event),
+                Some(event) if waits && !is_acknowledgement(&event) => self.backlog.push(event),
                 Some(event) => self.handle_event(now, event),
             }
         }
@@ -392,10 +395,14 @@ impl<'a> Attached<'a> {
             Event::FlowEnded(end) => self.flow_ended(end),
             Event::PingResp => self.lanes.ponged(),
             Event::Connected(ack) => self.bridge_connected(now, &ack),
-            Event::SubAck(ack) => self.bridge_subscribed(&ack),
+            Event::SubAck(ack) => {
+                if let Some(bridge) = &self.bridge {
+                    bridge.subscribed(&ack);
+                }
+            }
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
-                debug!(client = %Shown(client), %lane, %error, "ended a data lane");
+                debug!(client = %Escaped(client), %lane, %error, "ended a data lane");
             }
             // A second CONNECT is the state machine's to refuse, and the rest is for clients.
             _ => {}
@@ -415,28 +422,29 @@ impl<'a> Attached<'a> {
         let cursor = self
             .hold
             .state
-            .wanted
+            .retained_searches
             .front()
             .map_or(0, RetainedSearch::bytes);
         let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();
-        if !self.wire.count_memory(FREE, besides) {
+        if !self.wire.count_memory(UNCOUNTED_BYTES, besides) {
             let reason = "no memory for what it sends";
             let session = &self.hold.session;
             self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.leave(ReasonCode::QuotaExceeded);
+            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
         }
     }
 
-    /// What the last phase needs of this one.
-    pub(super) fn into_parting(mut self) -> Parting {
+    /// Returns the state that the last phase needs.
+    pub(super) fn into_last_state(mut self) -> LastState {
         self.parked.give_back(&mut self.outgoing);
-        Parting {
+        LastState {
             hold: self.hold,
             publisher: self.publisher,
-            afterwards: self.afterwards,
+            blocked_publish: self.blocked_publish,
+            session_end: self.session_end,
             unsent: self.outgoing,
-            sayable: self.sayable,
-            let_in_at: self.let_in_at,
+            settled_up_to: self.settled_up_to,
+            connack_at: self.connack_at,
         }
     }
 }

@@ -47,7 +47,7 @@ impl Attached<'_> {
                 // The connection ends: there is nothing more to authenticate for.
                 return match self.client.log_in.take() {
                     Some(log_in) => self.wire.refuse_log_in(refusal, &log_in),
-                    None => self.wire.leave(ReasonCode::NotAuthorized),
+                    None => self.wire.disconnect_for(ReasonCode::NotAuthorized),
                 };
             }
         };
@@ -63,7 +63,7 @@ impl Attached<'_> {
             let reason = ReasonCode::NotAuthorized;
             self.wire.refuse(reason, why, &log_in.client_id, user);
         } else {
-            self.wire.leave(ReasonCode::NotAuthorized);
+            self.wire.disconnect_for(ReasonCode::NotAuthorized);
         }
     }
 
@@ -73,8 +73,8 @@ impl Attached<'_> {
         if !before.is_some_and(|before| before.is_same_user(&principal)) {
             return false;
         }
-        self.publisher.forget_permission();
-        self.wire.hub.rights_changed(&self.hold, &principal);
+        self.publisher.clear_permission_cache();
+        self.wire.hub.change_rights(&self.hold, &principal);
         self.client.principal = Some(principal);
         // Has `fill` look at what waits.
         self.client.rules = !self.wire.hub.guard.generation();

@@ -1,4 +1,4 @@
-//! What an attached client asks for: PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
+//! The requests of an attached client: PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
 
 use std::time::Instant;
 
@@ -14,7 +14,10 @@ impl Attached<'_> {
         if !self.bridge_received(now, &mut received) {
             return;
         }
-        if self.pace.spend(received.message.payload.len(), now) {
+        if self
+            .publish_rate_limiter
+            .spend(received.message.payload.len(), now)
+        {
             self.wire.hub.metrics.throttled.add(1);
         }
         let session = &self.hold.session;
@@ -29,12 +32,12 @@ impl Attached<'_> {
                         .ack(now, ticket, ReasonCode::TopicNameInvalid);
                 }
                 // The client cannot be told of this message alone.
-                _ => self.wire.leave(ReasonCode::TopicNameInvalid),
+                _ => self.wire.disconnect_for(ReasonCode::TopicNameInvalid),
             }
             return;
         }
         let publisher = &mut self.publisher;
-        let is_own = self.wire.hub.own_topics.has(topic, &session.client_id);
+        let is_own = self.wire.hub.is_own_topic(topic, &session.client_id);
         if is_own {
             self.wire.hub.metrics.not_authorized.add(1);
         }
@@ -55,12 +58,12 @@ impl Attached<'_> {
             }
             return;
         }
-        self.held = self
-            .wire
-            .hub
-            .publish(Some(session), received, now, publisher);
-        if publisher.waiting.is_empty() {
-            self.answer_publish(now);
+        let hub = &self.wire.hub;
+        let routed = hub.publish(Some(session), received, now, publisher);
+        if routed.is_delivered() {
+            self.acknowledge(routed, now);
+        } else {
+            self.blocked_publish = Some(routed);
         }
     }
 

@@ -1,9 +1,13 @@
-//! Why the file cannot be read or written, and what to do.
+//! The errors of the file, each with a remedy.
+
+use std::fmt;
 
 use mq_codec::{DecodeError, EncodeError};
 use redb::{DatabaseError, StorageError};
 
-/// Why the file cannot be read or written.
+use crate::store::StoreError;
+
+/// The error of a file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
     #[error(transparent)]
@@ -28,7 +32,37 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// Whether another process has the file.
+    /// Returns the error of the store at that place.
+    pub(super) fn at(self, place: impl fmt::Display) -> StoreError {
+        let place = place.to_string();
+        let is_damaged = match &self {
+            Self::Damaged
+            | Self::Decode(_)
+            | Self::Opening(DatabaseError::Storage(StorageError::Corrupted(_))) => true,
+            Self::Database(error) => matches!(**error, redb::Error::Corrupted(_)),
+            _ => false,
+        };
+        match self {
+            Self::Io(source) | Self::Opening(DatabaseError::Storage(StorageError::Io(source))) => {
+                StoreError::Io { place, source }
+            }
+            error if error.is_in_use() => StoreError::InUse {
+                place,
+                source: error.into(),
+            },
+            Self::Format(..) => StoreError::LaterFormat {
+                place,
+                source: self.into(),
+            },
+            error if is_damaged => StoreError::Damaged {
+                place,
+                source: error.into(),
+            },
+            error => StoreError::other(place, error),
+        }
+    }
+
+    /// Returns `true` if another process has the file.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(self, Self::Opening(DatabaseError::DatabaseAlreadyOpen))
     }
@@ -46,7 +80,7 @@ macro_rules! from_redb {
 
 from_redb! { TransactionError TableError StorageError CommitError SetDurabilityError }
 
-/// Why a file cannot be opened, and what to do.
+/// Describes an error of opening a file, with a remedy.
 pub(super) fn opening(error: &DatabaseError) -> String {
     match error {
         DatabaseError::DatabaseAlreadyOpen => "another broker has it open".to_owned(),

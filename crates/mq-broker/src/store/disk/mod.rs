@@ -34,7 +34,7 @@ use tracing::warn;
 use super::{Change, Life, Position, Snapshot, Store, StoreError, StoredMessage, User};
 use crate::files::{create_private, make_private, sync_folder};
 use calls::Calls;
-use failed::{Failed, opening};
+use failed::Failed;
 use tables::Tables;
 use trial::Trial;
 use worker::Worker;
@@ -90,19 +90,22 @@ impl DiskStore {
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
     /// names the file. It is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
-        let of_file = |error: String| StoreError(format!("{}: {error}", path.display()));
+        let of_file = |error: Failed| error.at(path.display());
         let found = std::fs::metadata(path).ok();
         if found.as_ref().is_some_and(|found| found.len() == 0) {
             // redb would take it for a new file.
             let problem = "is empty: it was cut off, or never written; remove it to begin anew";
-            return Err(of_file(problem.to_owned()));
+            return Err(StoreError::Damaged {
+                place: path.display().to_string(),
+                source: problem.into(),
+            });
         }
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path);
-        let file = file.map_err(|error| of_file(error.to_string()))?;
+        let file = file.map_err(|error| of_file(Failed::Io(error)))?;
         if let Err(error) = make_private(&file) {
             let path = path.display();
             warn!(%error, "the store {path} stays readable for others than its owner");
@@ -116,11 +119,11 @@ impl DiskStore {
             if found.is_none() && !error.is_in_use() {
                 let _ = std::fs::remove_file(path);
             }
-            of_file(error.to_string())
+            of_file(error)
         })?;
         if found.is_none() {
             // A power failure must not lose the file's name.
-            sync_folder(path).map_err(|error| of_file(error.to_string()))?;
+            sync_folder(path).map_err(|error| of_file(Failed::Io(error)))?;
         }
         Ok(store)
     }
@@ -128,8 +131,9 @@ impl DiskStore {
     /// The same on something that stands for a file.
     #[doc(hidden)]
     pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
-        let started = Self::start(PathBuf::from("the store"), backend, durability);
-        started.map_err(|error| StoreError(error.to_string()))
+        let place = "the store";
+        let started = Self::start(PathBuf::from(place), backend, durability);
+        started.map_err(|error| error.at(place))
     }
 
     fn start(
@@ -169,8 +173,7 @@ impl Store for DiskStore {
     fn load(&self) -> Result<Snapshot, StoreError> {
         let now = SystemTime::now();
         let kept = tables::load(&self.database);
-        let of_file = |error: String| StoreError(format!("{}: {error}", self.path.display()));
-        let mut snapshot = kept.map_err(|error| of_file(error.to_string()))?;
+        let mut snapshot = kept.map_err(|error| error.at(self.path.display()))?;
         // What nobody will ask for again need not stay in the file.
         let expired = snapshot.expired(now);
         if !expired.is_empty() {
@@ -201,28 +204,28 @@ impl Store for DiskStore {
         most: usize,
     ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
         tables::queued(&self.database, client_id.as_str(), numbers, most)
-            .map_err(|error| StoreError(format!("{}: {error}", self.path.display())))
+            .map_err(|error| error.at(self.path.display()))
     }
 
     /// The file has a `.part` in its name until it is whole.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
-        let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
+        let place = format!("backup {}", to.display());
         if to.exists() {
-            return Err(of_file("there is such a file already".to_owned()));
+            return Err(StoreError::BackupExists { place });
         }
         // So nobody takes half a copy for a whole one.
         let part = to.with_extension("part");
         let _ = std::fs::remove_file(&part);
         let written = create_private(&part)
-            .map_err(|error| error.to_string())
-            .and_then(|_| Database::create(&part).map_err(|error| opening(&error)))
-            .and_then(|copy| tables::copy(&self.database, &copy).map_err(|error| error.to_string()))
-            .and_then(|()| std::fs::rename(&part, to).map_err(|error| error.to_string()))
-            .and_then(|()| sync_folder(to).map_err(|error| error.to_string()));
+            .map_err(Failed::Io)
+            .and_then(|_| Database::create(&part).map_err(Failed::Opening))
+            .and_then(|copy| tables::copy(&self.database, &copy))
+            .and_then(|()| std::fs::rename(&part, to).map_err(Failed::Io))
+            .and_then(|()| sync_folder(to).map_err(Failed::Io));
         if written.is_err() {
             let _ = std::fs::remove_file(&part);
         }
-        written.map_err(of_file)
+        written.map_err(|error| error.at(place))
     }
 }
 
@@ -260,7 +263,7 @@ fn builder() -> Builder {
 /// If MQTT has no form for it.
 #[doc(hidden)]
 pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
-    encoding::message(message).map_err(|error| StoreError(error.to_string()))
+    encoding::message(message).map_err(|error| error.at("message"))
 }
 
 /// The message again.
@@ -269,7 +272,7 @@ pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
 /// If it is none.
 #[doc(hidden)]
 pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
-    encoding::read_message(bytes).map_err(|error| StoreError(error.to_string()))
+    encoding::read_message(bytes).map_err(|error| error.at("message"))
 }
 
 /// What kind of life, and its milliseconds.

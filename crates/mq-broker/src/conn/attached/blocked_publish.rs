@@ -1,0 +1,100 @@
+//! A message of the client's that waits for room in somebody's mailbox.
+
+use std::time::{Duration, Instant};
+
+use mq_proto::Event;
+
+use super::Attached;
+use crate::{
+    hub::{Acknowledgement, RoutedMessage},
+    mailbox::BACKPRESSURE_TIMEOUT,
+    session::Session,
+};
+
+impl Attached<'_> {
+    /// Tries the deliveries without room again, in order. Once all have found room the message is
+    /// acknowledged.
+    pub(super) fn retry_waiting(&mut self, now: Instant) {
+        let Some(mut blocked) = self.blocked_publish.take() else {
+            return;
+        };
+        let is_over = is_backpressure_over(&blocked, now);
+        let hub = &self.wire.hub;
+        hub.retry(&mut blocked, &mut self.publisher, is_over);
+        if blocked.is_delivered() {
+            self.acknowledge(blocked, now);
+        } else if is_over && self.wire.connection.is_closed() {
+            self.give_up(blocked);
+        } else {
+            self.blocked_publish = Some(blocked);
+        }
+    }
+
+    /// Returns `true` if the blocked message has waited for long enough: now the mailboxes' overflow policy
+    /// decides.
+    pub(super) fn is_backpressure_over(&self, now: Instant) -> bool {
+        let blocked = self.blocked_publish.as_ref();
+        blocked.is_some_and(|blocked| is_backpressure_over(blocked, now))
+    }
+
+    /// Returns the time at which a message that waits for room in that session's mailbox is tried again, room or not.
+    pub(super) fn retry_at(&self, session: &Session, now: Instant) -> Instant {
+        let blocked = self.blocked_publish.as_ref();
+        let since = blocked
+            .and_then(RoutedMessage::waiting_since)
+            .unwrap_or(now);
+        if !self.is_backpressure_over(now) {
+            return since + BACKPRESSURE_TIMEOUT;
+        }
+        // Where publishers wait for as long as it takes, the reader's time may run out.
+        let stopped_for = session.mailbox.no_progress_for(now.into());
+        let left = self
+            .wire
+            .settings
+            .reader_timeout
+            .map_or(Duration::MAX, |timeout| {
+                timeout.saturating_sub(stopped_for.unwrap_or_default())
+            });
+        // Where no time is left it is looked at again soon, not at once.
+        now + left.clamp(BACKPRESSURE_TIMEOUT, Duration::from_hours(1))
+    }
+
+    /// Acknowledges, or refuses, the message that has found room or will find none.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, routed: RoutedMessage, now: Instant) {
+        let session = &self.hold.session;
+        let Some(Acknowledgement {
+            ticket,
+            reason,
+            refused_topic,
+        }) = routed.acknowledge(session, &mut self.publisher)
+        else {
+            return;
+        };
+        if let Some(topic) = refused_topic {
+            let why = "no room for it";
+            self.wire.hub.refused_publish(session, &topic, why, now);
+        }
+        self.wire.connection.ack(now, ticket, reason);
+    }
+
+    /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
+    /// messages behind it were acknowledged.
+    fn give_up(&mut self, blocked: RoutedMessage) {
+        blocked.give_up(&self.wire.hub.metrics, &mut self.publisher.journal);
+        let backlog = core::iter::from_fn(|| self.backlog.pop());
+        for event in backlog.chain(core::iter::from_fn(|| self.wire.connection.poll_event())) {
+            match event {
+                Event::Publish(_) => self.wire.hub.metrics.dropped.add(1),
+                Event::Closed(reason) => self.wire.closed = Some(reason),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Returns `true` if a message has waited for long enough: now the mailboxes' overflow policy decides.
+fn is_backpressure_over(blocked: &RoutedMessage, now: Instant) -> bool {
+    let since = blocked.waiting_since();
+    since.is_some_and(|since| now.saturating_duration_since(since) >= BACKPRESSURE_TIMEOUT)
+}

@@ -1,0 +1,205 @@
+//! The wait of an attached client, and its result.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use mq_proto::Outbox;
+use mq_transport::{Error, Link, Progress};
+use tokio::{
+    sync::futures::Notified,
+    task::{consume_budget, coop::has_budget_remaining},
+    time::{Sleep, sleep_until},
+};
+
+use super::{Attached, wake_sources::WakeSources};
+use crate::{
+    auth::{Authentication, Refusal, Step},
+    conn::queue_read::{QueueRead, ReadMessages},
+    journal::{Journal, StoreFailed},
+    mailbox::Mailbox,
+    store::StoreError,
+};
+
+/// The events that an attached client waits for in this turn, besides those of every turn.
+pub(super) struct WaitFor {
+    /// The connection is over, and a last message waits for room.
+    pub(super) closed: bool,
+    /// Nothing in the outbox waits for the store.
+    pub(super) settled: bool,
+    pub(super) want_read: bool,
+    pub(super) now: Instant,
+    pub(super) deadline: Option<Instant>,
+}
+
+/// The event that has ended the wait of an attached client.
+pub(super) enum WaitResult {
+    Progress(Option<Result<Progress, Error>>),
+    Due,
+    Stored(Result<(), StoreFailed>),
+    ReadMessages(Result<ReadMessages, StoreError>),
+    Authenticated(Result<Step, Refusal>),
+    RetryPublish,
+    /// Something that each turn looks at.
+    Woken,
+}
+
+impl Attached<'_> {
+    /// Waits until something happens. First what is rare and must not wait behind a busy link, then the link, then
+    /// what only wakes the task, as each turn looks at it anyway.
+    pub(super) fn wait<'w>(
+        &'w mut self,
+        waits: &WaitFor,
+        room: Option<Pin<&'w mut Notified<'_>>>,
+        timer: Pin<&'w mut Sleep>,
+    ) -> Wait<'w> {
+        let takes_more = self.takes_more_retained();
+        let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
+        let outbox = waits.settled.then(|| self.wire.connection.outbox());
+        let closed = waits.closed;
+        let unlikely = Unlikely {
+            is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
+            journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
+            queue_read: self.queue_read.as_mut().filter(|_| !closed),
+            authentication: Some(&mut self.client.authentication)
+                .filter(|authentication| authentication.is_working() && !closed),
+            room,
+            retry_at: self.retry_at,
+        };
+        Wait {
+            // In a box: the task of a client that waits for the link alone needs no room for it.
+            unlikely: unlikely
+                .is_any()
+                .then(|| Box::pin(unlikely.wait()) as Pin<Box<dyn Future<Output = _> + Send>>),
+            closed,
+            wake_sources: &mut self.wake_sources,
+            link: &mut self.wire.link,
+            is_early: self.wire.early.is_some(),
+            outbox,
+            want_read: waits.want_read,
+            tells_flushed,
+            mailbox: &self.hold.session.mailbox,
+            timer: waits.deadline.map(|_| timer),
+            takes_more,
+        }
+    }
+}
+
+/// Waits until something happens.
+#[expect(clippy::struct_excessive_bools, reason = "each stands for itself")]
+pub(super) struct Wait<'a> {
+    unlikely: Option<Pin<Box<dyn Future<Output = WaitResult> + Send + 'a>>>,
+    /// Nothing else is waited for.
+    closed: bool,
+    wake_sources: &'a mut WakeSources,
+    link: &'a mut Link,
+    is_early: bool,
+    /// `None` while that must wait for the store.
+    outbox: Option<&'a mut Outbox>,
+    want_read: bool,
+    tells_flushed: bool,
+    mailbox: &'a Mailbox,
+    /// The timer, if there is a deadline.
+    timer: Option<Pin<&'a mut Sleep>>,
+    /// The next turn has something to do anyway.
+    takes_more: bool,
+}
+
+impl Future for Wait<'_> {
+    type Output = WaitResult;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WaitResult> {
+        let this = self.get_mut();
+        if let Some(unlikely) = &mut this.unlikely
+            && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
+        {
+            return Poll::Ready(happened);
+        }
+        if this.closed {
+            return Poll::Pending;
+        }
+        if !has_budget_remaining() {
+            // Others have their turn.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut nothing;
+        let outbox = if let Some(outbox) = &mut this.outbox {
+            outbox
+        } else {
+            nothing = Outbox::new();
+            &mut nothing
+        };
+        let (link, want_read) = (&mut *this.link, this.want_read);
+        let sources = this.wake_sources.sources(cx);
+        let progress = if this.is_early {
+            sources.forget_link();
+            link.poll_progress_or_handshake(cx, outbox, want_read)
+        } else {
+            let progress = sources.poll_link(link, outbox, want_read, this.tells_flushed);
+            progress.map(Some)
+        };
+        if let Poll::Ready(progress) = progress {
+            return Poll::Ready(WaitResult::Progress(progress));
+        }
+        let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_woken(cx));
+        let timer = &mut this.timer;
+        let is_due = sources.timer.ask(|cx| match timer {
+            Some(timer) => timer.as_mut().poll(cx),
+            None => Poll::Pending,
+        });
+        if is_told || this.takes_more || is_due {
+            return Poll::Ready(WaitResult::Woken);
+        }
+        Poll::Pending
+    }
+}
+
+/// Events that are waited for now and then, and must not wait behind a busy link.
+struct Unlikely<'a, 'r> {
+    /// The deadline has passed.
+    is_due: bool,
+    /// Something in it is not settled.
+    journal: Option<&'a mut Journal>,
+    queue_read: Option<&'a mut QueueRead>,
+    /// The authentication, while it works.
+    authentication: Option<&'a mut Authentication>,
+    /// The mailbox in which a message waits for room.
+    room: Option<Pin<&'a mut Notified<'r>>>,
+    retry_at: Option<Instant>,
+}
+
+impl Unlikely<'_, '_> {
+    fn is_any(&self) -> bool {
+        self.is_due
+            || self.journal.is_some()
+            || self.queue_read.is_some()
+            || self.authentication.is_some()
+            || self.room.is_some()
+    }
+
+    async fn wait(self) -> WaitResult {
+        let backpressure = self.retry_at.map(|at| sleep_until(at.into()));
+        tokio::select! {
+            biased;
+            () = consume_budget(), if self.is_due => WaitResult::Due,
+            stored = optional(self.journal.map(Journal::settled)) => WaitResult::Stored(stored),
+            messages = optional(self.queue_read) => WaitResult::ReadMessages(messages),
+            outcome = optional(self.authentication.map(Authentication::outcome)) => {
+                WaitResult::Authenticated(outcome)
+            }
+            () = optional(self.room) => WaitResult::Woken,
+            () = optional(backpressure) => WaitResult::RetryPublish,
+        }
+    }
+}
+
+/// Waits for a future, or without one for ever.
+async fn optional<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,135 @@
+//! The other nodes of a cluster, as the hub sees them.
+
+use std::{fmt, pin::Pin};
+
+use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
+
+use super::Hub;
+use crate::{
+    auth::TakeOver,
+    journal::Journal,
+    session::Session,
+    store::{Position, StoredMessage, User},
+};
+
+/// The answer of other nodes, once it has come.
+pub(crate) type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The other nodes of a cluster, as one of them sees them.
+pub(crate) trait Nodes: fmt::Debug + Send + Sync {
+    /// Appends a message of a client of this node. It reaches the sessions of all nodes, this one's included, in the
+    /// order of its log, and the position is settled then.
+    ///
+    /// # Errors
+    /// If too much waits already: the engine does not answer, or is too slow.
+    fn append(
+        &self,
+        from: &ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+    ) -> Result<Position, AppendQueueFull>;
+
+    /// Sends a message of QoS 0 to the other nodes, or loses it. Returns the members of shared subscriptions that it is
+    /// for, at any node.
+    fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr>;
+
+    /// Publishes to all nodes whether a session is a member of one of its shared subscriptions; settled when they can
+    /// know. `lasts` is `true` if the session outlives its connection.
+    fn update_membership(
+        &self,
+        client: &ByteStr,
+        filter: &TopicFilter,
+        state: MemberState,
+        lasts: bool,
+    ) -> Position;
+
+    /// Makes the session of a client identifier this node's, with what it has, or a new one.
+    ///
+    /// # Errors
+    /// The reason for the client.
+    fn claim<'a>(
+        &'a self,
+        id: &'a ByteStr,
+        user: &'a User,
+        take_over: TakeOver,
+    ) -> NodeFuture<'a, Result<(), ReasonCode>>;
+
+    /// Resolves to `true` if another node that lives has a session, or may have it.
+    fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> NodeFuture<'a, bool>;
+
+    /// Returns `true` if a session is this node's, and stays.
+    fn owns(&self, id: &ByteStr) -> bool;
+
+    /// Ends a session that its client, or its time, has ended.
+    fn session_ended(&self, id: &ByteStr);
+}
+
+/// The part that a session has in a shared subscription.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemberState {
+    /// The session has a connection.
+    Present,
+    /// The session has no connection: it gets messages if no other member is present.
+    Away,
+    /// The session is no member any more.
+    Gone,
+}
+
+/// Too many messages wait to be appended to the logs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppendQueueFull;
+
+/// Times that a session may go to another connection while one waits for it, which then gets none: clients that
+/// have the same identifier would take it from each other for ever.
+pub(crate) const MAX_RIVALS: u32 = 3;
+
+impl Hub {
+    /// Returns `true` if this broker is a node of a cluster.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Resolves to `true` if a client's session is at another node, or may be.
+    pub(crate) async fn is_elsewhere(&self, client: &ByteStr) -> bool {
+        match &self.cluster {
+            Some(cluster) => cluster.is_elsewhere(client).await,
+            None => false,
+        }
+    }
+
+    /// Publishes the part that a session has in all its shared subscriptions, if this is a node of a cluster.
+    pub(crate) fn update_memberships(
+        &self,
+        session: &Session,
+        state: MemberState,
+        journal: &mut Journal,
+    ) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let filters: Vec<_> = {
+            let all = session.subscriptions.lock();
+            let shared = all.keys().filter(|filter| filter.shared().is_some());
+            shared.cloned().collect()
+        };
+        for filter in filters {
+            self.update_membership(session, &filter, state, journal);
+        }
+    }
+
+    /// Publishes the part that a session has in one subscription, if that is a shared one.
+    pub(super) fn update_membership(
+        &self,
+        session: &Session,
+        filter: &TopicFilter,
+        state: MemberState,
+        journal: &mut Journal,
+    ) {
+        if let Some(cluster) = &self.cluster
+            && filter.shared().is_some()
+        {
+            let (id, lasts) = (&session.client_id, session.is_persistent());
+            journal.note_recorded(cluster.update_membership(id, filter, state, lasts));
+        }
+    }
+}

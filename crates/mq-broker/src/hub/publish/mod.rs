@@ -1,0 +1,213 @@
+//! The way of a message from its publisher to the mailboxes of its receivers.
+//!
+//! ```text
+//!  Received --> cluster: appended to a log, or sent to the other nodes; its own log brings it back
+//!     |
+//!     +-------> retained: the topic's retained message
+//!               route:    the receivers, from the trie or from the cache of the last topic
+//!               record:   the changes that the store gets, in one call
+//!               deliver:  one delivery a receiver, into its mailbox
+//!               outcome:  the reason code for the publisher
+//! ```
+//!
+//! Three lifetimes meet here. A [`Publisher`] lives as long as a connection and has caches and buffers. A
+//! [`Publication`] is the message under way: each step gets it, and it is dropped when the message is in the
+//! mailboxes. A [`RoutedMessage`] lives until the message is acknowledged: at once, or once each receiver has had room.
+
+mod cluster;
+mod deliver;
+mod no_client;
+mod outcome;
+mod permission;
+mod publisher;
+mod record;
+mod route;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mq_codec::{PublishProperties, QoS};
+use mq_proto::{Message, Received};
+
+use super::{Hub, NoRoomToRetain, Routing};
+use crate::{auth::Principal, lock::read, router::SessionKey, session::Session, store::Change};
+pub(crate) use cluster::{ClusterMessage, ClusterReceivers};
+use deliver::Delivering;
+pub(crate) use outcome::{Acknowledgement, RoutedMessage};
+pub(crate) use publisher::Publisher;
+
+/// The message under way, and its part of PUBLISH.
+struct Publication {
+    message: Arc<Message>,
+    qos: QoS,
+    retain: bool,
+    expires_at: Option<Instant>,
+    now: Instant,
+    /// The session of its client, if that is one of this node's.
+    sender: Option<SessionKey>,
+    /// In a cluster: the members of shared subscriptions that get it here. Otherwise the router chooses.
+    group_members: Option<Vec<SessionKey>>,
+    /// In a cluster: sessions here that have it by another way.
+    already_delivered: Vec<SessionKey>,
+}
+
+impl Hub {
+    /// Returns `true` if the rules let `who` publish that message. A refusal is counted.
+    pub(crate) fn may_publish(
+        &self,
+        who: &Principal,
+        received: &Received,
+        publisher: &mut Publisher,
+    ) -> bool {
+        let Received {
+            message,
+            qos,
+            retain,
+            ..
+        } = received;
+        let cache = &mut publisher.permission_cache;
+        let may = cache.may_publish(&self.guard, who, &message.topic, *qos, *retain);
+        if !may {
+            self.metrics.not_authorized.add(1);
+        }
+        may
+    }
+
+    /// Routes a message to the mailboxes of all who subscribed to its topic. Without a sender it is
+    /// one of the broker's own.
+    ///
+    /// Runs in the publisher's task, which keeps its messages in order. [`Publisher::wake_readers`] wakes the readers
+    /// afterwards, of many messages together.
+    pub(crate) fn publish(
+        &self,
+        from: Option<&Session>,
+        received: Received,
+        now: Instant,
+        publisher: &mut Publisher,
+    ) -> RoutedMessage {
+        let Received {
+            message,
+            qos,
+            retain,
+            ticket,
+            ..
+        } = received;
+        let mut publication = Publication {
+            expires_at: expiry(&message.properties, now),
+            message: Arc::new(message),
+            qos,
+            retain,
+            now,
+            sender: from.map(|from| from.key),
+            group_members: None,
+            already_delivered: Vec::new(),
+        };
+        let mut routed = RoutedMessage::new(ticket);
+        if let Some(from) = from {
+            self.metrics.messages_in.add(1);
+            self.topic_counts.count(&publication.message, now);
+            if self.publish_to_cluster(from, &mut publication, &mut routed, publisher) {
+                return routed;
+            }
+        }
+        let mut changes = Vec::new();
+        // Held from here on, so that a subscription made meanwhile gets a retained message once: by
+        // the subscription, or as a retained one.
+        let routing = read(&self.routing);
+        if retain {
+            if let Ok(change) = self.retain(&publication, publisher) {
+                changes.extend(change);
+            } else {
+                self.metrics.retained_refused.add(1);
+                // Nobody gets the message, so that its publisher may try again. A publisher that
+                // gets no reason code cannot know that: then the present subscribers get it.
+                if publisher.can_refuse && routed.has_ticket() {
+                    routed.refuse(&publication.message.topic);
+                    return routed;
+                }
+            }
+        }
+        if let Some(from) = from {
+            changes.extend(record::received(
+                &publication,
+                from,
+                &mut routed,
+                &publisher.journal,
+            ));
+        }
+        let receivers = self.fan_out(&routing, &publication, changes, &mut routed, publisher);
+        routed.note_receivers(&publication, receivers);
+        routed
+    }
+
+    /// Makes the message its topic's retained one. Returns the change to record, if there is a store.
+    fn retain(
+        &self,
+        publication: &Publication,
+        publisher: &Publisher,
+    ) -> Result<Option<Change>, NoRoomToRetain> {
+        let Publication {
+            message,
+            qos,
+            expires_at,
+            ..
+        } = publication;
+        let effect = self
+            .retained
+            .retain(message, *qos, *expires_at, &self.metrics)?;
+        let change = || record::retained(publication, effect);
+        Ok(publisher.journal.has_store().then(change))
+    }
+
+    /// Finds the receivers of a message and queues it for them, recorded together with `changes`. Returns the number
+    /// of receivers.
+    fn fan_out(
+        &self,
+        routing: &Routing,
+        publication: &Publication,
+        changes: Vec<Change>,
+        routed: &mut RoutedMessage,
+        publisher: &mut Publisher,
+    ) -> usize {
+        let Publisher {
+            journal,
+            route_cache,
+            mailbox_writer,
+            ..
+        } = publisher;
+        let targets = route_cache.targets(routing, &self.guard, publication);
+        let mut delivering = Delivering::new(&self.metrics, journal, mailbox_writer, routed);
+        for target in targets {
+            let Some(session) = routing.session(target.session) else {
+                continue;
+            };
+            if publication.already_delivered.contains(&target.session) {
+                continue;
+            }
+            delivering.add(session, publication.delivery(target, session));
+        }
+        delivering.record_and_queue(changes);
+        targets.len()
+    }
+
+    /// Tries the deliveries of a message again, in order, that found no room. Those that still find none go on
+    /// waiting, unless `is_over` says that they have waited for long enough.
+    pub(crate) fn retry(
+        &self,
+        blocked: &mut RoutedMessage,
+        publisher: &mut Publisher,
+        is_over: bool,
+    ) {
+        // No session ends meanwhile.
+        let routing = read(&self.routing);
+        publisher.delivering(&self.metrics, blocked).retry(is_over);
+        drop(routing);
+    }
+}
+
+fn expiry(properties: &PublishProperties, now: Instant) -> Option<Instant> {
+    let seconds = properties.message_expiry_interval?;
+    now.checked_add(Duration::from_secs(seconds.into()))
+}

@@ -1,0 +1,154 @@
+//! The outcome of a routed message, and the reason code for its publisher.
+
+use std::{sync::Arc, time::Instant};
+
+use mq_codec::{PacketId, ReasonCode, TopicName};
+use mq_proto::{AckTicket, Delivery, FlowId, Message};
+
+use super::{Publication, Publisher};
+use crate::{hub, journal::Journal, metrics::Metrics, session::Session, store::SessionChange};
+
+/// A message that was routed, until it is acknowledged.
+///
+/// Most are acknowledged at once. A message waits while one of its receivers has no room, and its publisher's later
+/// requests wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct RoutedMessage {
+    /// The duty to acknowledge it; `None` at QoS 0.
+    ticket: Option<AckTicket>,
+    pub(super) outcome: Outcome,
+    /// Deliveries that found no room, in order.
+    pub(super) undelivered: Vec<(Arc<Session>, Delivery)>,
+    /// Time since which the first of them waits.
+    pub(super) waiting_since: Option<Instant>,
+    /// The message in memory of its own, for all readers that lag.
+    pub(super) shared_copy: Option<SharedCopy>,
+}
+
+/// A message, and the copy of it that counts against the memory limit.
+#[derive(Debug)]
+pub(super) struct SharedCopy {
+    pub(super) of: Arc<Message>,
+    pub(super) copy: Arc<Message>,
+}
+
+/// The effect of a message on its receivers.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    receivers: u32,
+    /// Receivers for which it was dropped.
+    pub(super) lost: u32,
+    is_retained: bool,
+    /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
+    pub(super) received: Option<(PacketId, Option<FlowId>)>,
+    /// The topic of a message that may have to be refused; in a box, as that is seldom.
+    topic: Option<Box<TopicName>>,
+}
+
+/// The answer to the publisher of a message.
+pub(crate) struct Acknowledgement {
+    pub(crate) ticket: AckTicket,
+    pub(crate) reason: ReasonCode,
+    /// The topic of a message that was refused.
+    pub(crate) refused_topic: Option<TopicName>,
+}
+
+impl RoutedMessage {
+    pub(super) fn new(ticket: Option<AckTicket>) -> Self {
+        Self {
+            ticket,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn has_ticket(&self) -> bool {
+        self.ticket.is_some()
+    }
+
+    pub(super) fn ticket(&self) -> Option<&AckTicket> {
+        self.ticket.as_ref()
+    }
+
+    /// Notes that no receiver gets it.
+    pub(super) fn refuse(&mut self, topic: &TopicName) {
+        self.outcome = Outcome {
+            receivers: 1,
+            lost: 1,
+            topic: Some(Box::new(topic.clone())),
+            ..Outcome::default()
+        };
+    }
+
+    /// Notes that the cluster has it, whose receivers are not known here.
+    pub(super) fn passed_on(&mut self) {
+        self.outcome = Outcome {
+            receivers: 1,
+            ..Outcome::default()
+        };
+    }
+
+    /// Notes the receivers to which it was routed.
+    pub(super) fn note_receivers(&mut self, publication: &Publication, receivers: usize) {
+        let may_be_refused = self.outcome.lost > 0 || !self.undelivered.is_empty();
+        self.outcome.receivers = u32::try_from(receivers).unwrap_or(u32::MAX);
+        self.outcome.is_retained = publication.retain;
+        if may_be_refused && self.ticket.is_some() {
+            self.outcome.topic = Some(Box::new(publication.message.topic.clone()));
+        }
+    }
+
+    /// Returns `true` if no delivery waits for room.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.undelivered.is_empty()
+    }
+
+    /// Returns the session for whose room the first delivery waits.
+    pub(crate) fn blocked_by(&self) -> Option<&Arc<Session>> {
+        self.undelivered.first().map(|(session, _)| session)
+    }
+
+    pub(crate) fn waiting_since(&self) -> Option<Instant> {
+        self.waiting_since
+    }
+
+    /// Drops the deliveries that found no room.
+    pub(crate) fn give_up(self, metrics: &Metrics, journal: &mut Journal) {
+        for (session, delivery) in self.undelivered {
+            hub::dropped(metrics, &session, &delivery, journal);
+        }
+    }
+
+    /// Returns the answer to the publisher of a delivered message; `None` at QoS 0.
+    #[inline]
+    pub(crate) fn acknowledge(
+        self,
+        from: &Session,
+        publisher: &mut Publisher,
+    ) -> Option<Acknowledgement> {
+        let ticket = self.ticket?;
+        let Outcome {
+            receivers,
+            lost,
+            is_retained,
+            received,
+            topic,
+        } = self.outcome;
+        let mut acknowledgement = Acknowledgement {
+            ticket,
+            reason: ReasonCode::Success,
+            refused_topic: None,
+        };
+        if receivers == 0 {
+            acknowledgement.reason = ReasonCode::NoMatchingSubscribers;
+        } else if lost >= receivers && !is_retained && publisher.can_refuse {
+            // No receiver had room for it.
+            if let Some((packet_id, flow)) = received {
+                let change = SessionChange::ReceivedReleased { packet_id, flow };
+                publisher.journal.record_of(from, change);
+            }
+            acknowledgement.reason = ReasonCode::QuotaExceeded;
+            acknowledgement.refused_topic = topic.map(|topic| *topic);
+        }
+        Some(acknowledgement)
+    }
+}

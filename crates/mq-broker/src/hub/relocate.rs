@@ -1,0 +1,156 @@
+//! Sessions that move between the nodes of a cluster: from another node to this one, and away.
+
+use std::sync::Arc;
+
+use mq_codec::{ByteStr, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter};
+use tokio::sync::OwnedMutexGuard;
+
+use super::{Hub, MemberState, attach::take_state};
+use crate::{
+    clock,
+    lock::write,
+    router::{LaneSlot, Subscriber},
+    session::{KeptWill, Session, SessionState},
+    store::{SessionRecord, StoredWill, User},
+};
+
+/// Numbers below this one are for messages that a session of another node brings along: in front of those that are
+/// queued here meanwhile.
+const FIRST_NUMBER_HERE: u64 = 1 << 32;
+
+/// A session that comes from another node, while its messages are being read.
+pub(crate) struct ArrivingSession {
+    session: Arc<Session>,
+    state: OwnedMutexGuard<SessionState>,
+}
+
+impl ArrivingSession {
+    /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
+    /// is called at that moment.
+    pub(crate) fn begin<T>(
+        hub: &Hub,
+        client_id: &ByteStr,
+        user: Option<&User>,
+        subscriptions: impl Iterator<Item = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>)>,
+        then: impl FnOnce() -> T,
+    ) -> (Self, T) {
+        let sessions = &hub.sessions;
+        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
+        let mut state = Arc::clone(&session.state)
+            .try_lock_owned()
+            .expect("nobody else knows the session yet");
+        state.was_attached = true;
+        session.make_persistent();
+        session.continue_numbers_after(FIRST_NUMBER_HERE);
+        let mut routing = write(&hub.routing);
+        for (filter, options, subscription_id) in subscriptions {
+            let subscriber = Subscriber {
+                session: session.key,
+                options,
+                lane: LaneSlot::CONTROL,
+                subscription_id,
+            };
+            hub.restore_subscription(&mut routing, &mut state, filter, subscriber);
+        }
+        let value = then();
+        drop(routing);
+        (Self { session, state }, value)
+    }
+
+    /// Gives an arriving session its messages and its will; a connection can have it from then on.
+    pub(crate) fn finish(self, hub: &Hub, record: SessionRecord, will: Option<StoredWill>) {
+        let Self { session, mut state } = self;
+        let SessionRecord {
+            life,
+            queued,
+            in_flight,
+            received,
+            ..
+        } = record;
+        let will = will.map(|will| Box::new(KeptWill::restore(will, &hub.memory.all)));
+        let in_flight = in_flight
+            .into_iter()
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+        state.protocol = Some(Box::new(mq_proto::Session::restore(in_flight, received)));
+        let queued: Vec<_> = queued
+            .into_iter()
+            .map(|(number, message)| message.into_delivery(number))
+            .collect();
+        session.mailbox.put_back(queued.into_iter());
+        let now = clock::now();
+        hub.update_memberships(&session, MemberState::Away, &mut hub.journal());
+        session.set_away(now, will, life.left(now));
+        if let Some(will) = session.take_due_will(now) {
+            hub.publish_will(&session, *will);
+        }
+        drop(state);
+        hub.timers.set(&session);
+    }
+
+    /// Forgets a session that could not be restored; nothing of it is lost but what this node knew.
+    pub(crate) fn abandon(self, hub: &Hub) {
+        let Self { session, mut state } = self;
+        hub.forget(&session, &mut state, || {});
+    }
+
+    /// Returns the numbers for messages in front of those that are queued here meanwhile.
+    pub(crate) fn numbers_in_front() -> std::ops::Range<u64> {
+        1..FIRST_NUMBER_HERE
+    }
+}
+
+impl Hub {
+    /// Lets a session go to another node, once its connection has ended and `is_settled` says so. `then` is called at the
+    /// moment from which on no message is queued for it here, even if there is none. False if it is not settled, has ended
+    /// meanwhile, or its connection does not end in time.
+    pub(crate) async fn release_session(
+        &self,
+        client_id: &ByteStr,
+        is_settled: impl Future<Output = bool>,
+        then: impl FnOnce(),
+    ) -> bool {
+        let session = self.sessions.get(client_id);
+        let Some(session) = session else {
+            let is_settled = is_settled.await;
+            if is_settled {
+                then();
+            }
+            return is_settled;
+        };
+        session.claim();
+        let Some(mut state) = take_state(&session).await else {
+            return false;
+        };
+        is_settled.await && self.forget(&session, &mut state, then)
+    }
+
+    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does
+    /// not end in time.
+    pub(crate) async fn end_unkeepable(&self, client_id: &ByteStr) -> bool {
+        let session = self.sessions.get(client_id);
+        let Some(session) = session else {
+            return true;
+        };
+        session.kick(ReasonCode::QuotaExceeded);
+        let Some(mut state) = take_state(&session).await else {
+            return false;
+        };
+        self.end_subscriptions(&session).await;
+        self.end_session(&session, &mut state, &mut self.journal());
+        true
+    }
+
+    /// Takes a session away as if it had never been here. False if it has ended before.
+    pub(super) fn forget(
+        &self,
+        session: &Arc<Session>,
+        state: &mut SessionState,
+        then: impl FnOnce(),
+    ) -> bool {
+        let is_there = self.remove_from_routing(session, state, then).is_some();
+        if is_there {
+            self.remove(session, state, || {});
+        }
+        is_there
+    }
+}

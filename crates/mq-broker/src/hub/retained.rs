@@ -1,0 +1,154 @@
+//! Retained messages: the store of them, the memory that it takes, and how many there may be.
+
+use std::{
+    sync::{Arc, RwLock},
+    time::Instant,
+};
+
+use mq_codec::{QoS, TopicFilter};
+use mq_proto::{Delivery, Message};
+
+use crate::{
+    lock::{read, write},
+    memory_limit::{MemoryLimit, MemoryShare},
+    metrics::Metrics,
+    router::{Cursor, Retained, RetainedStore},
+    store::StoredMessage,
+};
+
+/// The retained messages of all topics.
+///
+/// The messages count themselves against the memory limit; the store's nodes count here.
+#[derive(Debug)]
+pub(super) struct RetainedMessages {
+    topics: RwLock<Topics>,
+    /// Topics that may have a retained message.
+    limit: usize,
+    memory_limit: Arc<MemoryLimit>,
+}
+
+#[derive(Debug)]
+struct Topics {
+    store: RetainedStore,
+    share: MemoryShare,
+}
+
+/// A message without the memory, or the place among the topics, to be retained.
+pub(super) struct NoRoomToRetain;
+
+/// The effect of a PUBLISH with RETAIN on its topic.
+pub(super) enum RetainEffect {
+    /// The topic has no retained message any more.
+    Removed,
+    /// The topic has this one, in memory of its own.
+    Set(Arc<Message>),
+}
+
+impl RetainedMessages {
+    pub(super) fn new(limit: usize, memory_limit: &Arc<MemoryLimit>) -> Self {
+        Self {
+            topics: RwLock::new(Topics {
+                store: RetainedStore::new(),
+                share: MemoryShare::new(memory_limit),
+            }),
+            limit,
+            memory_limit: Arc::clone(memory_limit),
+        }
+    }
+
+    /// Makes the message its topic's retained one; an empty payload removes that.
+    pub(super) fn retain(
+        &self,
+        message: &Message,
+        qos: QoS,
+        expires_at: Option<Instant>,
+        metrics: &Metrics,
+    ) -> Result<RetainEffect, NoRoomToRetain> {
+        if message.payload.is_empty() {
+            let topics = &mut *write(&self.topics);
+            topics.store.remove(&message.topic);
+            topics.count(metrics);
+            return Ok(RetainEffect::Removed);
+        }
+        let kept = self.memory_limit.keep(message).ok_or(NoRoomToRetain)?;
+        let kept = Arc::new(kept);
+        let topics = &mut *write(&self.topics);
+        let is_new = !topics.store.contains(&kept.topic);
+        if is_new && topics.store.len() >= self.limit {
+            return Err(NoRoomToRetain);
+        }
+        topics.insert(Arc::clone(&kept), qos, expires_at);
+        if is_new && !topics.share.set(topics.store.bytes()) {
+            topics.store.remove(&kept.topic);
+            return Err(NoRoomToRetain);
+        }
+        topics.count(metrics);
+        Ok(RetainEffect::Set(kept))
+    }
+
+    /// Makes the message its topic's retained one, room or not: it was retained before, or is one of the broker's own.
+    pub(super) fn retain_anyway(
+        &self,
+        message: &Message,
+        qos: QoS,
+        expires_at: Option<Instant>,
+        metrics: &Metrics,
+    ) {
+        let kept = Arc::new(self.memory_limit.keep_anyway(message));
+        let topics = &mut *write(&self.topics);
+        topics.insert(kept, qos, expires_at);
+        topics.count(metrics);
+    }
+
+    /// Retains a message that the store, or the cluster, has kept.
+    pub(super) fn restore(&self, message: StoredMessage, metrics: &Metrics) {
+        let Delivery {
+            message,
+            qos,
+            expires_at,
+            ..
+        } = message.into_delivery(0);
+        self.retain_anyway(&message, qos, expires_at, metrics);
+    }
+
+    pub(super) fn remove_expired(&self, now: Instant) {
+        let Topics { store, share } = &mut *write(&self.topics);
+        store.expire(now);
+        share.set_anyway(store.bytes());
+    }
+
+    /// Returns the number of the message that was retained last.
+    pub(super) fn last_sequence(&self) -> u64 {
+        read(&self.topics).store.sequence()
+    }
+
+    /// Calls `take` with retained messages that match, from `cursor` on, until it returns `false` or `steps` levels of
+    /// topics were looked at. Other readers go on meanwhile; publishers that retain wait.
+    pub(super) fn search(
+        &self,
+        filter: &TopicFilter,
+        cursor: &mut Cursor,
+        now: Instant,
+        steps: usize,
+        take: &mut impl FnMut(&Retained, u64) -> bool,
+    ) {
+        let topics = read(&self.topics);
+        topics.store.matching(filter, cursor, now, steps, take);
+    }
+}
+
+impl Topics {
+    fn insert(&mut self, message: Arc<Message>, qos: QoS, expires_at: Option<Instant>) {
+        self.store.insert(Retained {
+            message,
+            qos,
+            expires_at,
+        });
+    }
+
+    /// Counts the memory of the topics, and how many there are.
+    fn count(&mut self, metrics: &Metrics) {
+        self.share.set_anyway(self.store.bytes());
+        metrics.retained.set(self.store.len());
+    }
+}

@@ -1,0 +1,234 @@
+//! How a broker is made.
+
+mod bridge;
+
+use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+
+use mq_proto::{ServerConfig, Spread};
+use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdentity};
+use tracing::warn;
+
+use crate::{
+    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, Workers,
+    auth::{Access, TakeOver},
+    cluster::ClusterSettings,
+    files,
+    store::StoreError,
+};
+pub use bridge::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
+};
+
+/// How a broker is made. [`Config`](crate::Config) makes one from a file.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it listens; at least one.
+    pub listeners: Vec<Address>,
+    /// Certificates, congestion control, early data and the like, for all listeners.
+    ///
+    /// See [`ListenOptions`] for the defaults, of which a broker has another for `early_data`
+    /// (0-RTT): [`EarlyDataPolicy::Full`], all but QoS 2, which always waits for the end of the
+    /// handshake. Tickets are single-use, so that the broker acts on a first flight twice at most
+    /// (RFC 8446 §8). Clients send early only packets that may come twice; `docs/guide/access.md`
+    /// has a table.
+    pub listen: ListenOptions,
+    /// Listeners over QUIC, of those above, whose policy is not that of `listen`.
+    pub repeat_at: Vec<(Address, Repeat)>,
+    /// Limits of the protocol; see [`ServerConfig`] for the defaults.
+    pub protocol: ServerConfig,
+    /// How messages to a client over QUIC are spread over streams that the broker opens, as far as the client
+    /// grants it streams: [`Spread::Control`] is never. Default `None`: as the client asks in CONNECT (5.0), else
+    /// not. A client that asks gets what it asks for, unless it is never.
+    ///
+    /// A client that grants streams and does not read them loses its messages without this default.
+    pub deliveries: Option<Spread>,
+    /// How much clients may make the broker keep.
+    pub quotas: Quotas,
+    /// How fast each client may publish. Default: no bound.
+    pub publish_rate: PublishRate,
+    /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may take less than half of
+    /// its full mailbox while a publisher of QoS 1 or 2 waits for room in it. Then the reader is
+    /// disconnected with 0x97. Default 30 s; `None` is no limit.
+    pub reader_timeout: Option<Duration>,
+    /// How long nothing may come on a QUIC data stream of a client before the broker closes it. A stream stays
+    /// while it carries a subscription or something is under way on it; a part of a packet on it is an error
+    /// of that stream. Default `None`, never: a client may not know that it can open another.
+    pub stream_idle_timeout: Option<Duration>,
+    /// Threads for connections, each with a runtime of its own. Default `None`: the runtime on which
+    /// [`Broker::start`](crate::Broker::start) is called serves them.
+    pub workers: Option<Workers>,
+    /// Connections at once, those in their handshake included. Further ones are refused. Default
+    /// 100,000.
+    pub max_connections: usize,
+    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits. Default: no limit
+    /// of its own, since all of a site's devices may be behind one address.
+    pub max_connections_per_address: usize,
+    /// Handshakes at once, which bounds what silent peers can hold. Further ones are refused.
+    /// Default 4,096. From a quarter of it on QUIC clients first have to prove that they can be
+    /// reached at their address (Retry, RFC 9000 §8.1.2), which costs them a round trip.
+    pub max_handshakes: usize,
+    /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
+    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. A handshake that begins with early
+    /// data has as long again to be complete. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
+    /// a restart; `None`, the default, for nowhere.
+    ///
+    /// A broker that starts takes the tickets out of the file and removes it before it accepts
+    /// anybody; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the
+    /// owner alone. So each ticket is used once, which bounds the replay of early data (RFC 8446
+    /// §8.1). A crash loses the tickets, and clients do a full handshake. Tickets are dropped where
+    /// the certificate, the authorities for client certificates or the limits that clients remember
+    /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
+    ///
+    /// A reader of the file can decrypt the early data of the sessions that resume by it. A writer can
+    /// put an old copy in its place and replay early data. So its folder has to be the broker's own, and
+    /// neither a backup of it nor a virtual machine's snapshot may be played back.
+    pub ticket_file: Option<PathBuf>,
+    /// The longest time that a session lives on without a connection; `None` for no limit, the
+    /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
+    pub max_session_expiry: Option<Duration>,
+    /// How long connections have to end at shutdown. Default 5 s.
+    pub shutdown_timeout: Duration,
+    /// Where the broker keeps what outlives it; `None`, the default, for nowhere.
+    pub store: Option<Storage>,
+    /// Where operators are answered.
+    pub admin: AdminSettings,
+    /// How operators change what the log keeps; `None`, the default, for not at all.
+    pub log: Option<Arc<dyn LogLevels>>,
+    /// How often the broker publishes its own figures under `$SYS/broker/`, by mosquitto's names.
+    /// Clients cannot publish under `$SYS/` then, but for a bridge its own state. Default never. A configuration file's default is
+    /// 10 s, like mosquitto's.
+    pub sys_interval: Option<Duration>,
+    /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)). In a
+    /// library the owner of the broker calls that. Default yes.
+    pub watch_files: bool,
+    /// Which clients come in, and what they may do. Default: everybody, everything.
+    pub access: Access,
+    /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
+    /// each minute. Further ones are refused with 0x9F, before 5.0 with return code 3, whatever
+    /// their password. Only with an authenticator; `None` is no limit. Default 10: more than people
+    /// mistype, while a password of six random letters and digits holds for 400 years.
+    pub failures_per_minute: Option<NonZeroU32>,
+    /// Which users may take over a session by its client identifier. Default: its own user alone.
+    pub take_over: TakeOver,
+    /// Bridges to other brokers. Default none.
+    pub bridges: Vec<BridgeSettings>,
+    /// Makes it a node of a cluster, which keeps what outlives it: there is no [`store`](Self::store) then. Default
+    /// `None`.
+    pub cluster: Option<ClusterSettings>,
+}
+
+/// Where a broker keeps what outlives it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Storage {
+    /// In a file, which [`Broker::start`](crate::Broker::start) opens as a
+    /// [`DiskStore`].
+    File(StoreFile),
+    /// Where the application says.
+    Custom(Arc<dyn Store>),
+}
+
+impl Storage {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&StoreFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Custom(_) => None,
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Self::File(StoreFile { path, durability }) => {
+                Arc::new(DiskStore::open(path, *durability)?)
+            }
+            Self::Custom(store) => Arc::clone(store),
+        })
+    }
+}
+
+impl<S: Store> From<Arc<S>> for Storage {
+    fn from(store: Arc<S>) -> Self {
+        Self::Custom(store)
+    }
+}
+
+/// A [`DiskStore`] that is to be opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreFile {
+    /// The file, which is made if it does not exist. Its folder has to exist.
+    pub path: PathBuf,
+    /// When changes are on the disk.
+    pub durability: Durability,
+}
+
+impl Settings {
+    /// The defaults, listening at `listeners`.
+    #[must_use]
+    pub fn new(listeners: Vec<Address>) -> Self {
+        Self {
+            listeners,
+            listen: ListenOptions {
+                early_data: EarlyDataPolicy::Full,
+                ..ListenOptions::default()
+            },
+            repeat_at: Vec::new(),
+            deliveries: None,
+            protocol: ServerConfig::default(),
+            quotas: Quotas::default(),
+            publish_rate: PublishRate::default(),
+            reader_timeout: Some(Duration::from_secs(30)),
+            stream_idle_timeout: None,
+            workers: None,
+            max_connections: 100_000,
+            max_connections_per_address: usize::MAX,
+            max_handshakes: 4_096,
+            handshake_timeout: Duration::from_secs(10),
+            ticket_file: None,
+            max_session_expiry: None,
+            shutdown_timeout: Duration::from_secs(5),
+            store: None,
+            admin: AdminSettings::default(),
+            log: None,
+            sys_interval: None,
+            watch_files: true,
+            access: Access::Open,
+            failures_per_minute: NonZeroU32::new(10),
+            take_over: TakeOver::SameUser,
+            bridges: Vec::new(),
+            cluster: None,
+        }
+    }
+
+    /// The options of one listener.
+    pub(crate) fn listen_at(&self, address: &Address) -> ListenOptions {
+        let mut options = self.listen.clone();
+        let own = self.repeat_at.iter().find(|(at, _)| at == address);
+        if let Some((_, policy)) = own {
+            options.quic.repeat = *policy;
+        }
+        options
+    }
+
+    /// Warns of secrets that every user of this machine can read.
+    pub(crate) fn warn_of_open_secrets(&self) {
+        let identity = self.listen.identity.as_ref();
+        let key = identity.and_then(ServerIdentity::files);
+        let key = key.map(|(_, key)| ("private key", key));
+        let passwords = self.access.files();
+        let passwords = passwords.and_then(|files| files.password_file.as_deref());
+        let passwords = passwords.map(|path| ("password file", path));
+        let cluster = self.cluster.as_ref();
+        let of_node = cluster.and_then(ClusterSettings::key);
+        let of_node = of_node.map(|key| ("private key", key));
+        for (what, path) in key.into_iter().chain(passwords).chain(of_node) {
+            if files::is_open_to_all(path) {
+                let path = path.display();
+                warn!("everybody can read the {what} {path}: chmod o= {path}");
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The error of a store.
+
+use std::{error::Error, fmt};
+
+type Source = Box<dyn Error + Send + Sync>;
+
+/// The error of a store: one line that names the store, or the file.
+///
+/// A store of the application's own makes one by [`other`](Self::other) or [`failed`](Self::Failed).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Another broker has the store open: end that one first.
+    #[error("{place}: {source}")]
+    InUse {
+        /// The store or its file.
+        place: String,
+        /// The cause.
+        source: Source,
+    },
+    /// A later version wrote the store: run that version, or put back a backup.
+    #[error("{place}: {source}")]
+    LaterFormat {
+        /// The store or its file.
+        place: String,
+        /// The cause.
+        source: Source,
+    },
+    /// The content is damaged: put a backup in its place.
+    #[error("{place}: {source}")]
+    Damaged {
+        /// The store or its file.
+        place: String,
+        /// The cause.
+        source: Source,
+    },
+    /// The system does not read or write the file: look at its folder, its rights and the disk.
+    #[error("{place}: {source}")]
+    Io {
+        /// The store or its file.
+        place: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file of the name of a backup exists: choose another name.
+    #[error("{place}: there is such a file already")]
+    BackupExists {
+        /// The file.
+        place: String,
+    },
+    /// The store has no such function, which is optional.
+    #[error("{place}: this store {problem}")]
+    Unsupported {
+        /// The file, or the session, that was asked for.
+        place: String,
+        /// The missing function.
+        problem: &'static str,
+    },
+    /// The store has failed for good: end the broker, and start it again once the store can be written.
+    #[error("it has failed")]
+    Failed,
+    /// Any other error, such as one of a database.
+    #[error("{place}: {source}")]
+    Other {
+        /// The store or its file.
+        place: String,
+        /// The cause.
+        source: Source,
+    },
+}
+
+impl StoreError {
+    /// Makes an error for which no other variant stands.
+    pub fn other(place: impl fmt::Display, source: impl Into<Source>) -> Self {
+        Self::Other {
+            place: place.to_string(),
+            source: source.into(),
+        }
+    }
+}
