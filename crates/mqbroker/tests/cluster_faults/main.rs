@@ -106,8 +106,7 @@ fn campaign() -> bool {
     };
     let usual = match part {
         plan::Part::Links if std::env::var_os("MQ_NIGHTLY").is_none() => 20,
-        plan::Part::Links => 120,
-        plan::Part::Clocks => 120,
+        plan::Part::Links | plan::Part::Clocks => 120,
     };
     let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(usual));
     let settings = campaign::Settings {
