@@ -18,6 +18,10 @@ lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
+# All that CI checks, and what takes longer
+nightly:
+    .ci/run nightly
+
 # The fuzz target decode, topic, connection, lanes or recovery; needs `cargo install cargo-fuzz`. What it finds goes to fuzz/target; `fuzz/corpus/files in` keeps it
 fuzz target='decode' seconds='60':
     fuzz/corpus/files out {{target}} fuzz/target/corpus/{{target}}
