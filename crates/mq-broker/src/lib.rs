@@ -1,7 +1,8 @@
 //! An MQTT broker as a library: TCP, TLS, QUIC and WebSocket, all at once.
 //!
 //! [`Broker::start`] takes [`Settings`], made by hand or from a [`Config`] file, and runs on the
-//! current tokio runtime. The crate `mqbroker` is the program: this library with a command line.
+//! current tokio runtime. `mq-broker` is this library, which parses no options and handles no signals, so that any program
+//! can embed it; `mqbroker` is the program around it.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings};

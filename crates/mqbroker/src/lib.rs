@@ -1,4 +1,5 @@
-//! The program `mqbroker` as a library: everything but `main`.
+//! The program `mqbroker` as a library: everything but `main`. The broker itself is the library `mq-broker`; options,
+//! signals, systemd and the allocator are here, which a program that embeds the broker does not need.
 //!
 //! Another program runs the same broker with the same options by [`cli::run`].
 //!
