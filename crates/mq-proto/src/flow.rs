@@ -158,6 +158,32 @@ pub(crate) struct FlowHead {
     pub(crate) flags: FlowFlags,
 }
 
+/// The flow of a data lane, with what its head asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: FlowId,
+    /// The time for which its state is kept after an end that was not in order.
+    pub(crate) expiry: Duration,
+    pub(crate) flags: FlowFlags,
+    /// `true` if the draft's rules count for its end.
+    pub(crate) by_rules: bool,
+}
+
+impl Flow {
+    /// Returns `true` if the exchanges of QoS 1 and 2 messages outlive the lane.
+    pub(crate) fn keeps_qos(&self) -> bool {
+        self.flags.persistent_qos && self.expiry > Duration::ZERO
+    }
+
+    pub(crate) fn keeps_subscriptions(&self) -> bool {
+        self.flags.persistent_subscriptions && self.expiry > Duration::ZERO
+    }
+
+    pub(crate) fn keeps_anything(&self) -> bool {
+        self.flags.is_persistent() && self.expiry > Duration::ZERO
+    }
+}
+
 /// What a lane begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Beginning {

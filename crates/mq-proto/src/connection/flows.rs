@@ -20,7 +20,7 @@ use crate::{
     AckTicket, Event, FlowEnd, FlowError, FlowId, LaneEnd, LaneId, ProtocolError,
     alias::ReceiveAliases,
     flow::{
-        Beginning, DISCARD_STATE, Dialect, FLOW_CANCELLED, FlowFlags, FlowHead, INCOMPLETE_PACKET,
+        Beginning, DISCARD_STATE, Dialect, FLOW_CANCELLED, Flow, FlowHead, INCOMPLETE_PACKET,
         PROTOCOL_L0, read_control, write_control,
     },
     session::{KeptFlow, Receiving},
@@ -45,31 +45,6 @@ pub(super) struct Flows {
     refused: Vec<FlowId>,
     /// The error code with which the connection ends.
     close_code: u32,
-}
-
-/// The flow that a lane is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) id: FlowId,
-    expiry: Duration,
-    flags: FlowFlags,
-    /// Whether the draft's rules count for its end.
-    by_rules: bool,
-}
-
-impl Flow {
-    /// Whether the exchanges of QoS 1 and 2 messages outlive the lane.
-    fn keeps_qos(&self) -> bool {
-        self.flags.persistent_qos && self.expiry > Duration::ZERO
-    }
-
-    fn keeps_subscriptions(&self) -> bool {
-        self.flags.persistent_subscriptions && self.expiry > Duration::ZERO
-    }
-
-    fn keeps_anything(&self) -> bool {
-        self.flags.is_persistent() && self.expiry > Duration::ZERO
-    }
 }
 
 impl Connection {
