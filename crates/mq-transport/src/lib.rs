@@ -93,6 +93,8 @@ mod origins;
 #[cfg(feature = "quic")]
 mod quic;
 mod registry;
+#[cfg(feature = "tls")]
+mod reload;
 mod repeat;
 mod socket;
 mod sync;
@@ -122,9 +124,9 @@ pub use options::{
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits};
+#[cfg(feature = "tls")]
+pub use reload::{PreparedReload, ReloadHandle};
 pub use repeat::{Gap, Repeat};
 #[cfg(feature = "tls")]
-pub use tls::{
-    HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
-};
+pub use tls::{HandshakePool, ServerIdentity, TicketCache, TicketStore};
 pub use trust::Trust;

@@ -9,9 +9,8 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
-    lanes::StreamLimits,
     link::Begun,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,

@@ -76,6 +76,22 @@ pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
 const FIRST_BIDI: u32 = 10;
 const FIRST_UNI: u32 = 4;
 
+/// Streams of each kind that the peer may have open once it has opened a data stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    pub(super) bidirectional: u32,
+    pub(super) unidirectional: u32,
+}
+
+impl StreamLimits {
+    pub(super) fn of(options: &QuicOptions) -> Self {
+        Self {
+            bidirectional: options.max_bidi_streams,
+            unidirectional: options.max_uni_streams,
+        }
+    }
+}
+
 /// The maker of congestion controllers.
 fn controllers(
     quic: &QuicOptions,

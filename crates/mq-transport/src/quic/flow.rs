@@ -62,7 +62,8 @@ const EPOCH: Duration = Duration::from_secs(30);
 const MARKED: u32 = 10;
 
 tokio::task_local! {
-    /// The connection that this thread drives.
+    /// The connection that this thread drives. No call could carry this value: quinn gives all connections of an endpoint
+    /// one socket, and each of them sends by [`try_send`](AsyncUdpSocket::try_send) of a datagram alone.
     static FLOW: Arc<Flow>;
 }
 

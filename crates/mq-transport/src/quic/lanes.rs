@@ -21,10 +21,13 @@ use mq_lane::{LaneEnd, LaneId, Outbox};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError};
 
 use super::{
-    link::{CHUNKS, Stopped, poll_write_lane},
-    server::at_once,
+    config::StreamLimits,
+    write::{CHUNKS, Stopped, poll_write_lane},
 };
-use crate::{LaneClosed, Progress, QuicOptions, sync::lock};
+use crate::{
+    LaneClosed, Progress,
+    sync::{lock, ready_output},
+};
 
 /// How many bytes a lane may write before the link turns to the next lane.
 const TURN: usize = 64 * 1024;
@@ -38,22 +41,6 @@ const DATAGRAMS: usize = 64;
 type NextDatagram = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + Send>>;
 type Accepting =
     Pin<Box<dyn Future<Output = Result<(Option<SendStream>, RecvStream), ConnectionError>> + Send>>;
-
-/// Streams of each kind that the peer may have open once it has opened a data stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamLimits {
-    bidirectional: u32,
-    unidirectional: u32,
-}
-
-impl StreamLimits {
-    pub(super) fn of(options: &QuicOptions) -> Self {
-        Self {
-            bidirectional: options.max_bidi_streams,
-            unidirectional: options.max_uni_streams,
-        }
-    }
-}
 
 /// The data lanes of one connection.
 pub(crate) struct Lanes {
@@ -186,7 +173,7 @@ impl Lanes {
 
     /// Opens a bidirectional stream, if the peer grants one more now.
     pub(super) fn open(&mut self) -> Option<LaneId> {
-        let (send, recv) = at_once(self.connection.open_bi())?.ok()?;
+        let (send, recv) = ready_output(self.connection.open_bi())?.ok()?;
         Some(self.insert(Some(send), recv))
     }
 
@@ -297,7 +284,7 @@ impl Lanes {
                     self.bytes_received += bytes.len() as u64;
                     self.arrived.push_back(bytes);
                     while self.arrived.len() < DATAGRAMS
-                        && let Some(Ok(bytes)) = at_once(self.connection.read_datagram())
+                        && let Some(Ok(bytes)) = ready_output(self.connection.read_datagram())
                     {
                         self.bytes_received += bytes.len() as u64;
                         self.arrived.push_back(bytes);

@@ -12,28 +12,26 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_lane::{Chunk, LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use quinn::{
-    ConnectionError, ReadError, RecvStream, SendStream, Side, StoppedError, VarInt, WriteError,
-    ZeroRttAccepted,
+    ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError, ZeroRttAccepted,
 };
 use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use super::{
+    config::StreamLimits,
     flow::{Flow, FlowOfLink},
-    lanes::{Lanes, StreamLimits},
+    lanes::Lanes,
     runtime::Leash,
     watched_tls::handshake_of,
+    write::{CHUNKS, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     tls::{certificates_of, iana_name},
 };
-
-/// Chunks that quinn gets or gives under one lock.
-pub(super) const CHUNKS: usize = 32;
 
 /// How long a server that has ended its stream leaves it to the peer to close the connection first.
 ///
@@ -51,8 +49,6 @@ static LINGERING: Semaphore = Semaphore::const_new(1024);
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
-pub(super) type Stopped =
-    Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
 /// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
@@ -618,59 +614,6 @@ impl Begun {
             handshake_end,
         })
     }
-}
-
-/// One attempt to write the first bytes of a lane, `most` at most; what was not written stays in the outbox. `None` if
-/// there is nothing to write, or `most` is 0. `keep` gets a copy of what was offered.
-pub(super) fn poll_write_lane(
-    send: &mut SendStream,
-    outbox: &mut Outbox,
-    lane: LaneId,
-    most: usize,
-    keep: Option<&mut Vec<Bytes>>,
-    cx: &mut Context<'_>,
-) -> Option<Poll<Result<quinn::Written, WriteError>>> {
-    let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
-    let (mut room, mut filled) = (most, 0);
-    while filled < CHUNKS
-        && room > 0
-        && let Some(mut chunk) = outbox.take(lane)
-    {
-        if chunk.bytes.len() > room {
-            outbox.put_back(lane, Outbox::split(&mut chunk, room));
-        }
-        room -= chunk.bytes.len();
-        taken[filled] = Some(chunk);
-        filled += 1;
-    }
-    if filled == 0 {
-        return None;
-    }
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
-        let chunk = taken[at].as_mut();
-        chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
-    });
-    if let Some(keep) = keep {
-        keep.extend_from_slice(&chunks[..filled]);
-    }
-    let polled = poll_write_chunks(send, &mut chunks[..filled], cx);
-    for (chunk, bytes) in taken.iter_mut().zip(chunks).rev() {
-        if let Some(mut chunk) = chunk.take() {
-            chunk.bytes = bytes;
-            outbox.put_back(lane, chunk);
-        }
-    }
-    Some(polled)
-}
-
-/// One attempt to write; on pending or error the chunks are as before.
-fn poll_write_chunks(
-    send: &mut SendStream,
-    chunks: &mut [Bytes],
-    cx: &mut Context<'_>,
-) -> Poll<Result<quinn::Written, WriteError>> {
-    // The future holds no state: dropped while pending, it has written nothing.
-    pin!(send.write_chunks(chunks)).poll(cx)
 }
 
 fn stopped_reading() -> Error {

@@ -17,6 +17,7 @@ mod shard;
 mod socket;
 mod udp;
 mod watched_tls;
+mod write;
 
 pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;

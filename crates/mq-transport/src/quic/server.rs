@@ -5,9 +5,8 @@ use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
-    pin::pin,
     sync::{Arc, Mutex, Weak},
-    task::{Context, Poll, Waker},
+    task::Poll,
     time::Duration,
 };
 
@@ -23,10 +22,9 @@ use tokio::{
 };
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
     initial_keys::InitialKeys,
-    lanes::StreamLimits,
     link::{Begun, QuicLink},
     qlog::Notes,
     reset::ResetKey,
@@ -38,7 +36,7 @@ use super::{
 use crate::{
     Address, Error, ListenOptions, Scheme,
     socket::listen_error,
-    sync::lock,
+    sync::{lock, ready_output},
     tls::{HeldTickets, Scope, ServerTls, server_config, with_held_tickets},
 };
 
@@ -335,7 +333,7 @@ impl Server {
         // A client that knocks counts as a connection before it ceases to knock. Connections are counted
         // under the endpoint's lock, under which it also receives: nothing comes after that.
         let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
-        let came = at_once(place.endpoint.accept()).flatten();
+        let came = ready_output(place.endpoint.accept()).flatten();
         if !used && came.is_none() {
             let (socket, runtime) = (place.socket.successor(), place.runtime.as_ref());
             match Shard::new(&self.endpoints, socket, &current.config, runtime) {
@@ -376,19 +374,11 @@ fn runtime_of(options: &ListenOptions, shard: usize) -> Option<&Handle> {
     options.runtimes.get(shard.checked_rem(count)?)
 }
 
-/// The output of a future that is ready, without waiting.
-pub(super) fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
-    }
-}
-
 async fn idle(shards: Vec<Arc<Shard>>) {
     // Handshakes may begin at one while it waits for the next.
     while shards
         .iter()
-        .any(|shard| at_once(shard.endpoint.wait_idle()).is_none())
+        .any(|shard| ready_output(shard.endpoint.wait_idle()).is_none())
     {
         for shard in &shards {
             shard.endpoint.wait_idle().await;

@@ -4,29 +4,28 @@
 mod client_auth;
 mod config;
 mod connect;
+mod door;
 mod error;
 pub(crate) mod handshakes;
 mod identity;
 mod link;
 mod options;
 mod provider;
-mod reload;
 mod ticket;
 mod verifier;
 
-pub(crate) use config::{ClientConfigs, check_alpn};
+pub(crate) use config::{ClientConfigs, ServerTls, check_alpn};
 pub(crate) use connect::ClientTls;
+pub(crate) use door::TlsDoor;
 pub use handshakes::HandshakePool;
 pub use identity::ServerIdentity;
 pub(crate) use link::TlsLink;
-pub(crate) use reload::TlsDoor;
-pub use reload::{PreparedReload, ReloadHandle};
 pub(crate) use ticket::HeldTickets;
 pub use ticket::{TicketCache, TicketStore};
 
 #[cfg(feature = "quic")]
 pub(crate) use {
-    config::{ServerTls, server_config, with_held_tickets},
+    config::{server_config, with_held_tickets},
     identity::certificates_of,
     link::iana_name,
     provider::with_sha256,

@@ -263,7 +263,7 @@ impl Ends {
         let begun = Begun {
             connecting,
             flow,
-            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
         };
         let link = QuicLink::connect(begun, "localhost".into(), 0).await;
         let mut link = link.unwrap();
@@ -279,7 +279,7 @@ impl Ends {
         let begun = Begun {
             connecting,
             flow,
-            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
         };
         let mut link = QuicLink::accept(begun, leash).await.unwrap();
         read(&mut link).await;
