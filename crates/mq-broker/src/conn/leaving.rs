@@ -66,6 +66,7 @@ impl Leaving {
         while let Some(event) = wire.connection.poll_event() {
             match (event, &mut parting) {
                 (Event::Closed(reason), _) => wire.closed = Some(reason),
+                #[cfg(feature = "mqtt-next")]
                 (Event::FlowEnded(end), Some(parting)) => {
                     let journal = &mut parting.publisher.journal;
                     let (hold, unsent) = (&mut parting.hold, &mut parting.unsent);

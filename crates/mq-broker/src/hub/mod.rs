@@ -2,6 +2,7 @@
 
 mod bans;
 mod cluster;
+#[cfg(feature = "mqtt-next")]
 mod flows;
 mod inspect;
 mod publish;
@@ -36,7 +37,7 @@ use crate::{
     clock,
     journal::Journal,
     lock::{lock, read, write},
-    mailbox::{Mailbox, MailboxLimits, MailboxRules, Waiting},
+    mailbox::{Mailbox, MailboxRules, Waiting},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
@@ -46,6 +47,7 @@ use crate::{
 };
 use bans::Bans;
 pub(crate) use cluster::{Later, MemberState, Nodes, Overfull, RIVALS, Receivers, Restoring};
+#[cfg(feature = "mqtt-next")]
 pub(crate) use flows::keep_flow;
 pub(crate) use inspect::BridgeState;
 pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
@@ -221,11 +223,6 @@ impl Hub {
             couriers,
             ..self
         }
-    }
-
-    /// How much may wait for one session in memory.
-    pub(crate) fn mailbox_limits(&self) -> MailboxLimits {
-        self.quotas.mailbox
     }
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
@@ -658,6 +655,7 @@ impl Hub {
         sessions.free_keys.push(session.key);
         drop(sessions);
         state.subscriptions.lock().clear();
+        #[cfg(feature = "mqtt-next")]
         state.flows.clear();
         state.wanted.clear();
         state.share.set_anyway(0);

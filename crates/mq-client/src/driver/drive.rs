@@ -12,7 +12,7 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, LaneClosed, Link, MQTT_NEXT, Progress, Scheme};
+use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
@@ -70,10 +70,19 @@ impl Driver {
         let mut config = self.settings.config.clone();
         config.connect.clean_start = self.starts_clean();
         let is_quic = self.settings.addresses[index].scheme == Scheme::Quic;
-        let alpn = &self.settings.connector.options().alpn;
         if !is_quic {
             config.lanes = DataLanes::None;
-        } else if alpn.iter().any(|name| name == MQTT_NEXT) {
+        }
+        #[cfg(feature = "mqtt-next")]
+        if is_quic
+            && self
+                .settings
+                .connector
+                .options()
+                .alpn
+                .iter()
+                .any(|name| name == mq_transport::MQTT_NEXT)
+        {
             config.lanes = DataLanes::Flows;
         }
         config.datagrams &= is_quic;

@@ -38,6 +38,7 @@ impl Connection {
         let deadline = now + config.connack_timeout;
         let method = connect.properties.authentication_method.clone();
         self.keep_alive = KeepAlive::client(now, connect.keep_alive, config.ping_timeout);
+        #[cfg(feature = "mqtt-next")]
         if config.lanes == DataLanes::Flows {
             self.begin_control_flow();
         }

@@ -2,10 +2,13 @@
 
 mod bridged;
 mod deliver;
+#[cfg(feature = "mqtt-next")]
 mod flows;
 mod happened;
 mod idle;
 mod lanes;
+#[cfg(not(feature = "mqtt-next"))]
+mod no_flows;
 mod reauthenticate;
 mod requests;
 mod waiting;
@@ -43,10 +46,13 @@ use crate::{
     workers::{Desk, Look, go_to},
 };
 pub(super) use bridged::Bridged;
+#[cfg(feature = "mqtt-next")]
 use flows::Parked;
 use happened::{Happened, Waits};
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
+#[cfg(not(feature = "mqtt-next"))]
+use no_flows::Parked;
 use wakes::Wakes;
 
 /// A client with its session.
