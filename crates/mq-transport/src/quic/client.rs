@@ -10,8 +10,8 @@ use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
     config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    flow::Flow,
     link::Begun,
+    repeater::Repeater,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
 };
@@ -58,8 +58,8 @@ impl ClientEndpoints {
         config.transport_config(Arc::new(transport));
 
         let endpoint = self.endpoint(peer, options)?;
-        let flow = Flow::of_client(&options.quic, notes);
-        let connecting = begin(flow.as_ref(), || {
+        let repeater = Repeater::of_client(&options.quic, notes);
+        let connecting = begin(repeater.as_ref(), || {
             endpoint.connect_with(config, peer, server_name)
         });
         let connecting = connecting.map_err(|error| Error::Unreachable {
@@ -68,7 +68,7 @@ impl ClientEndpoints {
         })?;
         Ok(Begun {
             connecting,
-            flow,
+            repeater,
             streams: StreamLimits::of(&options.quic),
         })
     }

@@ -8,7 +8,7 @@ use quinn::{
 };
 
 use super::{
-    flow::{Controllers, RepeatingSocket},
+    repeater::{Controllers, RepeatingSocket},
     runtime::PooledRuntime,
     socket::disable_udp_gro,
 };

@@ -22,8 +22,8 @@ use tokio::sync::Semaphore;
 
 use super::{
     config::StreamLimits,
-    flow::{Flow, FlowOfLink},
     lanes::Lanes,
+    repeater::{LinkRepeater, Repeater},
     runtime::Leash,
     watched_tls::handshake_of,
     write::{CHUNKS, Stopped, poll_write_chunks, poll_write_lane},
@@ -60,7 +60,7 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
     /// Where datagrams are sent again.
-    flow: Option<FlowOfLink>,
+    repeater: Option<LinkRepeater>,
     /// On a server: ends the connection soon after its link is dropped.
     _leash: Option<Leash>,
     send: SendStream,
@@ -98,7 +98,7 @@ pub(crate) struct QuicLink {
 pub(crate) struct Begun {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
-    pub(super) flow: Option<Arc<Flow>>,
+    pub(super) repeater: Option<Arc<Repeater>>,
     pub(super) streams: StreamLimits,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Begun {
 struct Usable {
     streams: StreamLimits,
     connection: quinn::Connection,
-    flow: Option<FlowOfLink>,
+    repeater: Option<LinkRepeater>,
     /// Resolves when the handshake ends, if that is still to come.
     handshake_end: Option<ZeroRttAccepted>,
 }
@@ -147,13 +147,13 @@ impl QuicLink {
         let Usable {
             streams: limits,
             connection,
-            flow,
+            repeater,
             handshake_end,
         } = usable;
         Self {
             lanes: Lanes::new(&connection, limits),
             connection,
-            flow,
+            repeater,
             _leash: leash,
             stopped: Box::pin(send.stopped()),
             send,
@@ -230,10 +230,10 @@ impl QuicLink {
         let accepted = ready!(Pin::new(end).poll(cx));
         self.handshake_end = None;
         self.handshake = self.negotiated_kind();
-        if let Some(flow) = &self.flow
+        if let Some(repeater) = &self.repeater
             && self.connection.close_reason().is_none()
         {
-            flow.end_handshake();
+            repeater.end_handshake();
         }
         if accepted {
             if self.early_data == EarlyData::Pending {
@@ -532,7 +532,7 @@ impl QuicLink {
 
     pub(crate) fn stats(&self) -> LinkStats {
         let counted = self.connection.stats();
-        let copies = self.flow.as_ref().map(FlowOfLink::copies);
+        let copies = self.repeater.as_ref().map(LinkRepeater::copies);
         let copies = copies.unwrap_or_default();
         LinkStats {
             bytes_sent: self.bytes_sent + self.lanes.bytes_sent,
@@ -601,16 +601,18 @@ impl Begun {
             Ok((connection, accepted)) => (connection, Some(accepted)),
             Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
         };
-        let flow = self.flow.map(|flow| FlowOfLink::new(flow, &connection));
-        if let Some(flow) = &flow
+        let repeater = self
+            .repeater
+            .map(|repeater| LinkRepeater::new(repeater, &connection));
+        if let Some(repeater) = &repeater
             && handshake_end.is_none()
         {
-            flow.end_handshake();
+            repeater.end_handshake();
         }
         Ok(Usable {
             streams: self.streams,
             connection,
-            flow,
+            repeater,
             handshake_end,
         })
     }

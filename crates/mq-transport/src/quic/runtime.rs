@@ -12,7 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::{sync::oneshot, time::timeout};
 
-use super::{flow::Flow, udp::Socket};
+use super::{repeater::Repeater, udp::Socket};
 use crate::tls::handshakes::{self, Task};
 
 /// How long a connection may go on after its holder has dropped it.
@@ -53,8 +53,8 @@ pub(crate) struct Leash(
 );
 
 /// Begins a connection of a client.
-pub(super) fn begin<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> T {
-    let (connection, driver) = with_driver(flow, begin);
+pub(super) fn begin<T>(repeater: Option<&Arc<Repeater>>, begin: impl FnOnce() -> T) -> T {
+    let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(driver);
     }
@@ -62,9 +62,12 @@ pub(super) fn begin<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> T
 }
 
 /// Begins a connection that ends soon after its leash is dropped.
-pub(super) fn on_leash<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Leash) {
+pub(super) fn on_leash<T>(
+    repeater: Option<&Arc<Repeater>>,
+    begin: impl FnOnce() -> T,
+) -> (T, Leash) {
     let (leash, let_go) = oneshot::channel();
-    let (connection, driver) = with_driver(flow, begin);
+    let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(Box::pin(drive(driver, let_go)));
     }
@@ -73,14 +76,17 @@ pub(super) fn on_leash<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -
 
 /// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
 /// not to be had.
-fn with_driver<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Option<Task>) {
-    let Some(flow) = flow else {
+fn with_driver<T>(
+    repeater: Option<&Arc<Repeater>>,
+    begin: impl FnOnce() -> T,
+) -> (T, Option<Task>) {
+    let Some(repeater) = repeater else {
         let (connection, mut drivers) = handshakes::gather(begin);
         return (connection, drivers.pop());
     };
-    let (connection, mut drivers) = handshakes::gather(|| flow.begin(begin));
+    let (connection, mut drivers) = handshakes::gather(|| repeater.begin(begin));
     let driver = drivers.pop();
-    let driver = driver.map(|driver| Box::pin(flow.clone().drive(driver)) as Task);
+    let driver = driver.map(|driver| Box::pin(repeater.clone().drive(driver)) as Task);
     (connection, driver)
 }
 

@@ -23,10 +23,10 @@ use tokio::{
 
 use super::{
     config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    flow::Flow,
     initial_keys::InitialKeys,
     link::{Begun, QuicLink},
     qlog::Notes,
+    repeater::Repeater,
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
     shard::ShardSocket,
@@ -257,11 +257,11 @@ impl Server {
         shard: &Shard,
         incoming: quinn::Incoming,
         config: Arc<ServerConfig>,
-        flow: Option<Arc<Flow>>,
+        repeater: Option<Arc<Repeater>>,
     ) -> Result<(Begun, Leash), Error> {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
-        let (connecting, leash) = on_leash(flow.as_ref(), || incoming.accept_with(config));
+        let (connecting, leash) = on_leash(repeater.as_ref(), || incoming.accept_with(config));
         // Counting the connections takes the lock again.
         if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
             let _ = shard.crowded.set(());
@@ -270,7 +270,7 @@ impl Server {
         let streams = StreamLimits::of(&self.options.quic);
         let begun = Begun {
             connecting,
-            flow,
+            repeater,
             streams,
         };
         Ok((begun, leash))
@@ -588,8 +588,10 @@ impl Knock {
             let (config, held) = self.server.config(transport)?;
             let bound = Some(self.server.bound);
             let validated = self.incoming.remote_address_validated();
-            let flow = Flow::of_server(&self.server.options.quic, validated, notes);
-            let answer = self.server.answer(&self.shard, self.incoming, config, flow);
+            let repeater = Repeater::of_server(&self.server.options.quic, validated, notes);
+            let answer = self
+                .server
+                .answer(&self.shard, self.incoming, config, repeater);
             let answered = answer.await;
             drop((self.server, self.shard, self.knocking));
             let (begun, leash) = answered?;

@@ -64,11 +64,11 @@ const MARKED: u32 = 10;
 tokio::task_local! {
     /// The connection that this thread drives. No call could carry this value: quinn gives all connections of an endpoint
     /// one socket, and each of them sends by [`try_send`](AsyncUdpSocket::try_send) of a datagram alone.
-    static FLOW: Arc<Flow>;
+    static DRIVEN: Arc<Repeater>;
 }
 
-/// A connection whose datagrams may be sent again.
-pub(super) struct Flow {
+/// State of a connection whose datagrams may be sent again.
+pub(super) struct Repeater {
     policy: Repeat,
     is_server: bool,
     /// The connection's trace, if it has one.
@@ -152,7 +152,7 @@ pub(super) struct Copies {
     pub(super) bytes: u64,
 }
 
-impl Flow {
+impl Repeater {
     /// A client's connection that begins; `None` if it sends nothing again.
     pub(super) fn of_client(quic: &QuicOptions, notes: Option<Notes>) -> Option<Arc<Self>> {
         Self::new(quic, false, true, notes)
@@ -199,12 +199,12 @@ impl Flow {
 
     /// Runs what begins the connection.
     pub(super) fn begin<T>(self: &Arc<Self>, begin: impl FnOnce() -> T) -> T {
-        FLOW.sync_scope(self.clone(), begin)
+        DRIVEN.sync_scope(self.clone(), begin)
     }
 
     /// Drives the connection, and sends its copies.
     pub(super) async fn drive(self: Arc<Self>, driver: Task) {
-        let mut driver = pin!(FLOW.scope(self.clone(), driver));
+        let mut driver = pin!(DRIVEN.scope(self.clone(), driver));
         let mut timer: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {
             if driver.as_mut().poll(cx).is_ready() {
@@ -481,20 +481,20 @@ impl Path {
     }
 }
 
-/// A link's hold on its connection's flow.
-pub(crate) struct FlowOfLink(Arc<Flow>);
+/// Hold of a link on the repeater of its connection.
+pub(crate) struct LinkRepeater(Arc<Repeater>);
 
-impl FlowOfLink {
-    pub(super) fn new(flow: Arc<Flow>, connection: &quinn::Connection) -> Self {
+impl LinkRepeater {
+    pub(super) fn new(repeater: Arc<Repeater>, connection: &quinn::Connection) -> Self {
         let mut counted = Counted {
             connection: connection.clone(),
             frames: 0,
         };
-        let mut place = lock(&flow.connection);
+        let mut place = lock(&repeater.connection);
         counted.count();
         *place = Some(counted);
         drop(place);
-        Self(flow)
+        Self(repeater)
     }
 
     pub(super) fn end_handshake(&self) {
@@ -506,7 +506,7 @@ impl FlowOfLink {
     }
 }
 
-impl Drop for FlowOfLink {
+impl Drop for LinkRepeater {
     /// The last handle of a connection closes it.
     fn drop(&mut self) {
         let counted = lock(&self.0.connection).take();
@@ -526,7 +526,7 @@ impl AsyncUdpSocket for RepeatingSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         self.0.try_send(transmit)?;
         // An endpoint sends by itself as well.
-        let _ = FLOW.try_with(|flow| flow.sent(transmit, &self.0));
+        let _ = DRIVEN.try_with(|repeater| repeater.sent(transmit, &self.0));
         Ok(())
     }
 
@@ -545,7 +545,7 @@ impl AsyncUdpSocket for RepeatingSocket {
 
     fn max_transmit_segments(&self) -> usize {
         // The packets of a batch could not be told from each other.
-        let is_handshaking = FLOW.try_with(|flow| lock(&flow.state).is_handshaking);
+        let is_handshaking = DRIVEN.try_with(|repeater| lock(&repeater.state).is_handshaking);
         if is_handshaking == Ok(true) {
             1
         } else {
@@ -568,10 +568,10 @@ pub(super) struct Controllers(pub(super) Arc<dyn ControllerFactory + Send + Sync
 impl ControllerFactory for Controllers {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.0.clone().build(now, current_mtu);
-        match FLOW.try_with(Arc::clone) {
-            Ok(flow) => {
-                lock(&flow.state).path.window = inner.window();
-                Box::new(Listening { inner, flow })
+        match DRIVEN.try_with(Arc::clone) {
+            Ok(repeater) => {
+                lock(&repeater.state).path.window = inner.window();
+                Box::new(Listening { inner, repeater })
             }
             Err(_) => inner,
         }
@@ -580,13 +580,13 @@ impl ControllerFactory for Controllers {
 
 struct Listening {
     inner: Box<dyn Controller>,
-    flow: Arc<Flow>,
+    repeater: Arc<Repeater>,
 }
 
 impl Controller for Listening {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
-        lock(&self.flow.state).numbered = Some(now);
+        lock(&self.repeater.state).numbered = Some(now);
     }
 
     fn on_ack(
@@ -598,7 +598,7 @@ impl Controller for Listening {
         rtt: &RttEstimator,
     ) {
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
-        self.flow.acknowledged(now, sent, bytes, rtt);
+        self.repeater.acknowledged(now, sent, bytes, rtt);
     }
 
     fn on_end_acks(
@@ -610,7 +610,7 @@ impl Controller for Listening {
     ) {
         self.inner
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
-        let path = &mut lock(&self.flow.state).path;
+        let path = &mut lock(&self.repeater.state).path;
         path.window = self.inner.window();
         path.end_acknowledgements(in_flight);
     }
@@ -624,7 +624,7 @@ impl Controller for Listening {
     ) {
         self.inner
             .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
-        let path = &mut lock(&self.flow.state).path;
+        let path = &mut lock(&self.repeater.state).path;
         path.window = self.inner.window();
         path.lost(now, lost_bytes);
     }
@@ -644,7 +644,7 @@ impl Controller for Listening {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             inner: self.inner.clone_box(),
-            flow: self.flow.clone(),
+            repeater: self.repeater.clone(),
         })
     }
 
