@@ -10,7 +10,7 @@ use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
     config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    link::Begun,
+    link::BegunConnection,
     repeater::Repeater,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
@@ -40,7 +40,7 @@ impl ClientEndpoints {
         tls: rustls::ClientConfig,
         options: &ConnectOptions,
         keep_alive: Option<Duration>,
-    ) -> Result<Begun, Error> {
+    ) -> Result<BegunConnection, Error> {
         let crypto = QuicClientConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
         let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
         let mut config = quinn::ClientConfig::new(crypto);
@@ -66,7 +66,7 @@ impl ClientEndpoints {
             address: address.clone(),
             source: std::io::Error::other(error),
         })?;
-        Ok(Begun {
+        Ok(BegunConnection {
             connecting,
             repeater,
             streams: StreamLimits::of(&options.quic),

@@ -24,9 +24,9 @@ use super::{
     config::StreamLimits,
     lanes::Lanes,
     repeater::{LinkRepeater, Repeater},
-    runtime::Leash,
+    runtime::DrainTimeoutGuard,
     watched_tls::handshake_of,
-    write::{CHUNKS, Stopped, poll_write_chunks, poll_write_lane},
+    write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How many connections of this process linger at a time, with some 40 KiB each in quinn. Of a refused
 /// crowd, the connections beyond this number are closed at once.
-static LINGERING: Semaphore = Semaphore::const_new(1024);
+static LINGERING_CONNECTIONS: Semaphore = Semaphore::const_new(1024);
 
 /// Bytes that a peer may still send while the connection lingers; flow control holds back more.
 const LINGER_BYTES: usize = 64 * 1024;
@@ -62,7 +62,7 @@ pub(crate) struct QuicLink {
     /// Where datagrams are sent again.
     repeater: Option<LinkRepeater>,
     /// On a server: ends the connection soon after its link is dropped.
-    _leash: Option<Leash>,
+    _leash: Option<DrainTimeoutGuard>,
     send: SendStream,
     recv: RecvStream,
     /// Resolves when the peer stops reading `send`, or has acknowledged all of it.
@@ -95,7 +95,7 @@ pub(crate) struct QuicLink {
 }
 
 /// A connection whose handshake has begun.
-pub(crate) struct Begun {
+pub(crate) struct BegunConnection {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
     pub(super) repeater: Option<Arc<Repeater>>,
@@ -114,7 +114,7 @@ struct Usable {
 impl QuicLink {
     /// A client's side; returns at once when early data can be written, else after the handshake.
     pub(crate) async fn connect(
-        begun: Begun,
+        begun: BegunConnection,
         server_name: String,
         replay_limit: usize,
     ) -> Result<Self, Error> {
@@ -132,7 +132,10 @@ impl QuicLink {
     }
 
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
-    pub(crate) async fn accept(begun: Begun, leash: Leash) -> Result<Self, Error> {
+    pub(crate) async fn accept(
+        begun: BegunConnection,
+        leash: DrainTimeoutGuard,
+    ) -> Result<Self, Error> {
         let usable = begun.usable().await?;
         let streams = usable.connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
@@ -143,7 +146,12 @@ impl QuicLink {
         Ok(link)
     }
 
-    fn new(usable: Usable, leash: Option<Leash>, (send, recv): Streams, side: Side) -> Self {
+    fn new(
+        usable: Usable,
+        leash: Option<DrainTimeoutGuard>,
+        (send, recv): Streams,
+        side: Side,
+    ) -> Self {
         let Usable {
             streams: limits,
             connection,
@@ -382,7 +390,7 @@ impl QuicLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
-        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        let mut chunks: [Bytes; CHUNKS_PER_CALL] = std::array::from_fn(|_| Bytes::new());
         // The future holds no state: dropped while pending, it has read nothing.
         let polled = pin!(self.recv.read_chunks(&mut chunks)).poll(cx);
         if polled.is_pending() && self.received.is_empty() {
@@ -457,7 +465,7 @@ impl QuicLink {
                 let stopped = self.send.stopped().await;
                 if self.side == Side::Server
                     && matches!(stopped, Ok(None))
-                    && let Ok(_place) = LINGERING.try_acquire()
+                    && let Ok(_place) = LINGERING_CONNECTIONS.try_acquire()
                 {
                     let left = tokio::time::timeout(LINGER, self.peer_leaves());
                     let _ = left.await;
@@ -593,7 +601,7 @@ impl fmt::Debug for QuicLink {
     }
 }
 
-impl Begun {
+impl BegunConnection {
     /// The connection as soon as it can send.
     async fn usable(self) -> Result<Usable, Error> {
         // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.

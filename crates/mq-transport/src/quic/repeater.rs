@@ -37,16 +37,16 @@ use super::qlog::Notes;
 use crate::{Gap, QuicOptions, Repeat, sync::lock, tls::handshakes::Task};
 
 /// Bytes of the largest datagram that is sent again after the handshake.
-const SMALL: usize = 512;
+const MAX_REPEATED_SIZE: usize = 512;
 
 /// Datagrams of one turn of the driver that may be sent again.
-const OF_A_TURN: usize = 4;
+const MAX_PER_TURN: usize = 4;
 
 /// Copies that may wait at a time.
-const WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// The same with [`Repeat::Auto`].
-const WAITING_AUTO: usize = 4;
+const MAX_WAITING_AUTO: usize = 4;
 
 /// The bounds of [`Repeat::Auto`]'s gap.
 const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
@@ -56,10 +56,10 @@ const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis
 const ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// Half of the time for which a minimum counts.
-const EPOCH: Duration = Duration::from_secs(30);
+const MIN_RTT_EPOCH: Duration = Duration::from_secs(30);
 
 /// Round trips without copies after an ECN mark.
-const MARKED: u32 = 10;
+const ROUND_TRIPS_AFTER_MARK: u32 = 10;
 
 tokio::task_local! {
     /// The connection that this thread drives. No call could carry this value: quinn gives all connections of an endpoint
@@ -252,8 +252,8 @@ impl Repeater {
         }
         state.turn.bytes += transmit.contents.len() as u64;
         let is_single = transmit.segment_size.is_none();
-        let is_small = state.is_handshaking || transmit.contents.len() <= SMALL;
-        if is_single && is_small && state.is_validated && state.turn.small.len() < OF_A_TURN {
+        let is_small = state.is_handshaking || transmit.contents.len() <= MAX_REPEATED_SIZE;
+        if is_single && is_small && state.is_validated && state.turn.small.len() < MAX_PER_TURN {
             state.socket.get_or_insert_with(|| socket.clone());
             state.turn.small.push(Datagram {
                 sent,
@@ -303,9 +303,9 @@ impl Repeater {
         // A loss costs a time-out that rests on no measurement yet.
         let more = u8::from(state.is_handshaking && self.policy != Repeat::Probe);
         let room = if self.policy == Repeat::Auto {
-            WAITING_AUTO
+            MAX_WAITING_AUTO
         } else {
-            WAITING
+            MAX_WAITING
         };
         if state.waiting.len() < room {
             state.waiting.push_back(Waiting {
@@ -428,7 +428,7 @@ impl Path {
     fn is_calm(&self, now: Instant) -> bool {
         let is_marked = self
             .marked
-            .is_some_and(|marked| now < marked + MARKED * self.smoothed);
+            .is_some_and(|marked| now < marked + ROUND_TRIPS_AFTER_MARK * self.smoothed);
         let least = self.least.into_iter().flatten().min();
         let is_queueing = least.is_some_and(|least| self.smoothed > 2 * least + ACK_DELAY);
         !is_marked && !is_queueing && self.in_flight <= self.window / 2
@@ -458,7 +458,7 @@ impl Path {
             self.variation = (3 * self.variation + before.abs_diff(sample)) / 4;
         }
         match self.epoch {
-            Some(epoch) if now.saturating_duration_since(epoch) < EPOCH => {}
+            Some(epoch) if now.saturating_duration_since(epoch) < MIN_RTT_EPOCH => {}
             _ => {
                 self.epoch = Some(now);
                 self.least = [None, self.least[0]];
@@ -563,27 +563,27 @@ impl AsyncUdpSocket for RepeatingSocket {
 }
 
 /// Congestion controllers that tell the connection what was acknowledged.
-pub(super) struct Controllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+pub(super) struct ObservedControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
-impl ControllerFactory for Controllers {
+impl ControllerFactory for ObservedControllers {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.0.clone().build(now, current_mtu);
         match DRIVEN.try_with(Arc::clone) {
             Ok(repeater) => {
                 lock(&repeater.state).path.window = inner.window();
-                Box::new(Listening { inner, repeater })
+                Box::new(ObservedController { inner, repeater })
             }
             Err(_) => inner,
         }
     }
 }
 
-struct Listening {
+struct ObservedController {
     inner: Box<dyn Controller>,
     repeater: Arc<Repeater>,
 }
 
-impl Controller for Listening {
+impl Controller for ObservedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
         lock(&self.repeater.state).numbered = Some(now);

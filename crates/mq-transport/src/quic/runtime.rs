@@ -48,7 +48,7 @@ impl Runtime for PooledRuntime {
 /// Kept by the holder of a connection: once the leash is dropped, the connection has to
 /// [end soon](LONGEST_DRAINING).
 #[derive(Debug)]
-pub(crate) struct Leash(
+pub(crate) struct DrainTimeoutGuard(
     #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
 );
 
@@ -62,16 +62,16 @@ pub(super) fn begin<T>(repeater: Option<&Arc<Repeater>>, begin: impl FnOnce() ->
 }
 
 /// Begins a connection that ends soon after its leash is dropped.
-pub(super) fn on_leash<T>(
+pub(super) fn begin_guarded<T>(
     repeater: Option<&Arc<Repeater>>,
     begin: impl FnOnce() -> T,
-) -> (T, Leash) {
+) -> (T, DrainTimeoutGuard) {
     let (leash, let_go) = oneshot::channel();
     let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(Box::pin(drive(driver, let_go)));
     }
-    (connection, Leash(leash))
+    (connection, DrainTimeoutGuard(leash))
 }
 
 /// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
@@ -111,7 +111,7 @@ mod tests {
     async fn a_connection_that_was_let_go_ends_soon() {
         for ends_by_itself in [true, false] {
             let (held, gone) = oneshot::channel::<Infallible>();
-            let ((), leash) = on_leash(None, || {
+            let ((), leash) = begin_guarded(None, || {
                 PooledRuntime.spawn(Box::pin(async move {
                     let _held = held;
                     let long = if ends_by_itself { 1_000 } else { 1_000_000 };
@@ -129,7 +129,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_the_connection_that_is_begun_is_on_the_leash() {
-        let ((), leash) = on_leash(None, || {});
+        let ((), leash) = begin_guarded(None, || {});
         drop(leash);
         let (ended, end) = oneshot::channel();
         PooledRuntime.spawn(Box::pin(async move {

@@ -24,11 +24,11 @@ use tokio::{
 use super::{
     config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
     initial_keys::InitialKeys,
-    link::{Begun, QuicLink},
+    link::{BegunConnection, QuicLink},
     qlog::Notes,
     repeater::Repeater,
     reset::ResetKey,
-    runtime::{Leash, PooledRuntime, on_leash},
+    runtime::{DrainTimeoutGuard, PooledRuntime, begin_guarded},
     shard::ShardSocket,
     socket::bind_udp_group,
     watched_tls::WatchedServer,
@@ -45,13 +45,13 @@ const SHARDS: usize = 16;
 
 /// How many clients of one shard at the same time are a crowd. After a crowd, the tables of its endpoint
 /// are too large to be kept.
-const CROWD: usize = 64;
+const CROWD_CLIENTS: usize = 64;
 
 /// How long a shard has no client before its crowd counts as gone.
-const GONE: Duration = Duration::from_secs(10);
+const CROWD_GONE_AFTER: Duration = Duration::from_secs(10);
 
 /// Bytes that all unanswered clients together may have sent.
-const UNANSWERED: u64 = 100 << 20;
+const MAX_UNANSWERED_BYTES: u64 = 100 << 20;
 
 /// A listener's endpoints.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Server {
     bound: SocketAddr,
     /// As bound.
     options: ListenOptions,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConfig>,
     initial_keys: Arc<InitialKeys>,
     /// Held by the thread that [answers](Self::answer).
     answering: Semaphore,
@@ -85,7 +85,7 @@ struct Shard {
 
 /// The configuration of new connections.
 #[derive(Debug)]
-struct Current {
+struct CurrentConfig {
     config: Arc<ServerConfig>,
     /// The TLS in it.
     tls: rustls::ServerConfig,
@@ -152,7 +152,7 @@ impl Server {
         // Quinn ignores further clients at once. Let in, they would wait here, at the cost of all others.
         let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
         config.max_incoming(backlog.div_ceil(shards));
-        config.incoming_buffer_size_total(UNANSWERED / shards as u64);
+        config.incoming_buffer_size_total(MAX_UNANSWERED_BYTES / shards as u64);
         // Each saves a later Retry, and sealing one costs as much as a packet. A client that uses its token gets the
         // next one.
         let mut tokens = ValidationTokenConfig::default();
@@ -175,7 +175,7 @@ impl Server {
             endpoints,
             bound,
             options: options.clone(),
-            current: Mutex::new(Current {
+            current: Mutex::new(CurrentConfig {
                 config: Arc::new(config),
                 tls,
                 scope,
@@ -258,17 +258,17 @@ impl Server {
         incoming: quinn::Incoming,
         config: Arc<ServerConfig>,
         repeater: Option<Arc<Repeater>>,
-    ) -> Result<(Begun, Leash), Error> {
+    ) -> Result<(BegunConnection, DrainTimeoutGuard), Error> {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
-        let (connecting, leash) = on_leash(repeater.as_ref(), || incoming.accept_with(config));
+        let (connecting, leash) = begin_guarded(repeater.as_ref(), || incoming.accept_with(config));
         // Counting the connections takes the lock again.
-        if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
+        if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD_CLIENTS {
             let _ = shard.crowded.set(());
         }
         let connecting = connecting.map_err(Error::quic)?;
         let streams = StreamLimits::of(&self.options.quic);
-        let begun = Begun {
+        let begun = BegunConnection {
             connecting,
             repeater,
             streams,
@@ -419,7 +419,7 @@ impl Shard {
         self.crowded.wait().await;
         loop {
             self.endpoint.wait_idle().await;
-            sleep(GONE).await;
+            sleep(CROWD_GONE_AFTER).await;
             if self.endpoint.open_connections() == 0 {
                 return;
             }
@@ -737,7 +737,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_makes_way_after_a_crowd() {
-        for (clients, expected) in [(CROWD - 1, 0), (CROWD, 1)] {
+        for (clients, expected) in [(CROWD_CLIENTS - 1, 0), (CROWD_CLIENTS, 1)] {
             let mut bound = Bound::new();
             let before = bound.shards();
             // All from one socket, and so with one shard.

@@ -10,7 +10,7 @@ use mq_lane::{Chunk, LaneId, Outbox};
 use quinn::{SendStream, StoppedError, VarInt, WriteError};
 
 /// Chunks that quinn gets or gives under one lock.
-pub(super) const CHUNKS: usize = 32;
+pub(super) const CHUNKS_PER_CALL: usize = 32;
 
 /// Future that resolves when the peer stops reading a stream, or has acknowledged all of it.
 pub(super) type Stopped =
@@ -26,9 +26,9 @@ pub(super) fn poll_write_lane(
     keep: Option<&mut Vec<Bytes>>,
     cx: &mut Context<'_>,
 ) -> Option<Poll<Result<quinn::Written, WriteError>>> {
-    let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
+    let mut taken: [Option<Chunk>; CHUNKS_PER_CALL] = [const { None }; CHUNKS_PER_CALL];
     let (mut room, mut filled) = (most, 0);
-    while filled < CHUNKS
+    while filled < CHUNKS_PER_CALL
         && room > 0
         && let Some(mut chunk) = outbox.take(lane)
     {
@@ -42,7 +42,7 @@ pub(super) fn poll_write_lane(
     if filled == 0 {
         return None;
     }
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
+    let mut chunks: [Bytes; CHUNKS_PER_CALL] = std::array::from_fn(|at| {
         let chunk = taken[at].as_mut();
         chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
     });

@@ -1,10 +1,10 @@
 //! TLS over TCP, and what the TLS within QUIC shares with it: cryptography, certificates, tickets. The
 //! link drives rustls by hand, so that early data and its answers leave before the handshake ends.
 
+mod acceptor;
 mod client_auth;
 mod config;
 mod connect;
-mod door;
 mod error;
 pub(crate) mod handshakes;
 mod identity;
@@ -14,9 +14,9 @@ mod provider;
 mod ticket;
 mod verifier;
 
+pub(crate) use acceptor::TlsAcceptor;
 pub(crate) use config::{ClientConfigs, ServerTls, check_alpn};
 pub(crate) use connect::ClientTls;
-pub(crate) use door::TlsDoor;
 pub use handshakes::HandshakePool;
 pub use identity::ServerIdentity;
 pub(crate) use link::TlsLink;

@@ -19,8 +19,8 @@ use crate::{
     Trust,
     quic::{
         config::{endpoint_config, repeating, transport_config},
-        link::{Begun, QuicLink},
-        runtime::{PooledRuntime, begin, on_leash},
+        link::{BegunConnection, QuicLink},
+        runtime::{PooledRuntime, begin, begin_guarded},
     },
     tls::server_config,
 };
@@ -260,7 +260,7 @@ impl Ends {
         let connecting = begin(repeater.as_ref(), || {
             self.client.connect_with(config, at, "localhost").unwrap()
         });
-        let begun = Begun {
+        let begun = BegunConnection {
             connecting,
             repeater,
             streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
@@ -276,8 +276,8 @@ impl Ends {
         let incoming = self.server.accept().await.unwrap();
         let repeater =
             Repeater::of_server(&self.options, incoming.remote_address_validated(), None);
-        let (connecting, leash) = on_leash(repeater.as_ref(), || incoming.accept().unwrap());
-        let begun = Begun {
+        let (connecting, leash) = begin_guarded(repeater.as_ref(), || incoming.accept().unwrap());
+        let begun = BegunConnection {
             connecting,
             repeater,
             streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),

@@ -12,14 +12,14 @@ use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 
 /// TLS of a listener on TCP, with its present configuration.
 #[derive(Debug)]
-pub(crate) struct TlsDoor {
+pub(crate) struct TlsAcceptor {
     scheme: Scheme,
     /// As bound.
     options: ListenOptions,
     current: Mutex<(Arc<ServerConfig>, Scope)>,
 }
 
-impl TlsDoor {
+impl TlsAcceptor {
     pub(crate) fn new(scheme: Scheme, options: &ListenOptions) -> Result<Self, Error> {
         let ServerTls { config, scope } = server_config(scheme, options)?;
         Ok(Self {
