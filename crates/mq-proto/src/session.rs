@@ -47,7 +47,7 @@ pub struct Session {
 }
 
 /// Stands for the next lane of a flow that has none.
-const NO_LANE: LaneId = LaneId(u64::MAX);
+const PARKED_LANE: LaneId = LaneId(u64::MAX);
 
 /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
 /// message, so that a repetition is answered and not delivered.
@@ -190,7 +190,7 @@ impl Session {
     /// The lane that a message was last sent on.
     pub(crate) fn lane_of(&self, id: PacketId) -> Option<LaneId> {
         let outgoing = self.outgoing.get(&id)?;
-        Some(outgoing.lane).filter(|lane| *lane != NO_LANE)
+        Some(outgoing.lane).filter(|lane| *lane != PARKED_LANE)
     }
 
     /// Outgoing messages that wait for the next lane of their flow.
@@ -219,7 +219,7 @@ impl Session {
     /// A new connection has one lane to begin with. What waits for a flow goes on waiting.
     pub(crate) fn leave_all_lanes(&mut self) {
         let all = self.outgoing.values_mut();
-        for outgoing in all.filter(|outgoing| outgoing.lane != NO_LANE) {
+        for outgoing in all.filter(|outgoing| outgoing.lane != PARKED_LANE) {
             outgoing.lane = LaneId::CONTROL;
         }
     }
@@ -263,7 +263,7 @@ impl Session {
     pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
         let Outgoing { state, lane, .. } = self.outgoing.remove(&id)?;
         self.outgoing_bytes -= state.bytes();
-        self.parked -= usize::from(lane == NO_LANE);
+        self.parked -= usize::from(lane == PARKED_LANE);
         Some(state)
     }
 
@@ -274,7 +274,7 @@ impl Session {
 
     /// Those that wait for no flow.
     pub(crate) fn in_order_not_parked(&self) -> Vec<PacketId> {
-        self.in_order_where(|outgoing| outgoing.lane != NO_LANE)
+        self.in_order_where(|outgoing| outgoing.lane != PARKED_LANE)
     }
 
     fn in_order_where(&self, which: impl Fn(&Outgoing) -> bool) -> Vec<PacketId> {

@@ -30,7 +30,7 @@ use crate::{
 const MAX_FLOWS: usize = 256;
 
 /// Recoveries of flows of which nothing is kept, for one connection: each may be tried once.
-const MAX_REFUSED: usize = 64;
+const MAX_REFUSED_FLOWS: usize = 64;
 
 /// What a connection knows of flows.
 #[derive(Debug, Default)]
@@ -247,7 +247,7 @@ impl Connection {
     /// The first refusal of a flow ends its lane, the second the connection.
     fn refuse_recovery(&mut self, flow: FlowId) -> FlowError {
         let refused = &mut self.flows.refused;
-        if refused.contains(&flow) || refused.len() >= MAX_REFUSED {
+        if refused.contains(&flow) || refused.len() >= MAX_REFUSED_FLOWS {
             return FlowError::TooManyRecoverAttempts;
         }
         refused.push(flow);
@@ -331,7 +331,7 @@ impl Connection {
         }
         let expires_at = now.checked_add(flow.expiry);
         // A time beyond what the clock can say is never.
-        let expires_at = expires_at.unwrap_or_else(|| now + A_CENTURY);
+        let expires_at = expires_at.unwrap_or_else(|| now + NEVER);
         let keeps_anything = keeps && flow.keeps_anything();
         if keeps_anything {
             let kept = KeptFlow {
@@ -428,4 +428,4 @@ impl Connection {
 }
 
 /// Stands for never.
-const A_CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
+const NEVER: Duration = Duration::from_hours(100 * 365 * 24);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mq_codec::PacketId;
 
-use super::{NO_LANE, Outgoing, Receiving, Session};
+use super::{Outgoing, PARKED_LANE, Receiving, Session};
 use crate::{FlowId, LaneId, alias::ReceiveAliases, seldom::SeldomMap};
 
 /// Flows of a session that have no lane now, and the number of those that this side has opened.
@@ -68,7 +68,7 @@ impl Session {
         for id in outgoing {
             if let Some(outgoing) = self.outgoing.get_mut(&id) {
                 outgoing.flow = Some(flow);
-                outgoing.lane = NO_LANE;
+                outgoing.lane = PARKED_LANE;
                 self.parked += 1;
             }
         }
@@ -84,7 +84,7 @@ impl Session {
     pub(crate) fn park(&mut self, ids: &[PacketId]) {
         for id in ids {
             if let Some(outgoing) = self.outgoing.get_mut(id) {
-                outgoing.lane = NO_LANE;
+                outgoing.lane = PARKED_LANE;
                 self.parked += 1;
             }
         }
@@ -92,7 +92,8 @@ impl Session {
 
     /// The messages that wait for a flow go on on that lane. Returns their identifiers, in order.
     pub(crate) fn unpark(&mut self, flow: FlowId, lane: LaneId) -> Vec<PacketId> {
-        let waiting = |outgoing: &Outgoing| outgoing.flow == Some(flow) && outgoing.lane == NO_LANE;
+        let waiting =
+            |outgoing: &Outgoing| outgoing.flow == Some(flow) && outgoing.lane == PARKED_LANE;
         let ids = self.move_lane(waiting, lane);
         self.parked -= ids.len();
         ids
@@ -100,7 +101,7 @@ impl Session {
 
     /// What waits for flows goes on the control lane.
     pub(crate) fn unpark_all(&mut self) {
-        self.move_lane(|outgoing| outgoing.lane == NO_LANE, LaneId::CONTROL);
+        self.move_lane(|outgoing| outgoing.lane == PARKED_LANE, LaneId::CONTROL);
         self.parked = 0;
     }
 

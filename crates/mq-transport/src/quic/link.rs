@@ -62,7 +62,7 @@ pub(crate) struct QuicLink {
     /// Where datagrams are sent again.
     repeater: Option<LinkRepeater>,
     /// On a server: ends the connection soon after its link is dropped.
-    _leash: Option<DrainTimeoutGuard>,
+    _drain_timeout: Option<DrainTimeoutGuard>,
     send: SendStream,
     recv: RecvStream,
     /// Resolves when the peer stops reading `send`, or has acknowledged all of it.
@@ -134,12 +134,12 @@ impl QuicLink {
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
     pub(crate) async fn accept(
         begun: BegunConnection,
-        leash: DrainTimeoutGuard,
+        guard: DrainTimeoutGuard,
     ) -> Result<Self, Error> {
         let usable = begun.usable().await?;
         let streams = usable.connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
-        let mut link = Self::new(usable, Some(leash), streams, Side::Server);
+        let mut link = Self::new(usable, Some(guard), streams, Side::Server);
         if early {
             link.early_data = EarlyData::Accepted;
         }
@@ -148,7 +148,7 @@ impl QuicLink {
 
     fn new(
         usable: Usable,
-        leash: Option<DrainTimeoutGuard>,
+        guard: Option<DrainTimeoutGuard>,
         (send, recv): Streams,
         side: Side,
     ) -> Self {
@@ -162,7 +162,7 @@ impl QuicLink {
             lanes: Lanes::new(&connection, limits),
             connection,
             repeater,
-            _leash: leash,
+            _drain_timeout: guard,
             stopped: Box::pin(send.stopped()),
             send,
             recv,

@@ -45,7 +45,7 @@ impl Runtime for PooledRuntime {
     }
 }
 
-/// Kept by the holder of a connection: once the leash is dropped, the connection has to
+/// Kept by the holder of a connection: once the guard is dropped, the connection has to
 /// [end soon](LONGEST_DRAINING).
 #[derive(Debug)]
 pub(crate) struct DrainTimeoutGuard(
@@ -61,17 +61,17 @@ pub(super) fn begin<T>(repeater: Option<&Arc<Repeater>>, begin: impl FnOnce() ->
     connection
 }
 
-/// Begins a connection that ends soon after its leash is dropped.
+/// Begins a connection that ends soon after its guard is dropped.
 pub(super) fn begin_guarded<T>(
     repeater: Option<&Arc<Repeater>>,
     begin: impl FnOnce() -> T,
 ) -> (T, DrainTimeoutGuard) {
-    let (leash, let_go) = oneshot::channel();
+    let (guard, let_go) = oneshot::channel();
     let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(Box::pin(drive(driver, let_go)));
     }
-    (connection, DrainTimeoutGuard(leash))
+    (connection, DrainTimeoutGuard(guard))
 }
 
 /// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
@@ -111,7 +111,7 @@ mod tests {
     async fn a_connection_that_was_let_go_ends_soon() {
         for ends_by_itself in [true, false] {
             let (held, gone) = oneshot::channel::<Infallible>();
-            let ((), leash) = begin_guarded(None, || {
+            let ((), guard) = begin_guarded(None, || {
                 PooledRuntime.spawn(Box::pin(async move {
                     let _held = held;
                     let long = if ends_by_itself { 1_000 } else { 1_000_000 };
@@ -120,7 +120,7 @@ mod tests {
             });
             let began = tokio::time::Instant::now();
             sleep(Duration::from_secs(995)).await;
-            drop(leash);
+            drop(guard);
             assert!(gone.await.is_err());
             let end = if ends_by_itself { 1_000 } else { 1_005 };
             assert_eq!(began.elapsed().as_secs(), end);
@@ -128,9 +128,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_connection_that_is_begun_is_on_the_leash() {
-        let ((), leash) = begin_guarded(None, || {});
-        drop(leash);
+    async fn only_the_connection_that_is_begun_is_guarded() {
+        let ((), guard) = begin_guarded(None, || {});
+        drop(guard);
         let (ended, end) = oneshot::channel();
         PooledRuntime.spawn(Box::pin(async move {
             sleep(LONGEST_DRAINING * 2).await;

@@ -261,7 +261,7 @@ impl Server {
     ) -> Result<(BegunConnection, DrainTimeoutGuard), Error> {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
-        let (connecting, leash) = begin_guarded(repeater.as_ref(), || incoming.accept_with(config));
+        let (connecting, guard) = begin_guarded(repeater.as_ref(), || incoming.accept_with(config));
         // Counting the connections takes the lock again.
         if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD_CLIENTS {
             let _ = shard.crowded.set(());
@@ -273,7 +273,7 @@ impl Server {
             repeater,
             streams,
         };
-        Ok((begun, leash))
+        Ok((begun, guard))
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
@@ -594,8 +594,8 @@ impl Knock {
                 .answer(&self.shard, self.incoming, config, repeater);
             let answered = answer.await;
             drop((self.server, self.shard, self.knocking));
-            let (begun, leash) = answered?;
-            let link = QuicLink::accept(begun, leash).await?;
+            let (begun, guard) = answered?;
+            let link = QuicLink::accept(begun, guard).await?;
             Ok((link.with_bound(bound), held))
         };
         pool.run(handshake).await

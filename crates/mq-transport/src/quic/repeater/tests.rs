@@ -276,13 +276,13 @@ impl Ends {
         let incoming = self.server.accept().await.unwrap();
         let repeater =
             Repeater::of_server(&self.options, incoming.remote_address_validated(), None);
-        let (connecting, leash) = begin_guarded(repeater.as_ref(), || incoming.accept().unwrap());
+        let (connecting, guard) = begin_guarded(repeater.as_ref(), || incoming.accept().unwrap());
         let begun = BegunConnection {
             connecting,
             repeater,
             streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
         };
-        let mut link = QuicLink::accept(begun, leash).await.unwrap();
+        let mut link = QuicLink::accept(begun, guard).await.unwrap();
         read(&mut link).await;
         link
     }
