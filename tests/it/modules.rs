@@ -1,10 +1,13 @@
-//! The modules of a library have an order: a module names modules below it, and none above.
+//! The modules of a library have an order: a module names modules below it, and none above. Files of one folder name
+//! each other in no circle.
 
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
+
+use mq_testkit::circles_of_files;
 
 /// All modules of mq-client, from the top down. A folder counts as one module.
 const CLIENT: &[&str] = &[
@@ -177,6 +180,22 @@ fn no_module_of_the_client_names_one_above_it() {
 #[test]
 fn no_module_of_the_broker_names_one_above_it() {
     no_module_names_one_above_it("mq-broker", BROKER);
+}
+
+#[test]
+fn files_of_a_folder_name_each_other_in_no_circle() {
+    // mq-broker has circles yet, in admin/ and cluster/.
+    for name in [
+        "mq-codec",
+        "mq-lane",
+        "mq-proto",
+        "mq-transport",
+        "mq-client",
+    ] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{name}/src"));
+        let found = circles_of_files(&source);
+        assert!(found.is_empty(), "{name}: {}", found.join("\n"));
+    }
 }
 
 #[test]

@@ -56,6 +56,7 @@
 //! | `jwt` | JSON Web Tokens as passwords; brings aws-lc-rs to verify them | on |
 //! | `page` | the page for browsers at [`AdminSettings::http`] | on |
 //! | `cluster` | nodes of a cluster on NATS `JetStream`; see [`cluster`] | off |
+//! | `mqtt-next` | flows of the MQTT-next draft (5 March 2024), over QUIC | off |
 
 #![cfg_attr(
     not(feature = "cluster"),

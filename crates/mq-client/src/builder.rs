@@ -283,8 +283,8 @@ impl ClientBuilder {
     }
 
     /// Which QUIC stream each message and each subscription goes on. Other transports have one stream.
-    /// With a connector whose [`alpn`](field@mq_transport::ConnectOptions::alpn) names
-    /// [`MQTT_NEXT`](mq_transport::MQTT_NEXT) each stream begins with the head of a flow.
+    /// With the feature `mqtt-next`, and a connector whose [`alpn`](field@mq_transport::ConnectOptions::alpn) names
+    /// `MQTT-next`, each stream begins with the head of a flow.
     /// Default: all on the control stream.
     pub fn quic_streams(mut self, streams: QuicStreams) -> Self {
         self.config.lanes = match streams {

@@ -150,6 +150,7 @@
 //! | `tcp`, `tls`, `quic`, `ws` | a transport each, as in [`mq_transport`] | on |
 //! | `aws-lc-rs` | cryptography by aws-lc-rs | on |
 //! | `ring` | cryptography by ring | off |
+//! | `mqtt-next` | the application protocol `MQTT-next` of the draft of 5 March 2024, over QUIC | off |
 //! | `blocking` | the module `blocking`, for programs without async | off |
 //! | `json` | JSON in [`Outgoing`] and [`Incoming`] | off |
 //!

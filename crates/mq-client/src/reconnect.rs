@@ -49,7 +49,7 @@ impl Reconnect {
 
 /// A connection has to last this long to prove that the server can serve this client. Otherwise a server
 /// that drops each client after 1 s would see it come back each second.
-const STABLE: Duration = Duration::from_secs(5);
+const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// The waits of one client.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Backoff {
     /// A connection was made and has ended after `lasted`.
     pub(crate) fn connected(&mut self, lasted: Duration) {
         self.attempts = 0;
-        if lasted > self.wait.max(STABLE) {
+        if lasted > self.wait.max(STABLE_AFTER) {
             self.wait = Duration::ZERO;
         }
     }

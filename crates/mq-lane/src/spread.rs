@@ -10,7 +10,7 @@ use std::{
 use crate::LaneId;
 
 /// How often [`Spread::Auto`] looks whether something holds messages up.
-const LOOK: Duration = Duration::from_millis(10);
+const CONGESTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How one side spreads the messages that it sends over data lanes.
 ///
@@ -299,7 +299,8 @@ impl Spreader {
             Spread::Auto { .. } => {}
         }
         let first = looked_at.is_none();
-        if looked_at.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+        if looked_at.is_some_and(|at| now.saturating_duration_since(at) < CONGESTION_CHECK_INTERVAL)
+        {
             return false;
         }
         *looked_at = Some(now);
@@ -417,7 +418,7 @@ mod tests {
         let now = Instant::now();
         assert!(!spreader.look(now, |_| false));
         assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::On(LaneId::CONTROL)]);
-        assert!(spreader.look(now + LOOK, |first| !first));
+        assert!(spreader.look(now + CONGESTION_CHECK_INTERVAL, |first| !first));
         spreader.asked();
         assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::Wait]);
         spreader.answered();

@@ -85,6 +85,7 @@ impl ReceiveAliases {
     }
 
     /// Goes on with the topics of an earlier lane, as far as the maximum allows.
+    #[cfg(feature = "mqtt-next")]
     pub(crate) fn go_on(&mut self, earlier: Self) {
         self.known = earlier.known;
         if let Some(known) = &mut self.known {

@@ -58,6 +58,7 @@ pub enum DataLanes {
     /// Each lane, the control lane as well, begins with the head of a flow: for a server with which the link has
     /// agreed on that, as by the application protocol `MQTT-next`. These flows are always new, and nothing
     /// of them is kept.
+    #[cfg(feature = "mqtt-next")]
     Flows,
 }
 

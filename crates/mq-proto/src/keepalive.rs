@@ -24,7 +24,7 @@ const BUSY_READS: u8 = 3;
 /// To a client any received byte counts as life. The client sends PINGREQ when it has sent nothing *or*
 /// received nothing for the keep-alive. The second finds a dead server even while the client keeps
 /// sending QoS 0 messages. To a server a packet counts as life `[MQTT-3.1.2-22]`, and so does each
-/// [`PROGRESS`] of a packet that is not complete: a client that sends a large PUBLISH over a slow link can
+/// [`MIN_PROGRESS_BYTES`] of a packet that is not complete: a client that sends a large PUBLISH over a slow link can
 /// send nothing else meanwhile. A client that sends a byte now and then counts as silent.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
@@ -53,7 +53,7 @@ struct Asks {
 /// Bytes of an incomplete packet that count as life to a server: about one segment of TCP or one
 /// datagram of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second
 /// for a keep-alive of 2 s, 12 for one of 1 min) needs a longer keep-alive.
-const PROGRESS: usize = 1024;
+const MIN_PROGRESS_BYTES: usize = 1024;
 
 /// The action that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +102,7 @@ impl KeepAlive {
 
     /// Bytes came in: perhaps a packet, and this many bytes of the next.
     pub(crate) fn read(&mut self, now: Instant, packet: bool, under_way: usize) {
-        if self.asks.is_some() || packet || under_way >= self.counted + PROGRESS {
+        if self.asks.is_some() || packet || under_way >= self.counted + MIN_PROGRESS_BYTES {
             self.counted = under_way;
             self.received(now);
         }

@@ -4,7 +4,7 @@ use core::hash::Hash;
 
 use hashbrown::{
     DefaultHashBuilder, HashMap,
-    hash_map::{Entry, Iter, Values, ValuesMut},
+    hash_map::{Entry, Iter, Values},
 };
 
 /// A map that takes one word until something is put in. It then keeps its memory, as a map does.
@@ -66,7 +66,8 @@ impl<K: Eq + Hash, V> SeldomMap<K, V> {
         self.0.as_deref().map(HashMap::values).unwrap_or_default()
     }
 
-    pub(crate) fn values_mut(&mut self) -> ValuesMut<'_, K, V> {
+    #[cfg(feature = "mqtt-next")]
+    pub(crate) fn values_mut(&mut self) -> hashbrown::hash_map::ValuesMut<'_, K, V> {
         let map = self.0.as_deref_mut();
         map.map(HashMap::values_mut).unwrap_or_default()
     }

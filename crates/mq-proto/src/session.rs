@@ -1,11 +1,20 @@
 //! The session, which outlives a connection: messages in flight, in both directions (§4.1).
 
-use std::time::Instant;
+#[cfg(feature = "mqtt-next")]
+mod flows;
+#[cfg(not(feature = "mqtt-next"))]
+mod no_flows;
 
+#[cfg(feature = "mqtt-next")]
+use flows::Flows;
+#[cfg(feature = "mqtt-next")]
+pub(crate) use flows::KeptFlow;
 use hashbrown::HashMap;
 use mq_codec::{PacketId, QoS};
+#[cfg(not(feature = "mqtt-next"))]
+use no_flows::Flows;
 
-use crate::{Delivery, FlowId, LaneId, alias::ReceiveAliases, seldom::SeldomMap};
+use crate::{Delivery, FlowId, LaneId, seldom::SeldomMap};
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
@@ -32,24 +41,13 @@ pub struct Session {
     last_id: Option<PacketId>,
     next_order: u64,
     /// Flows that have no lane now.
-    flows: SeldomMap<FlowId, KeptFlow>,
+    flows: Flows,
     /// How many of `outgoing` wait for a flow.
     parked: usize,
-    /// Flows that this side has opened.
-    opened_flows: u64,
-}
-
-/// What is kept of a flow between its lanes.
-#[derive(Clone, Debug)]
-pub(crate) struct KeptFlow {
-    pub(crate) expires_at: Instant,
-    /// QoS 2 messages that came on it.
-    pub(crate) receiving: Receiving,
-    pub(crate) aliases: ReceiveAliases,
 }
 
 /// Stands for the next lane of a flow that has none.
-const NO_LANE: LaneId = LaneId(u64::MAX);
+const PARKED_LANE: LaneId = LaneId(u64::MAX);
 
 /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
 /// message, so that a repetition is answered and not delivered.
@@ -63,6 +61,10 @@ struct Outgoing {
     /// The lane that it was last sent on, of the present connection.
     lane: LaneId,
     /// The flow that keeps the exchange, if one does.
+    #[cfg_attr(
+        not(feature = "mqtt-next"),
+        expect(dead_code, reason = "there are no flows")
+    )]
     flow: Option<FlowId>,
     state: OutgoingState,
 }
@@ -111,37 +113,6 @@ impl Session {
         }
         session.incoming = Receiving(incoming.into_iter().map(|id| (id, true)).collect());
         session
-    }
-
-    /// The same for a flow that is kept until `expires_at`. `outgoing` has those messages of
-    /// [`restore`](Self::restore) that went on it.
-    pub fn restore_flow(
-        &mut self,
-        flow: FlowId,
-        expires_at: Instant,
-        outgoing: impl IntoIterator<Item = PacketId>,
-        incoming: impl IntoIterator<Item = PacketId>,
-    ) {
-        let receiving = Receiving(incoming.into_iter().map(|id| (id, true)).collect());
-        let kept = KeptFlow {
-            expires_at,
-            receiving,
-            aliases: ReceiveAliases::default(),
-        };
-        self.flows.insert(flow, kept);
-        for id in outgoing {
-            if let Some(outgoing) = self.outgoing.get_mut(&id) {
-                outgoing.flow = Some(flow);
-                outgoing.lane = NO_LANE;
-                self.parked += 1;
-            }
-        }
-    }
-
-    /// Whether something is kept of a flow that has no lane now.
-    #[must_use]
-    pub fn keeps_flow(&self, flow: FlowId) -> bool {
-        self.flows.contains_key(&flow)
     }
 
     /// Whether nothing is in flight in either direction, and nothing kept of any flow.
@@ -219,60 +190,12 @@ impl Session {
     /// The lane that a message was last sent on.
     pub(crate) fn lane_of(&self, id: PacketId) -> Option<LaneId> {
         let outgoing = self.outgoing.get(&id)?;
-        Some(outgoing.lane).filter(|lane| *lane != NO_LANE)
+        Some(outgoing.lane).filter(|lane| *lane != PARKED_LANE)
     }
 
     /// Outgoing messages that wait for the next lane of their flow.
     pub(crate) fn parked(&self) -> usize {
         self.parked
-    }
-
-    /// The messages that were sent on a flow wait for its next lane.
-    pub(crate) fn park(&mut self, ids: &[PacketId]) {
-        for id in ids {
-            if let Some(outgoing) = self.outgoing.get_mut(id) {
-                outgoing.lane = NO_LANE;
-                self.parked += 1;
-            }
-        }
-    }
-
-    /// The messages that wait for a flow go on on that lane. Returns their identifiers, in order.
-    pub(crate) fn unpark(&mut self, flow: FlowId, lane: LaneId) -> Vec<PacketId> {
-        let waiting = |outgoing: &Outgoing| outgoing.flow == Some(flow) && outgoing.lane == NO_LANE;
-        let ids = self.move_lane(waiting, lane);
-        self.parked -= ids.len();
-        ids
-    }
-
-    /// What waits for flows goes on the control lane.
-    pub(crate) fn unpark_all(&mut self) {
-        self.move_lane(|outgoing| outgoing.lane == NO_LANE, LaneId::CONTROL);
-        self.parked = 0;
-    }
-
-    /// Keeps a flow that has no lane any more.
-    pub(crate) fn keep_flow(&mut self, flow: FlowId, kept: KeptFlow) {
-        self.flows.insert(flow, kept);
-    }
-
-    /// Takes out what is kept of a flow.
-    pub(crate) fn take_flow(&mut self, flow: FlowId) -> Option<KeptFlow> {
-        self.flows.remove(&flow)
-    }
-
-    pub(crate) fn kept_flow(&mut self, flow: FlowId) -> Option<&mut KeptFlow> {
-        self.flows.get_mut(&flow)
-    }
-
-    pub(crate) fn kept_flows(&self) -> impl ExactSizeIterator<Item = (FlowId, &KeptFlow)> {
-        self.flows.iter().map(|(id, flow)| (*id, flow))
-    }
-
-    /// A name for a flow that this side opens, unless it is the client.
-    pub(crate) fn next_server_flow(&mut self) -> FlowId {
-        self.opened_flows += 1;
-        FlowId(self.opened_flows * 2 - 1)
     }
 
     /// The messages that were sent on a lane go to the control lane. Returns their identifiers, in order.
@@ -296,7 +219,7 @@ impl Session {
     /// A new connection has one lane to begin with. What waits for a flow goes on waiting.
     pub(crate) fn leave_all_lanes(&mut self) {
         let all = self.outgoing.values_mut();
-        for outgoing in all.filter(|outgoing| outgoing.lane != NO_LANE) {
+        for outgoing in all.filter(|outgoing| outgoing.lane != PARKED_LANE) {
             outgoing.lane = LaneId::CONTROL;
         }
     }
@@ -340,7 +263,7 @@ impl Session {
     pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
         let Outgoing { state, lane, .. } = self.outgoing.remove(&id)?;
         self.outgoing_bytes -= state.bytes();
-        self.parked -= usize::from(lane == NO_LANE);
+        self.parked -= usize::from(lane == PARKED_LANE);
         Some(state)
     }
 
@@ -351,12 +274,7 @@ impl Session {
 
     /// Those that wait for no flow.
     pub(crate) fn in_order_not_parked(&self) -> Vec<PacketId> {
-        self.in_order_where(|outgoing| outgoing.lane != NO_LANE)
-    }
-
-    /// Those of a flow, with a lane or without.
-    pub(crate) fn in_order_of(&self, flow: FlowId) -> Vec<PacketId> {
-        self.in_order_where(|outgoing| outgoing.flow == Some(flow))
+        self.in_order_where(|outgoing| outgoing.lane != PARKED_LANE)
     }
 
     fn in_order_where(&self, which: impl Fn(&Outgoing) -> bool) -> Vec<PacketId> {
@@ -373,18 +291,12 @@ impl Session {
     /// The connection is over: received messages that were never acknowledged count as not received.
     pub(crate) fn forget_unacknowledged(&mut self) {
         self.incoming.forget_unacknowledged();
-        for flow in self.flows.values_mut() {
-            flow.receiving.forget_unacknowledged();
-        }
+        self.flows.forget_unacknowledged();
     }
 
     /// The approximate memory of the flows that have no lane, in bytes.
     pub(crate) fn flow_bytes(&self) -> usize {
-        let each = self.flows.values().map(|flow| {
-            let identifiers = flow.receiving.len() * 2 * size_of::<(PacketId, bool)>();
-            2 * size_of::<(FlowId, KeptFlow)>() + identifiers + flow.aliases.bytes()
-        });
-        each.sum()
+        self.flows.bytes()
     }
 
     /// The peer has lost its side of the session: keeps only the messages that may not have arrived.
@@ -419,6 +331,7 @@ impl Receiving {
     }
 
     /// Whether such a message was delivered and is not acknowledged by the owner yet.
+    #[cfg(feature = "mqtt-next")]
     pub(crate) fn is_taken(&self, id: PacketId) -> bool {
         self.0.get(&id) == Some(&false)
     }

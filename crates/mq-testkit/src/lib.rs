@@ -23,6 +23,11 @@ mod relay;
     reason = "a schema that is none is a mistake of the test"
 )]
 mod schema;
+#[expect(
+    clippy::unwrap_used,
+    reason = "source that cannot be read fails the test"
+)]
+mod source;
 mod store;
 mod sysfs;
 #[cfg(target_os = "linux")]
@@ -38,6 +43,7 @@ pub use programs::{Running, chromium, free_port, listens, mosquitto, program, sk
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
 pub use schema::schema_problems;
+pub use source::{circles_of_files, code_lines, names_behind};
 pub use store::SlowStore;
 pub use sysfs::FakeSys;
 #[cfg(target_os = "linux")]

@@ -72,6 +72,7 @@
 //! | `ws` | `ws://`, and with `tls` also `wss://` | on |
 //! | `aws-lc-rs` | cryptography by aws-lc-rs, which wins where `ring` is on too | on |
 //! | `ring` | cryptography by ring | off |
+//! | `mqtt-next` | the application protocol `MQTT-next` of the draft of 5 March 2024, over QUIC | off |
 //!
 //! `tls` and `quic` need one of the last two. The transport `mem`, within one process, is always built.
 //! An address whose transport is not built is refused with [`Error::NotBuiltIn`].
@@ -93,6 +94,8 @@ mod origins;
 #[cfg(feature = "quic")]
 mod quic;
 mod registry;
+#[cfg(feature = "tls")]
+mod reload;
 mod repeat;
 mod socket;
 mod sync;
@@ -115,16 +118,19 @@ pub use listener::{Incoming, Listener};
 pub use mq_lane::{LaneEnd, LaneId, Outbox};
 #[cfg(not(feature = "tls"))]
 pub use no_tls::ServerIdentity;
+#[cfg(feature = "mqtt-next")]
+pub use options::MQTT_NEXT;
 pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
-    ListenOptions, MQTT_NEXT, QuicOptions, SocketOptions,
+    ListenOptions, QuicOptions, SocketOptions,
 };
+
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits};
+#[cfg(feature = "tls")]
+pub use reload::{PreparedReload, ReloadHandle};
 pub use repeat::{Gap, Repeat};
 #[cfg(feature = "tls")]
-pub use tls::{
-    HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
-};
+pub use tls::{HandshakePool, ServerIdentity, TicketCache, TicketStore};
 pub use trust::Trust;

@@ -21,19 +21,19 @@ use crate::{
 #[cfg(feature = "tls")]
 use crate::{
     ReloadHandle,
-    tls::{TlsDoor, TlsLink},
+    tls::{TlsAcceptor, TlsLink},
 };
 
 /// Waits for clients at one address.
 #[derive(Debug)]
 pub struct Listener {
     address: Address,
-    door: Door,
+    acceptor: Acceptor,
     closed: bool,
 }
 
 #[derive(Debug)]
-enum Door {
+enum Acceptor {
     /// The socket until the listener is closed.
     Tcp(Option<TcpListener>, OverTcp),
     #[cfg(feature = "quic")]
@@ -45,7 +45,7 @@ enum Door {
 #[derive(Clone, Debug)]
 struct OverTcp {
     #[cfg(feature = "tls")]
-    tls: Option<Arc<TlsDoor>>,
+    tls: Option<Arc<TlsAcceptor>>,
     /// WebSocket.
     #[cfg(feature = "ws")]
     gate: Option<Arc<Gate>>,
@@ -60,7 +60,9 @@ impl OverTcp {
         Ok(Self {
             #[cfg(feature = "tls")]
             tls: match address.scheme {
-                scheme if scheme.is_encrypted() => Some(Arc::new(TlsDoor::new(scheme, options)?)),
+                scheme if scheme.is_encrypted() => {
+                    Some(Arc::new(TlsAcceptor::new(scheme, options)?))
+                }
                 _ => None,
             },
             #[cfg(feature = "ws")]
@@ -74,10 +76,10 @@ impl OverTcp {
     async fn handshake(self, stream: TcpStream) -> Result<Link, Error> {
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
-        if let Some(door) = self.tls {
-            let (config, held) = door.config();
-            let pool = door.handshake_pool().clone();
-            drop(door);
+        if let Some(acceptor) = self.tls {
+            let (config, held) = acceptor.config();
+            let pool = acceptor.handshake_pool().clone();
+            drop(acceptor);
             let link = pool.run(TlsLink::accept(stream, config)).await?;
             let above = Self { tls: None, ..self };
             let link = above.link(Transport::Tls(Box::new(link))).await?;
@@ -108,8 +110,8 @@ impl Listener {
     pub async fn bind(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         registry::check(address.scheme)?;
         let mut bound = address.clone();
-        let door = if address.scheme == Scheme::Mem {
-            Door::Mem(MemListener::bind(address, options.backlog)?)
+        let acceptor = if address.scheme == Scheme::Mem {
+            Acceptor::Mem(MemListener::bind(address, options.backlog)?)
         } else {
             let mut candidates = resolve(address).await?.into_iter();
             let mut result = Err(listen_error(
@@ -119,16 +121,16 @@ impl Listener {
             while result.is_err()
                 && let Some(local) = candidates.next()
             {
-                result = Door::open(address, local, options);
+                result = Acceptor::open(address, local, options);
             }
-            let (door, local) = result?;
+            let (acceptor, local) = result?;
             bound.port = local.port();
-            door
+            acceptor
         };
         tracing::info!(address = %bound, "listening");
         Ok(Self {
             address: bound,
-            door,
+            acceptor,
             closed: false,
         })
     }
@@ -151,19 +153,19 @@ impl Listener {
         if self.closed {
             return Err(Error::Closed);
         }
-        let visitor = match &mut self.door {
-            Door::Tcp(None, _) => return Err(Error::Closed),
-            Door::Tcp(Some(listener), over) => {
+        let accepted = match &mut self.acceptor {
+            Acceptor::Tcp(None, _) => return Err(Error::Closed),
+            Acceptor::Tcp(Some(listener), over) => {
                 let (stream, peer) = accept_tcp(listener).await?;
-                Visitor::Tcp(stream, peer, over.clone())
+                Accepted::Tcp(stream, peer, over.clone())
             }
             #[cfg(feature = "quic")]
-            Door::Quic(arrivals) => Visitor::Quic(Box::new(arrivals.next().await?)),
-            Door::Mem(listener) => Visitor::Mem(Box::new(
+            Acceptor::Quic(arrivals) => Accepted::Quic(Box::new(arrivals.next().await?)),
+            Acceptor::Mem(listener) => Accepted::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,
             )),
         };
-        Ok(Incoming { visitor })
+        Ok(Incoming { accepted })
     }
 
     /// The listener in parts: on QUIC one for each of [`ListenOptions::runtimes`], with the clients of that runtime's
@@ -172,20 +174,20 @@ impl Listener {
     /// [`close`](Self::close) of one part closes all.
     #[must_use]
     pub fn by_runtime(self) -> Vec<(Option<tokio::runtime::Handle>, Self)> {
-        match self.door {
+        match self.acceptor {
             #[cfg(feature = "quic")]
-            Door::Quic(arrivals) => {
+            Acceptor::Quic(arrivals) => {
                 let parts = arrivals.by_runtime().map(|(runtime, arrivals)| {
                     let part = Self {
                         address: self.address.clone(),
-                        door: Door::Quic(arrivals),
+                        acceptor: Acceptor::Quic(arrivals),
                         closed: self.closed,
                     };
                     (runtime, part)
                 });
                 parts.collect()
             }
-            door => vec![(None, Self { door, ..self })],
+            acceptor => vec![(None, Self { acceptor, ..self })],
         }
     }
 
@@ -196,11 +198,11 @@ impl Listener {
     /// its ticket used up, until the listener is dropped.
     pub fn close(&mut self) {
         self.closed = true;
-        match &mut self.door {
+        match &mut self.acceptor {
             #[cfg(feature = "quic")]
-            Door::Quic(arrivals) => arrivals.server().close(),
-            Door::Mem(listener) => listener.close(),
-            Door::Tcp(listener, _) => drop(listener.take()),
+            Acceptor::Quic(arrivals) => arrivals.server().close(),
+            Acceptor::Mem(listener) => listener.close(),
+            Acceptor::Tcp(listener, _) => drop(listener.take()),
         }
     }
 
@@ -214,11 +216,11 @@ impl Listener {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn reload_handle(&self) -> ReloadHandle {
-        match &self.door {
-            Door::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
+        match &self.acceptor {
+            Acceptor::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
             #[cfg(feature = "quic")]
-            Door::Quic(arrivals) => ReloadHandle::quic(arrivals.server()),
-            Door::Tcp(..) | Door::Mem(_) => ReloadHandle::plain(),
+            Acceptor::Quic(arrivals) => ReloadHandle::quic(arrivals.server()),
+            Acceptor::Tcp(..) | Acceptor::Mem(_) => ReloadHandle::plain(),
         }
     }
 
@@ -227,13 +229,13 @@ impl Listener {
     /// 10 s at most. On other transports the kernel does that, and this returns at once.
     pub async fn drained(&self) {
         #[cfg(feature = "quic")]
-        if let Door::Quic(arrivals) = &self.door {
+        if let Acceptor::Quic(arrivals) = &self.acceptor {
             arrivals.server().drained().await;
         }
     }
 }
 
-impl Door {
+impl Acceptor {
     fn open(
         address: &Address,
         local: SocketAddr,
@@ -271,11 +273,11 @@ async fn accept_tcp(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), E
 /// A client that has connected and not begun its handshake.
 #[derive(Debug)]
 pub struct Incoming {
-    visitor: Visitor,
+    accepted: Accepted,
 }
 
 #[derive(Debug)]
-enum Visitor {
+enum Accepted {
     Tcp(TcpStream, SocketAddr, OverTcp),
     #[cfg(feature = "quic")]
     Quic(Box<Knock>),
@@ -286,11 +288,11 @@ impl Incoming {
     /// The client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        match &self.visitor {
-            Visitor::Tcp(_, peer, _) => Some(*peer),
+        match &self.accepted {
+            Accepted::Tcp(_, peer, _) => Some(*peer),
             #[cfg(feature = "quic")]
-            Visitor::Quic(knock) => Some(knock.peer_address()),
-            Visitor::Mem(_) => None,
+            Accepted::Quic(knock) => Some(knock.peer_address()),
+            Accepted::Mem(_) => None,
         }
     }
 
@@ -298,10 +300,10 @@ impl Incoming {
     /// socket share it. `None` where it may be served on any.
     #[must_use]
     pub fn runtime(&self) -> Option<&tokio::runtime::Handle> {
-        match &self.visitor {
+        match &self.accepted {
             #[cfg(feature = "quic")]
-            Visitor::Quic(knock) => knock.runtime(),
-            Visitor::Tcp(..) | Visitor::Mem(_) => None,
+            Accepted::Quic(knock) => knock.runtime(),
+            Accepted::Tcp(..) | Accepted::Mem(_) => None,
         }
     }
 
@@ -311,13 +313,13 @@ impl Incoming {
     /// # Errors
     /// If the system refuses.
     pub fn move_here(self) -> Result<Self, Error> {
-        Ok(match self.visitor {
-            Visitor::Tcp(stream, peer, over) => {
+        Ok(match self.accepted {
+            Accepted::Tcp(stream, peer, over) => {
                 let stream = TcpStream::from_std(stream.into_std()?)?;
-                let visitor = Visitor::Tcp(stream, peer, over);
-                Self { visitor }
+                let accepted = Accepted::Tcp(stream, peer, over);
+                Self { accepted }
             }
-            visitor => Self { visitor },
+            accepted => Self { accepted },
         })
     }
 
@@ -325,10 +327,10 @@ impl Incoming {
     /// client has not proved its address.
     #[must_use]
     pub fn can_be_asked_for_its_address(&self) -> bool {
-        match &self.visitor {
+        match &self.accepted {
             #[cfg(feature = "quic")]
-            Visitor::Quic(knock) => knock.can_be_asked_for_its_address(),
-            Visitor::Tcp(..) | Visitor::Mem(_) => false,
+            Accepted::Quic(knock) => knock.can_be_asked_for_its_address(),
+            Accepted::Tcp(..) | Accepted::Mem(_) => false,
         }
     }
 
@@ -337,7 +339,7 @@ impl Incoming {
     /// transports the client is refused.
     pub fn ask_for_its_address(self) {
         #[cfg(feature = "quic")]
-        if let Visitor::Quic(knock) = self.visitor {
+        if let Accepted::Quic(knock) = self.accepted {
             knock.ask_for_its_address();
         }
     }
@@ -352,15 +354,15 @@ impl Incoming {
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
     pub async fn handshake(self) -> Result<Link, Error> {
-        match self.visitor {
-            Visitor::Tcp(stream, _, over) => over.handshake(stream).await,
+        match self.accepted {
+            Accepted::Tcp(stream, _, over) => over.handshake(stream).await,
             #[cfg(feature = "quic")]
-            Visitor::Quic(knock) => {
+            Accepted::Quic(knock) => {
                 let (link, held) = knock.handshake().await?;
                 let link = Link::new(Transport::Quic(Box::new(link)));
                 Ok(link.with_held_tickets(held))
             }
-            Visitor::Mem(link) => Ok(Link::new(Transport::Mem(link))),
+            Accepted::Mem(link) => Ok(Link::new(Transport::Mem(link))),
         }
     }
 }

@@ -13,6 +13,7 @@ const MQTT: &[u8] = b"mqtt";
 
 /// The application protocol of MQTT over several QUIC streams that begin with the heads of flows (the draft of
 /// 5 March 2024).
+#[cfg(feature = "mqtt-next")]
 pub const MQTT_NEXT: &[u8] = b"MQTT-next";
 
 /// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
@@ -92,8 +93,8 @@ pub struct ConnectOptions {
     /// first; names of 1 to 255 bytes. A TLS server without ALPN chooses none of them, which is
     /// allowed. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
     /// which QUIC does not allow (RFC 9001 §8.1). WebSocket over TLS offers `http/1.1` in the place
-    /// of these, as a WebSocket begins with HTTP. [`MQTT_NEXT`] is for QUIC alone, which then offers
-    /// nothing else: a client has to know what it speaks before it has the server's choice.
+    /// of these, as a WebSocket begins with HTTP. With the feature `mqtt-next`, `MQTT-next` is for QUIC alone, which then
+    /// offers nothing else: a client has to know what it speaks before it has the server's choice.
     pub alpn: Vec<Vec<u8>>,
     /// Resume earlier TLS sessions by their tickets (RFC 8446 §2.2). Default: yes, it saves
     /// certificates each time.
@@ -301,7 +302,7 @@ pub struct ListenOptions {
     /// A TLS client that offers none gets in, as most MQTT clients offer none; a QUIC client has to
     /// (RFC 9001 §8.1). A client that offers only others is refused with the alert
     /// `no_application_protocol` (RFC 7301 §3.2): otherwise one protocol could be used to attack
-    /// another. Default: `MQTT-next` over QUIC alone, `mqtt`, the name that IANA has
+    /// another. Default: with the feature `mqtt-next` `MQTT-next` over QUIC alone, `mqtt`, the name that IANA has
     /// for it, and `x-amzn-mqtt-ca`, which devices made for AWS offer and which means MQTT as well.
     /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen. WebSocket over TLS
     /// takes `http/1.1` in the place of these.
@@ -356,6 +357,7 @@ impl Default for ListenOptions {
             enforce_crl_expiry: false,
             crypto: CryptoOptions::default(),
             alpn: vec![
+                #[cfg(feature = "mqtt-next")]
                 MQTT_NEXT.to_vec(),
                 MQTT.to_vec(),
                 b"x-amzn-mqtt-ca".to_vec(),

@@ -130,7 +130,7 @@ pub(crate) struct BrokerArgs {
     /// Version of TLS over TCP: 1.2 or 1.3, tlsv1.2 or tlsv1.3
     #[arg(long, value_name = "VERSION", help_heading = "TLS and QUIC", value_parser = tls_version)]
     pub(crate) tls_version: Option<TlsVersion>,
-    /// Application protocol to offer instead of mqtt, such as MQTT-next over QUIC
+    /// Application protocol to offer instead of mqtt, such as MQTT-next over QUIC, which needs the feature mqtt-next
     #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
     pub(crate) tls_alpn: Option<String>,
     /// Server name to ask for and verify instead of the host

@@ -9,10 +9,12 @@ use mq_transport::{Link, Progress};
 use tracing::{debug, info};
 
 use super::{session_end::SessionEnd, wire::Wire};
+#[cfg(feature = "mqtt-next")]
+use crate::hub::end_flow;
 use crate::{
     clock,
     escaped::Escaped,
-    hub::{HeldSession, Publisher, RoutedMessage, end_flow},
+    hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
     store::SessionChange,
 };
@@ -71,6 +73,7 @@ impl Closing {
         while let Some(event) = wire.connection.poll_event() {
             match (event, &mut last_state) {
                 (Event::Closed(reason), _) => wire.closed = Some(reason),
+                #[cfg(feature = "mqtt-next")]
                 (Event::FlowEnded(end), Some(last_state)) => {
                     let journal = &mut last_state.publisher.journal;
                     let (hold, unsent) = (&mut last_state.hold, &mut last_state.unsent);

@@ -8,7 +8,7 @@ use std::{
 
 use mq_codec::{ByteStr, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
-use mq_transport::{Error, LaneClosed, Link, MQTT_NEXT, Progress};
+use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
 
@@ -65,8 +65,8 @@ impl Wire {
     ) -> Self {
         let now = clock::now();
         let mut connection = Connection::server(now, settings.protocol.clone());
-        let alpn = link.info().tls.and_then(|tls| tls.alpn);
-        if alpn.is_some_and(|alpn| alpn.as_bytes() == MQTT_NEXT) {
+        #[cfg(feature = "mqtt-next")]
+        if is_mqtt_next(&link) {
             connection.allow_flows();
         }
         let policy = settings.listen.early_data;
@@ -423,6 +423,13 @@ impl Wire {
         let user = log_in.user_name.as_deref();
         self.refuse(reason, reason.name(), &log_in.client_id, user);
     }
+}
+
+/// Returns `true` if the link has agreed on the application protocol `MQTT-next`.
+#[cfg(feature = "mqtt-next")]
+fn is_mqtt_next(link: &Link) -> bool {
+    let alpn = link.info().tls.and_then(|tls| tls.alpn);
+    alpn.is_some_and(|alpn| alpn.as_bytes() == mq_transport::MQTT_NEXT)
 }
 
 /// The earlier of two times that may not be there.

@@ -118,6 +118,7 @@ impl Hub {
     ) {
         self.sessions.remove(session, then);
         state.subscriptions.lock().clear();
+        #[cfg(feature = "mqtt-next")]
         state.flows.clear();
         state.retained_searches.clear();
         state.share.set_anyway(0);

@@ -1,18 +1,19 @@
 //! Flows (MQTT-next), as far as a session keeps them: their subscriptions, and what the store knows of them.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
+use mq_codec::PacketId;
 use mq_proto::{Delivery, FlowEnd, FlowId};
 
 use super::{HeldSession, Hub, unqueued};
 use crate::{
     delivery::{DeliveryTag as _, LaneSlot},
     journal::Journal,
-    session::Session,
-    store::{SessionChange, StoredFlow, to_wall_clock},
+    session::{Session, SessionState},
+    store::{FlowRecord, SessionChange, StoredFlow, StoredMessage, from_wall_clock, to_wall_clock},
 };
 
 /// Records that a flow is kept: until `expires_at`, or while it has a lane and for `expiry` after it.
@@ -30,6 +31,45 @@ pub(crate) fn keep_flow(
         expires_at: expires_at.map(to_wall_clock),
     };
     journal.record_of(session, SessionChange::FlowKept { flow, kept });
+}
+
+/// Returns the packet identifiers in flight by the slots that they wait for.
+pub(super) fn sent_by_slot(
+    in_flight: &[(PacketId, Option<StoredMessage>)],
+    released_slots: &HashMap<PacketId, u16>,
+) -> HashMap<u16, Vec<PacketId>> {
+    let mut sent: HashMap<u16, Vec<PacketId>> = HashMap::new();
+    for (id, message) in in_flight {
+        let released = released_slots.get(id).copied().unwrap_or_default();
+        let slot = message.as_ref().map_or(released, |message| message.slot);
+        sent.entry(slot).or_default().push(*id);
+    }
+    sent
+}
+
+/// Restores the flows of a session from the store. `sent` has the messages in flight by their slots.
+pub(super) fn restore_flows(
+    flows: HashMap<FlowId, FlowRecord>,
+    mut sent: HashMap<u16, Vec<PacketId>>,
+    now: Instant,
+    protocol: &mut mq_proto::Session,
+    state: &mut SessionState,
+) {
+    for (flow, record) in flows {
+        let StoredFlow {
+            slot,
+            expiry,
+            expires_at,
+        } = record.kept;
+        // The end of the earlier broker was the end of its lanes.
+        let end = now.checked_add(expiry).unwrap_or(now);
+        let expires_at = expires_at.map_or(end, from_wall_clock);
+        let sent = sent.remove(&slot).unwrap_or_default();
+        protocol.restore_flow(flow, expires_at, sent, record.received);
+        let slot = LaneSlot::of_number(slot);
+        state.flows.push((flow, slot));
+        state.last_lane = state.last_lane.max(slot);
+    }
 }
 
 /// Ends the parts of a flow that do not outlive its lane: subscriptions, and their messages in the mailbox and in

@@ -23,6 +23,7 @@
 mod attach;
 mod bans;
 mod end_session;
+#[cfg(feature = "mqtt-next")]
 mod flows;
 mod nodes;
 mod operators;
@@ -52,7 +53,7 @@ use crate::{
     auth::{Guard, TakeOver},
     journal::Journal,
     lock::read,
-    mailbox::{MailboxLimits, MailboxRules},
+    mailbox::MailboxRules,
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     refusal_log::RefusalLog,
@@ -62,6 +63,7 @@ use crate::{
 };
 pub(crate) use attach::HeldSession;
 use bans::Bans;
+#[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
 pub(crate) use operators::{BridgeStatus, Operators};
@@ -182,7 +184,8 @@ impl Hub {
     }
 
     /// Returns the bounds of one session's messages in memory.
-    pub(crate) fn mailbox_limits(&self) -> MailboxLimits {
+    #[cfg(feature = "mqtt-next")]
+    pub(crate) fn mailbox_limits(&self) -> crate::mailbox::MailboxLimits {
         self.settings.quotas.mailbox
     }
 

@@ -1,19 +1,19 @@
 //! Sessions and retained messages that an earlier broker has kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use mq_codec::{ByteStr, PacketId};
+use mq_codec::ByteStr;
 use tracing::warn;
 
 use super::Hub;
+#[cfg(feature = "mqtt-next")]
+use super::flows::{restore_flows, sent_by_slot};
 use crate::{
     clock,
     escaped::Escaped,
     lock::write,
     router::{LaneSlot, Subscriber},
-    store::{
-        BRIDGE_PREFIX, Change, SessionChange, SessionRecord, Snapshot, StoredFlow, from_wall_clock,
-    },
+    store::{BRIDGE_PREFIX, Change, SessionChange, SessionRecord, Snapshot},
 };
 
 /// Puts back the sessions and retained messages of a snapshot, before the first connection.
@@ -76,35 +76,24 @@ impl Restore<'_> {
             .try_lock()
             .expect("nobody else knows the session yet");
         state.was_attached = true;
+        #[cfg(feature = "mqtt-next")]
         let kept: HashSet<_> = flows.values().map(|flow| flow.kept.slot).collect();
+        // Flows of a build that had them are over: what was for them is the session's.
+        #[cfg(not(feature = "mqtt-next"))]
+        let (kept, _) = (HashSet::<u16>::new(), (flows, released_slots));
         // Slots of lanes ended with the earlier broker.
         let slot_of = |slot: u16| if kept.contains(&slot) { slot } else { 0 };
-        let mut on_flows: HashMap<u16, Vec<PacketId>> = HashMap::new();
-        for (id, message) in &in_flight {
-            let released = released_slots.get(id).copied().unwrap_or_default();
-            let slot = message.as_ref().map_or(released, |message| message.slot);
-            on_flows.entry(slot).or_default().push(*id);
-        }
+        #[cfg(feature = "mqtt-next")]
+        let sent_on_flows = sent_by_slot(&in_flight, &released_slots);
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
-        let mut protocol = mq_proto::Session::restore(in_flight, received);
+        let protocol = mq_proto::Session::restore(in_flight, received);
+        #[cfg(feature = "mqtt-next")]
+        let mut protocol = protocol;
         let now = clock::now();
-        for (flow, record) in flows {
-            let StoredFlow {
-                slot,
-                expiry,
-                expires_at,
-            } = record.kept;
-            // The end of the earlier broker was the end of its lanes.
-            let end = now.checked_add(expiry).unwrap_or(now);
-            let expires_at = expires_at.map_or(end, from_wall_clock);
-            let sent = on_flows.remove(&slot).unwrap_or_default();
-            protocol.restore_flow(flow, expires_at, sent, record.received);
-            let slot = LaneSlot::of_number(slot);
-            state.flows.push((flow, slot));
-            state.last_lane = state.last_lane.max(slot);
-        }
+        #[cfg(feature = "mqtt-next")]
+        restore_flows(flows, sent_on_flows, now, &mut protocol, &mut state);
         state.protocol = Some(Box::new(protocol));
         for (filter, (options, subscription_id)) in subscriptions {
             let subscriber = Subscriber {

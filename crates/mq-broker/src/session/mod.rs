@@ -104,6 +104,7 @@ pub(crate) struct SessionState {
     /// The last slot that was given to a data lane or flow.
     pub(crate) last_lane: LaneSlot,
     /// The slots of flows (MQTT-next).
+    #[cfg(feature = "mqtt-next")]
     pub(crate) flows: Vec<(FlowId, LaneSlot)>,
     /// `true` if the session has ended: a connection that waited for it begins a new one.
     pub(crate) ended: bool,
@@ -133,6 +134,7 @@ impl SessionState {
             subscriptions: Subscriptions::default(),
             retained_searches: VecDeque::new(),
             last_lane: LaneSlot::CONTROL,
+            #[cfg(feature = "mqtt-next")]
             flows: Vec::new(),
             ended: false,
             was_attached: false,
@@ -150,11 +152,21 @@ impl SessionState {
     }
 
     /// Returns the flow that has a slot.
+    #[cfg(feature = "mqtt-next")]
     pub(crate) fn flow_of(&self, slot: LaneSlot) -> Option<FlowId> {
         let known = self.flows.iter().find(|(_, of)| *of == slot);
         known.map(|(flow, _)| *flow)
     }
 
+    /// Returns the flow that has a slot: none.
+    #[cfg(not(feature = "mqtt-next"))]
+    #[expect(clippy::unused_self, reason = "as with flows")]
+    pub(crate) fn flow_of(&self, _slot: LaneSlot) -> Option<FlowId> {
+        None
+    }
+
+    /// Returns the slot of a flow.
+    #[cfg(feature = "mqtt-next")]
     pub(crate) fn slot_of(&self, flow: FlowId) -> Option<LaneSlot> {
         let known = self.flows.iter().find(|(of, _)| *of == flow);
         known.map(|(_, slot)| *slot)

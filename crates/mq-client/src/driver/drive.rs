@@ -12,7 +12,7 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, LaneClosed, Link, MQTT_NEXT, Progress, Scheme};
+use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
@@ -23,10 +23,10 @@ use super::{
 use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, shared::Status};
 
 /// Bytes that are collected for one write.
-const BATCH: usize = 64 * 1024;
+const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
 /// How long the last bytes of a connection may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of one connection.
 struct Current {
@@ -70,10 +70,19 @@ impl Driver {
         let mut config = self.settings.config.clone();
         config.connect.clean_start = self.starts_clean();
         let is_quic = self.settings.addresses[index].scheme == Scheme::Quic;
-        let alpn = &self.settings.connector.options().alpn;
         if !is_quic {
             config.lanes = DataLanes::None;
-        } else if alpn.iter().any(|name| name == MQTT_NEXT) {
+        }
+        #[cfg(feature = "mqtt-next")]
+        if is_quic
+            && self
+                .settings
+                .connector
+                .options()
+                .alpn
+                .iter()
+                .any(|name| name == mq_transport::MQTT_NEXT)
+        {
             config.lanes = DataLanes::Flows;
         }
         config.datagrams &= is_quic;
@@ -379,9 +388,9 @@ impl Driver {
         // SUBSCRIBE goes before messages, also while it waits for the end of the handshake.
         let held_up = is_early && self.requests.is_waiting();
         let (mut messages, mut bytes) = (0, 0);
-        while !held_up && current.connection.outbox().len() < BATCH {
+        while !held_up && current.connection.outbox().len() < WRITE_BATCH_BYTES {
             let Some(next) = self.pending.pop_front() else {
-                if self.shared.queue.take(&mut self.pending, BATCH) {
+                if self.shared.queue.take(&mut self.pending, WRITE_BATCH_BYTES) {
                     continue;
                 }
                 break;
@@ -547,10 +556,10 @@ impl Driver {
                         Ok(_) => {}
                     }
                 }
-                link.close(GOODBYE).await;
+                link.close(GOODBYE_TIMEOUT).await;
             };
             // Packets that cannot be written in time are dropped.
-            let _ = tokio::time::timeout(2 * GOODBYE, goodbye).await;
+            let _ = tokio::time::timeout(2 * GOODBYE_TIMEOUT, goodbye).await;
         }
         self.session = connection.into_session();
         let up_to = self.shared.written.up_to();

@@ -106,7 +106,7 @@ pub(crate) struct Driver {
 
 /// How long the early data of a dropped link may be under way: more than 30 s, which TCP assumes as the
 /// life of a segment on real networks.
-const STRAGGLER: Duration = Duration::from_mins(1);
+const STRAGGLER_LIFETIME: Duration = Duration::from_mins(1);
 
 /// The end of a wait while there is no connection.
 enum Waited<T> {
@@ -205,7 +205,7 @@ impl Driver {
     ///
     /// - a CONNECT that begins an empty session is never early data in a race;
     /// - a QoS 2 message is never early data, as the server could take it for a new one;
-    /// - the driver answers a take-over within [`STRAGGLER`] by connecting again.
+    /// - the driver answers a take-over within [`STRAGGLER_LIFETIME`] by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
         let mut race = match self.start_race().await {
@@ -243,12 +243,12 @@ impl Driver {
                 }
                 (outcome, _) => {
                     if let Outcome::Lost(_, None) = outcome {
-                        self.straggler_until = Some(now() + STRAGGLER);
+                        self.straggler_until = Some(now() + STRAGGLER_LIFETIME);
                     }
                     return outcome;
                 }
             }
-            self.straggler_until = Some(now() + STRAGGLER);
+            self.straggler_until = Some(now() + STRAGGLER_LIFETIME);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
     AckTicket, Event, FlowEnd, FlowError, FlowId, LaneEnd, LaneId, ProtocolError,
     alias::ReceiveAliases,
     flow::{
-        Beginning, DISCARD_STATE, Dialect, FLOW_CANCELLED, FlowFlags, FlowHead, INCOMPLETE_PACKET,
+        Beginning, DISCARD_STATE, Dialect, FLOW_CANCELLED, Flow, FlowHead, INCOMPLETE_PACKET,
         PROTOCOL_L0, read_control, write_control,
     },
     session::{KeptFlow, Receiving},
@@ -30,7 +30,7 @@ use crate::{
 const MAX_FLOWS: usize = 256;
 
 /// Recoveries of flows of which nothing is kept, for one connection: each may be tried once.
-const MAX_REFUSED: usize = 64;
+const MAX_REFUSED_FLOWS: usize = 64;
 
 /// What a connection knows of flows.
 #[derive(Debug, Default)]
@@ -45,31 +45,6 @@ pub(super) struct Flows {
     refused: Vec<FlowId>,
     /// The error code with which the connection ends.
     close_code: u32,
-}
-
-/// The flow that a lane is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) id: FlowId,
-    expiry: Duration,
-    flags: FlowFlags,
-    /// Whether the draft's rules count for its end.
-    by_rules: bool,
-}
-
-impl Flow {
-    /// Whether the exchanges of QoS 1 and 2 messages outlive the lane.
-    fn keeps_qos(&self) -> bool {
-        self.flags.persistent_qos && self.expiry > Duration::ZERO
-    }
-
-    fn keeps_subscriptions(&self) -> bool {
-        self.flags.persistent_subscriptions && self.expiry > Duration::ZERO
-    }
-
-    fn keeps_anything(&self) -> bool {
-        self.flags.is_persistent() && self.expiry > Duration::ZERO
-    }
 }
 
 impl Connection {
@@ -272,7 +247,7 @@ impl Connection {
     /// The first refusal of a flow ends its lane, the second the connection.
     fn refuse_recovery(&mut self, flow: FlowId) -> FlowError {
         let refused = &mut self.flows.refused;
-        if refused.contains(&flow) || refused.len() >= MAX_REFUSED {
+        if refused.contains(&flow) || refused.len() >= MAX_REFUSED_FLOWS {
             return FlowError::TooManyRecoverAttempts;
         }
         refused.push(flow);
@@ -356,7 +331,7 @@ impl Connection {
         }
         let expires_at = now.checked_add(flow.expiry);
         // A time beyond what the clock can say is never.
-        let expires_at = expires_at.unwrap_or_else(|| now + A_CENTURY);
+        let expires_at = expires_at.unwrap_or_else(|| now + NEVER);
         let keeps_anything = keeps && flow.keeps_anything();
         if keeps_anything {
             let kept = KeptFlow {
@@ -453,4 +428,4 @@ impl Connection {
 }
 
 /// Stands for never.
-const A_CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
+const NEVER: Duration = Duration::from_hours(100 * 365 * 24);

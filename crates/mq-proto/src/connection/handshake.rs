@@ -38,6 +38,7 @@ impl Connection {
         let deadline = now + config.connack_timeout;
         let method = connect.properties.authentication_method.clone();
         self.keep_alive = KeepAlive::client(now, connect.keep_alive, config.ping_timeout);
+        #[cfg(feature = "mqtt-next")]
         if config.lanes == DataLanes::Flows {
             self.begin_control_flow();
         }
@@ -80,7 +81,9 @@ impl Connection {
                 .authentication_method
                 .clone_from(&self.method.as_deref().cloned());
             if self.session_ids {
-                ack.properties.user_properties.push(mark(IDS));
+                ack.properties
+                    .user_properties
+                    .push(mark(SESSION_IDS_PROPERTY));
             }
         }
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(ack))?;
@@ -143,8 +146,12 @@ impl Connection {
             self.keep_alive = KeepAlive::server(now, keep_alive);
         }
         let mut connect = connect;
-        self.session_ids = take_mark(&mut connect.properties.user_properties, IDS);
-        self.wants_datagrams = take_mark(&mut connect.properties.user_properties, DATAGRAMS);
+        self.session_ids = take_mark(
+            &mut connect.properties.user_properties,
+            SESSION_IDS_PROPERTY,
+        );
+        self.wants_datagrams =
+            take_mark(&mut connect.properties.user_properties, DATAGRAMS_PROPERTY);
         self.deliveries = take_deliveries(&mut connect.properties.user_properties);
         self.events.push_back(Event::Connect(connect));
     }
@@ -162,8 +169,8 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
-        self.session_ids =
-            config.lanes != DataLanes::None && take_mark(&mut ack.properties.user_properties, IDS);
+        self.session_ids = config.lanes != DataLanes::None
+            && take_mark(&mut ack.properties.user_properties, SESSION_IDS_PROPERTY);
         let properties = &ack.properties;
         // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
@@ -224,13 +231,13 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
         properties.maximum_packet_size = Some(config.max_packet_size);
         properties.topic_alias_maximum = Some(config.topic_alias_maximum);
         if config.lanes != DataLanes::None {
-            properties.user_properties.push(mark(IDS));
+            properties.user_properties.push(mark(SESSION_IDS_PROPERTY));
         }
         if config.datagrams {
-            properties.user_properties.push(mark(DATAGRAMS));
+            properties.user_properties.push(mark(DATAGRAMS_PROPERTY));
         }
         if let Some(spread) = config.deliveries {
-            let asked = mark((DELIVERIES, &spread.to_string()));
+            let asked = mark((DELIVERIES_PROPERTY, &spread.to_string()));
             properties.user_properties.push(asked);
         }
     }
@@ -239,14 +246,14 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
 
 /// The user property by which two sides agree that packet identifiers are unique over all lanes of a
 /// session.
-const IDS: (&str, &str) = ("mq-packet-ids", "session");
+const SESSION_IDS_PROPERTY: (&str, &str) = ("mq-packet-ids", "session");
 
 /// The user property by which a client asks for QoS 0 messages in datagrams.
-const DATAGRAMS: (&str, &str) = ("mq-datagrams", "qos0");
+const DATAGRAMS_PROPERTY: (&str, &str) = ("mq-datagrams", "qos0");
 
 /// The user property by which a client asks for its messages on lanes that the server opens. Its value is a
 /// [`Spread`].
-const DELIVERIES: &str = "mq-deliveries";
+const DELIVERIES_PROPERTY: &str = "mq-deliveries";
 
 fn mark(mark: (&str, &str)) -> (ByteStr, ByteStr) {
     let text = |text: &str| ByteStr::new(text).expect("a few letters");
@@ -260,11 +267,11 @@ fn take_mark(properties: &mut Vec<(ByteStr, ByteStr)>, mark: (&str, &str)) -> bo
     properties.len() < before
 }
 
-/// Takes what the client asks for with [`DELIVERIES`] out of what the application sees. A value that is none stays
+/// Takes what the client asks for with [`DELIVERIES_PROPERTY`] out of what the application sees. A value that is none stays
 /// there, like any property that is not known here.
 fn take_deliveries(properties: &mut Vec<(ByteStr, ByteStr)>) -> Option<Spread> {
     let asked = |(name, value): &(ByteStr, ByteStr)| {
-        let is_it = name.as_str() == DELIVERIES;
+        let is_it = name.as_str() == DELIVERIES_PROPERTY;
         is_it.then(|| value.as_str().parse().ok()).flatten()
     };
     let spread = properties.iter().find_map(asked);

@@ -17,13 +17,13 @@ pub(super) struct AckQueue {
     /// Slot numbers are counted on from the first of `waiting`.
     first_slot: u64,
     /// `None` until the owner has given its ticket back.
-    waiting: VecDeque<Due>,
+    waiting: VecDeque<DueAck>,
     /// How many of `waiting` are of QoS 1; the session counts the others.
     waiting_at_qos1: usize,
 }
 
 #[derive(Debug)]
-struct Due {
+struct DueAck {
     packet_id: PacketId,
     qos: QoS,
     reason: Option<ReasonCode>,
@@ -63,7 +63,7 @@ impl AckQueue {
     ) -> AckTicket {
         let slot = self.first_slot + self.waiting.len() as u64;
         self.waiting_at_qos1 += usize::from(qos == QoS::AtLeastOnce);
-        self.waiting.push_back(Due {
+        self.waiting.push_back(DueAck {
             packet_id,
             qos,
             reason: None,
@@ -102,7 +102,7 @@ impl AckQueue {
     }
 
     /// The first acknowledgement, if it may leave.
-    fn pop(&mut self) -> Option<(Due, ReasonCode)> {
+    fn pop(&mut self) -> Option<(DueAck, ReasonCode)> {
         let reason = self.waiting.front()?.reason?;
         self.first_slot += 1;
         let due = self.waiting.pop_front()?;

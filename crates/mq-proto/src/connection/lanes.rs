@@ -19,9 +19,11 @@ use bytes::BytesMut;
 use mq_codec::{Packet, QoS, ReasonCode};
 use mq_lane::LaneEnd;
 
-use super::{AckQueue, Connection, Role, State, flows::Flow};
+use super::{AckQueue, Connection, Role, State};
 use crate::{
-    Event, FlowError, LaneId, ProtocolError, alias::ReceiveAliases, flow::DISCARD_STATE,
+    Event, FlowError, LaneId, ProtocolError,
+    alias::ReceiveAliases,
+    flow::{DISCARD_STATE, Flow},
     session::Receiving,
 };
 

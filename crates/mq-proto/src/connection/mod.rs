@@ -19,15 +19,19 @@ use crate::{
 mod authentication;
 mod datagrams;
 mod early;
+#[cfg(feature = "mqtt-next")]
 mod flows;
 mod handshake;
 mod incoming;
 mod lanes;
+#[cfg(not(feature = "mqtt-next"))]
+mod no_flows;
 mod outgoing;
 mod requests;
 
 use authentication::Turn;
 pub use early::EarlyPackets;
+#[cfg(feature = "mqtt-next")]
 use flows::Flows;
 use incoming::AckQueue;
 use lanes::DataLane;
@@ -117,6 +121,7 @@ pub struct Connection {
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
+    #[cfg(feature = "mqtt-next")]
     flows: Flows,
     /// Server: how the client wants its messages spread.
     deliveries: Option<Spread>,
@@ -228,6 +233,7 @@ impl Connection {
             repeated: SeldomMap::default(),
             session_ids: false,
             wants_datagrams: false,
+            #[cfg(feature = "mqtt-next")]
             flows: Flows::default(),
             deliveries: None,
             ping: None,

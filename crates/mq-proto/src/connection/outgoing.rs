@@ -38,6 +38,7 @@ impl SendWindow {
     }
 
     /// How many messages may be under way.
+    #[cfg(feature = "mqtt-next")]
     pub(super) fn maximum(&self) -> u16 {
         self.maximum
     }

@@ -649,6 +649,7 @@ fn a_lane_that_ends_in_the_middle_of_a_packet_has_failed() {
     assert!(part.is_empty() && server.is_open());
 }
 
+#[cfg(feature = "mqtt-next")]
 #[test]
 fn a_lane_that_ends_in_the_middle_of_the_head_of_a_flow_has_failed() {
     let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
@@ -900,6 +901,7 @@ fn a_qos2_message_keeps_to_the_control_lane_of_a_server_that_counts_by_lane() {
     assert!(client.outbox().take(LaneId(4)).is_some());
 }
 
+#[cfg(feature = "mqtt-next")]
 #[test]
 fn the_head_of_a_flow_is_skipped_also_byte_by_byte() {
     let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));

@@ -9,10 +9,9 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    flow::Flow,
-    lanes::StreamLimits,
-    link::Begun,
+    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    link::BegunConnection,
+    repeater::Repeater,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
 };
@@ -41,7 +40,7 @@ impl ClientEndpoints {
         tls: rustls::ClientConfig,
         options: &ConnectOptions,
         keep_alive: Option<Duration>,
-    ) -> Result<Begun, Error> {
+    ) -> Result<BegunConnection, Error> {
         let crypto = QuicClientConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
         let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
         let mut config = quinn::ClientConfig::new(crypto);
@@ -59,17 +58,17 @@ impl ClientEndpoints {
         config.transport_config(Arc::new(transport));
 
         let endpoint = self.endpoint(peer, options)?;
-        let flow = Flow::of_client(&options.quic, notes);
-        let connecting = begin(flow.as_ref(), || {
+        let repeater = Repeater::of_client(&options.quic, notes);
+        let connecting = begin(repeater.as_ref(), || {
             endpoint.connect_with(config, peer, server_name)
         });
         let connecting = connecting.map_err(|error| Error::Unreachable {
             address: address.clone(),
             source: std::io::Error::other(error),
         })?;
-        Ok(Begun {
+        Ok(BegunConnection {
             connecting,
-            flow,
+            repeater,
             streams: StreamLimits::of(&options.quic),
         })
     }

@@ -8,7 +8,7 @@ use quinn::{
 };
 
 use super::{
-    flow::{Controllers, RepeatingSocket},
+    repeater::{ObservedControllers, RepeatingSocket},
     runtime::PooledRuntime,
     socket::disable_udp_gro,
 };
@@ -73,8 +73,24 @@ pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
 
 /// Streams that a peer may open before it has opened a data stream; then it may have as many as the options say.
 /// quinn makes a place for each in advance: 64 of each kind would be a quarter of a silent connection's memory.
-const FIRST_BIDI: u32 = 10;
-const FIRST_UNI: u32 = 4;
+const INITIAL_BIDI_STREAMS: u32 = 10;
+const INITIAL_UNI_STREAMS: u32 = 4;
+
+/// Streams of each kind that the peer may have open once it has opened a data stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    pub(super) bidirectional: u32,
+    pub(super) unidirectional: u32,
+}
+
+impl StreamLimits {
+    pub(super) fn of(options: &QuicOptions) -> Self {
+        Self {
+            bidirectional: options.max_bidi_streams,
+            unidirectional: options.max_uni_streams,
+        }
+    }
+}
 
 /// The maker of congestion controllers.
 fn controllers(
@@ -117,7 +133,7 @@ pub(super) fn transport_config(
     let controller = controllers(quic, congestion);
     config.congestion_controller_factory(match quic.repeat {
         Repeat::Off => controller,
-        _ => Arc::new(Controllers(controller)),
+        _ => Arc::new(ObservedControllers(controller)),
     });
     let idle_timeout = quic.idle_timeout.map(IdleTimeout::try_from).transpose();
     config.max_idle_timeout(idle_timeout.map_err(|_| Error::InvalidOption {
@@ -160,8 +176,8 @@ pub(super) fn transport_config(
         .stream_receive_window(quic.stream_receive_window.into())
         .receive_window(quic.receive_window.into())
         .send_window(quic.send_window)
-        .max_concurrent_bidi_streams(quic.max_bidi_streams.min(FIRST_BIDI).into())
-        .max_concurrent_uni_streams(quic.max_uni_streams.min(FIRST_UNI).into())
+        .max_concurrent_bidi_streams(quic.max_bidi_streams.min(INITIAL_BIDI_STREAMS).into())
+        .max_concurrent_uni_streams(quic.max_uni_streams.min(INITIAL_UNI_STREAMS).into())
         .datagram_receive_buffer_size((quic.datagram_buffer > 0).then_some(quic.datagram_buffer))
         .enable_segmentation_offload(quic.segmentation_offload);
     Ok(config)

@@ -18,7 +18,7 @@ use quinn::{
 use crate::sync::lock;
 
 /// How many clients' keys wait for their connections; for one more the oldest are made again when they are needed.
-const WAITING: usize = 32;
+const MAX_WAITING: usize = 32;
 
 /// The keys of clients that a listener has not answered yet.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl InitialKeys {
         let keys = Arc::new(keys);
         let for_packet = shared(&keys);
         let mut waiting = lock(&self.0);
-        if waiting.len() >= WAITING {
+        if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
         waiting.push_back(Made {
@@ -179,7 +179,7 @@ mod tests {
         for number in 0..u8::MAX {
             waiting.keep(1, chosen(number), made(number));
         }
-        assert_eq!(waiting.0.lock().unwrap().len(), WAITING);
+        assert_eq!(waiting.0.lock().unwrap().len(), MAX_WAITING);
         assert!(waiting.take(1, &chosen(0)).is_none());
         assert!(waiting.take(1, &chosen(u8::MAX - 1)).is_some());
     }

@@ -21,39 +21,26 @@ use mq_lane::{LaneEnd, LaneId, Outbox};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError};
 
 use super::{
-    link::{CHUNKS, Stopped, poll_write_lane},
-    server::at_once,
+    config::StreamLimits,
+    write::{CHUNKS_PER_CALL, Stopped, poll_write_lane},
 };
-use crate::{LaneClosed, Progress, QuicOptions, sync::lock};
+use crate::{
+    LaneClosed, Progress,
+    sync::{lock, ready_output},
+};
 
 /// How many bytes a lane may write before the link turns to the next lane.
-const TURN: usize = 64 * 1024;
+const MAX_WRITE_PER_TURN: usize = 64 * 1024;
 
 /// The error code of a stream whose data nobody wants.
-const UNWANTED: VarInt = VarInt::from_u32(0);
+const UNWANTED_CODE: VarInt = VarInt::from_u32(0);
 
 /// Datagrams that are taken from the QUIC stack at a time.
-const DATAGRAMS: usize = 64;
+const MAX_DATAGRAMS_TAKEN: usize = 64;
 
 type NextDatagram = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + Send>>;
 type Accepting =
     Pin<Box<dyn Future<Output = Result<(Option<SendStream>, RecvStream), ConnectionError>> + Send>>;
-
-/// Streams of each kind that the peer may have open once it has opened a data stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamLimits {
-    bidirectional: u32,
-    unidirectional: u32,
-}
-
-impl StreamLimits {
-    pub(super) fn of(options: &QuicOptions) -> Self {
-        Self {
-            bidirectional: options.max_bidi_streams,
-            unidirectional: options.max_uni_streams,
-        }
-    }
-}
 
 /// The data lanes of one connection.
 pub(crate) struct Lanes {
@@ -62,7 +49,7 @@ pub(crate) struct Lanes {
     /// Until the peer has opened a data stream: what it may have from then on.
     limits: Option<StreamLimits>,
     /// The peer's next bidirectional stream, and its next unidirectional one.
-    accepting: [Option<Door>; 2],
+    accepting: [Option<NextStream>; 2],
     /// The peer's next datagram.
     datagrams: Option<(NextDatagram, Waker)>,
     /// Datagrams that came in.
@@ -101,16 +88,16 @@ struct Lane {
 }
 
 /// Waits for the peer's next stream.
-struct Door {
+struct NextStream {
     next: Accepting,
     waker: Waker,
 }
 
 /// What has news.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Woken {
+enum News {
     Lane(LaneId),
-    Door(usize),
+    NextStream(usize),
     Datagrams,
 }
 
@@ -118,15 +105,15 @@ enum Woken {
 #[derive(Default)]
 struct Signal {
     has_news: AtomicBool,
-    news: Mutex<(Vec<Woken>, Option<Waker>)>,
+    news: Mutex<(Vec<News>, Option<Waker>)>,
 }
 
-struct Note {
-    what: Woken,
+struct NewsWaker {
+    what: News,
     signal: Arc<Signal>,
 }
 
-impl Wake for Note {
+impl Wake for NewsWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -144,31 +131,31 @@ impl Wake for Note {
 }
 
 impl Signal {
-    fn waker(self: &Arc<Self>, what: Woken) -> Waker {
+    fn waker(self: &Arc<Self>, what: News) -> Waker {
         let signal = self.clone();
-        Waker::from(Arc::new(Note { what, signal }))
+        Waker::from(Arc::new(NewsWaker { what, signal }))
     }
 }
 
 impl Lanes {
     pub(super) fn new(connection: &quinn::Connection, limits: StreamLimits) -> Self {
         let signal = Arc::<Signal>::default();
-        let door = |number: usize, next| {
-            let waker = signal.waker(Woken::Door(number));
+        let next_stream = |number: usize, next| {
+            let waker = signal.waker(News::NextStream(number));
             waker.wake_by_ref();
-            Some(Door { next, waker })
+            Some(NextStream { next, waker })
         };
-        let datagrams = signal.waker(Woken::Datagrams);
+        let datagrams = signal.waker(News::Datagrams);
         datagrams.wake_by_ref();
-        let doors = [
-            door(0, both(connection.clone())),
-            door(1, only_theirs(connection.clone())),
+        let streams = [
+            next_stream(0, both(connection.clone())),
+            next_stream(1, only_theirs(connection.clone())),
         ];
         Self {
             connection: connection.clone(),
             all: BTreeMap::new(),
             limits: Some(limits),
-            accepting: doors,
+            accepting: streams,
             datagrams: Some((next_datagram(connection.clone()), datagrams)),
             arrived: VecDeque::new(),
             signal,
@@ -186,13 +173,13 @@ impl Lanes {
 
     /// Opens a bidirectional stream, if the peer grants one more now.
     pub(super) fn open(&mut self) -> Option<LaneId> {
-        let (send, recv) = at_once(self.connection.open_bi())?.ok()?;
+        let (send, recv) = ready_output(self.connection.open_bi())?.ok()?;
         Some(self.insert(Some(send), recv))
     }
 
     fn insert(&mut self, send: Option<SendStream>, recv: RecvStream) -> LaneId {
         let lane = LaneId(VarInt::from(recv.id()).into_inner());
-        let waker = self.signal.waker(Woken::Lane(lane));
+        let waker = self.signal.waker(News::Lane(lane));
         let stopped = send
             .as_ref()
             .map(|send| -> Stopped { Box::pin(send.stopped()) });
@@ -275,29 +262,29 @@ impl Lanes {
         };
         for woken in news {
             match woken {
-                Woken::Lane(lane) => {
+                News::Lane(lane) => {
                     self.blocked.remove(&lane);
                     if self.all.contains_key(&lane) && !self.readable.contains(&lane) {
                         self.readable.push_back(lane);
                     }
                 }
-                Woken::Door(number) => self.accept(number),
-                Woken::Datagrams => self.take_datagrams(),
+                News::NextStream(number) => self.accept(number),
+                News::Datagrams => self.take_datagrams(),
             }
         }
     }
 
     fn take_datagrams(&mut self) {
         while let Some((next, waker)) = &mut self.datagrams
-            && self.arrived.len() < DATAGRAMS
+            && self.arrived.len() < MAX_DATAGRAMS_TAKEN
         {
             match next.as_mut().poll(&mut Context::from_waker(waker)) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(bytes)) => {
                     self.bytes_received += bytes.len() as u64;
                     self.arrived.push_back(bytes);
-                    while self.arrived.len() < DATAGRAMS
-                        && let Some(Ok(bytes)) = at_once(self.connection.read_datagram())
+                    while self.arrived.len() < MAX_DATAGRAMS_TAKEN
+                        && let Some(Ok(bytes)) = ready_output(self.connection.read_datagram())
                     {
                         self.bytes_received += bytes.len() as u64;
                         self.arrived.push_back(bytes);
@@ -322,15 +309,15 @@ impl Lanes {
     }
 
     fn accept(&mut self, number: usize) {
-        while let Some(door) = &mut self.accepting[number] {
-            let polled = door
+        while let Some(next_stream) = &mut self.accepting[number] {
+            let polled = next_stream
                 .next
                 .as_mut()
-                .poll(&mut Context::from_waker(&door.waker));
+                .poll(&mut Context::from_waker(&next_stream.waker));
             match polled {
                 Poll::Pending => return,
                 Poll::Ready(Ok((send, recv))) => {
-                    door.next = match &send {
+                    next_stream.next = match &send {
                         Some(_) => both(self.connection.clone()),
                         None => only_theirs(self.connection.clone()),
                     };
@@ -369,7 +356,7 @@ impl Lanes {
                 }
                 Poll::Ready(Read::Closed(how)) => {
                     if how != LaneClosed::Finished {
-                        self.abort(name, UNWANTED);
+                        self.abort(name, UNWANTED_CODE);
                     }
                     self.forget_ended(name);
                     return Poll::Ready(Progress::LaneClosed(name, how));
@@ -412,7 +399,7 @@ impl Lanes {
             outbox.discard(name);
             return true;
         };
-        let mut left = TURN;
+        let mut left = MAX_WRITE_PER_TURN;
         while left > 0
             && let Some(send) = &mut lane.send
         {
@@ -526,7 +513,7 @@ impl Lane {
     fn poll_read(&mut self) -> Poll<Read> {
         let cx = &mut Context::from_waker(&self.waker);
         if let Some(recv) = &mut self.recv {
-            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+            let mut chunks: [Bytes; CHUNKS_PER_CALL] = std::array::from_fn(|_| Bytes::new());
             // The future holds no state: dropped while pending, it has read nothing.
             let polled = pin!(recv.read_chunks(&mut chunks)).poll(cx);
             match polled {

@@ -12,28 +12,26 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_lane::{Chunk, LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use quinn::{
-    ConnectionError, ReadError, RecvStream, SendStream, Side, StoppedError, VarInt, WriteError,
-    ZeroRttAccepted,
+    ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError, ZeroRttAccepted,
 };
 use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use super::{
-    flow::{Flow, FlowOfLink},
-    lanes::{Lanes, StreamLimits},
-    runtime::Leash,
+    config::StreamLimits,
+    lanes::Lanes,
+    repeater::{LinkRepeater, Repeater},
+    runtime::DrainTimeoutGuard,
     watched_tls::handshake_of,
+    write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     tls::{certificates_of, iana_name},
 };
-
-/// Chunks that quinn gets or gives under one lock.
-pub(super) const CHUNKS: usize = 32;
 
 /// How long a server that has ended its stream leaves it to the peer to close the connection first.
 ///
@@ -45,14 +43,12 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How many connections of this process linger at a time, with some 40 KiB each in quinn. Of a refused
 /// crowd, the connections beyond this number are closed at once.
-static LINGERING: Semaphore = Semaphore::const_new(1024);
+static LINGERING_CONNECTIONS: Semaphore = Semaphore::const_new(1024);
 
 /// Bytes that a peer may still send while the connection lingers; flow control holds back more.
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
-pub(super) type Stopped =
-    Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
 /// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
@@ -64,9 +60,9 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
     /// Where datagrams are sent again.
-    flow: Option<FlowOfLink>,
+    repeater: Option<LinkRepeater>,
     /// On a server: ends the connection soon after its link is dropped.
-    _leash: Option<Leash>,
+    _drain_timeout: Option<DrainTimeoutGuard>,
     send: SendStream,
     recv: RecvStream,
     /// Resolves when the peer stops reading `send`, or has acknowledged all of it.
@@ -99,10 +95,10 @@ pub(crate) struct QuicLink {
 }
 
 /// A connection whose handshake has begun.
-pub(crate) struct Begun {
+pub(crate) struct BegunConnection {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
-    pub(super) flow: Option<Arc<Flow>>,
+    pub(super) repeater: Option<Arc<Repeater>>,
     pub(super) streams: StreamLimits,
 }
 
@@ -110,7 +106,7 @@ pub(crate) struct Begun {
 struct Usable {
     streams: StreamLimits,
     connection: quinn::Connection,
-    flow: Option<FlowOfLink>,
+    repeater: Option<LinkRepeater>,
     /// Resolves when the handshake ends, if that is still to come.
     handshake_end: Option<ZeroRttAccepted>,
 }
@@ -118,7 +114,7 @@ struct Usable {
 impl QuicLink {
     /// A client's side; returns at once when early data can be written, else after the handshake.
     pub(crate) async fn connect(
-        begun: Begun,
+        begun: BegunConnection,
         server_name: String,
         replay_limit: usize,
     ) -> Result<Self, Error> {
@@ -136,29 +132,37 @@ impl QuicLink {
     }
 
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
-    pub(crate) async fn accept(begun: Begun, leash: Leash) -> Result<Self, Error> {
+    pub(crate) async fn accept(
+        begun: BegunConnection,
+        guard: DrainTimeoutGuard,
+    ) -> Result<Self, Error> {
         let usable = begun.usable().await?;
         let streams = usable.connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
-        let mut link = Self::new(usable, Some(leash), streams, Side::Server);
+        let mut link = Self::new(usable, Some(guard), streams, Side::Server);
         if early {
             link.early_data = EarlyData::Accepted;
         }
         Ok(link)
     }
 
-    fn new(usable: Usable, leash: Option<Leash>, (send, recv): Streams, side: Side) -> Self {
+    fn new(
+        usable: Usable,
+        guard: Option<DrainTimeoutGuard>,
+        (send, recv): Streams,
+        side: Side,
+    ) -> Self {
         let Usable {
             streams: limits,
             connection,
-            flow,
+            repeater,
             handshake_end,
         } = usable;
         Self {
             lanes: Lanes::new(&connection, limits),
             connection,
-            flow,
-            _leash: leash,
+            repeater,
+            _drain_timeout: guard,
             stopped: Box::pin(send.stopped()),
             send,
             recv,
@@ -234,10 +238,10 @@ impl QuicLink {
         let accepted = ready!(Pin::new(end).poll(cx));
         self.handshake_end = None;
         self.handshake = self.negotiated_kind();
-        if let Some(flow) = &self.flow
+        if let Some(repeater) = &self.repeater
             && self.connection.close_reason().is_none()
         {
-            flow.end_handshake();
+            repeater.end_handshake();
         }
         if accepted {
             if self.early_data == EarlyData::Pending {
@@ -386,7 +390,7 @@ impl QuicLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
-        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        let mut chunks: [Bytes; CHUNKS_PER_CALL] = std::array::from_fn(|_| Bytes::new());
         // The future holds no state: dropped while pending, it has read nothing.
         let polled = pin!(self.recv.read_chunks(&mut chunks)).poll(cx);
         if polled.is_pending() && self.received.is_empty() {
@@ -461,7 +465,7 @@ impl QuicLink {
                 let stopped = self.send.stopped().await;
                 if self.side == Side::Server
                     && matches!(stopped, Ok(None))
-                    && let Ok(_place) = LINGERING.try_acquire()
+                    && let Ok(_place) = LINGERING_CONNECTIONS.try_acquire()
                 {
                     let left = tokio::time::timeout(LINGER, self.peer_leaves());
                     let _ = left.await;
@@ -536,7 +540,7 @@ impl QuicLink {
 
     pub(crate) fn stats(&self) -> LinkStats {
         let counted = self.connection.stats();
-        let copies = self.flow.as_ref().map(FlowOfLink::copies);
+        let copies = self.repeater.as_ref().map(LinkRepeater::copies);
         let copies = copies.unwrap_or_default();
         LinkStats {
             bytes_sent: self.bytes_sent + self.lanes.bytes_sent,
@@ -597,7 +601,7 @@ impl fmt::Debug for QuicLink {
     }
 }
 
-impl Begun {
+impl BegunConnection {
     /// The connection as soon as it can send.
     async fn usable(self) -> Result<Usable, Error> {
         // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.
@@ -605,72 +609,21 @@ impl Begun {
             Ok((connection, accepted)) => (connection, Some(accepted)),
             Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
         };
-        let flow = self.flow.map(|flow| FlowOfLink::new(flow, &connection));
-        if let Some(flow) = &flow
+        let repeater = self
+            .repeater
+            .map(|repeater| LinkRepeater::new(repeater, &connection));
+        if let Some(repeater) = &repeater
             && handshake_end.is_none()
         {
-            flow.end_handshake();
+            repeater.end_handshake();
         }
         Ok(Usable {
             streams: self.streams,
             connection,
-            flow,
+            repeater,
             handshake_end,
         })
     }
-}
-
-/// One attempt to write the first bytes of a lane, `most` at most; what was not written stays in the outbox. `None` if
-/// there is nothing to write, or `most` is 0. `keep` gets a copy of what was offered.
-pub(super) fn poll_write_lane(
-    send: &mut SendStream,
-    outbox: &mut Outbox,
-    lane: LaneId,
-    most: usize,
-    keep: Option<&mut Vec<Bytes>>,
-    cx: &mut Context<'_>,
-) -> Option<Poll<Result<quinn::Written, WriteError>>> {
-    let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
-    let (mut room, mut filled) = (most, 0);
-    while filled < CHUNKS
-        && room > 0
-        && let Some(mut chunk) = outbox.take(lane)
-    {
-        if chunk.bytes.len() > room {
-            outbox.put_back(lane, Outbox::split(&mut chunk, room));
-        }
-        room -= chunk.bytes.len();
-        taken[filled] = Some(chunk);
-        filled += 1;
-    }
-    if filled == 0 {
-        return None;
-    }
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
-        let chunk = taken[at].as_mut();
-        chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
-    });
-    if let Some(keep) = keep {
-        keep.extend_from_slice(&chunks[..filled]);
-    }
-    let polled = poll_write_chunks(send, &mut chunks[..filled], cx);
-    for (chunk, bytes) in taken.iter_mut().zip(chunks).rev() {
-        if let Some(mut chunk) = chunk.take() {
-            chunk.bytes = bytes;
-            outbox.put_back(lane, chunk);
-        }
-    }
-    Some(polled)
-}
-
-/// One attempt to write; on pending or error the chunks are as before.
-fn poll_write_chunks(
-    send: &mut SendStream,
-    chunks: &mut [Bytes],
-    cx: &mut Context<'_>,
-) -> Poll<Result<quinn::Written, WriteError>> {
-    // The future holds no state: dropped while pending, it has written nothing.
-    pin!(send.write_chunks(chunks)).poll(cx)
 }
 
 fn stopped_reading() -> Error {

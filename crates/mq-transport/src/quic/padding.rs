@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use quinn::crypto::{CryptoError, Keys, PacketKey};
 
 /// Fewer bytes of padding are quinn's to read: then the look at the frames would cost more.
-const WORTH_IT: usize = 24;
+const MIN_PADDING: usize = 24;
 
 /// The same keys, with which received packets lose their padding.
 pub(super) fn without_padding(mut keys: Keys) -> Keys {
@@ -52,8 +52,8 @@ impl PacketKey for Trimming {
 /// Bytes of zero are not always padding: data may end in them. So it leaves everything as it is where it does not know
 /// a frame before them.
 fn trim(payload: &mut BytesMut) {
-    let has_enough = payload.last_chunk::<WORTH_IT>();
-    if has_enough.is_none_or(|last| *last != [0; WORTH_IT]) {
+    let has_enough = payload.last_chunk::<MIN_PADDING>();
+    if has_enough.is_none_or(|last| *last != [0; MIN_PADDING]) {
         return;
     }
     let padding = end_of_data(payload);

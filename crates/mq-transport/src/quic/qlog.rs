@@ -89,7 +89,7 @@ impl Qlog {
     }
 
     /// Begins a trace, if the new connection is to be traced; `side` is `client` or `server`.
-    pub(crate) fn begin(&self, side: &'static str) -> Result<Option<Begun>, Error> {
+    pub(crate) fn begin(&self, side: &'static str) -> Result<Option<BegunTrace>, Error> {
         let Some(limits) = self.limits else {
             return self.open(side, u64::MAX);
         };
@@ -115,7 +115,7 @@ impl Qlog {
         }
     }
 
-    fn open(&self, side: &'static str, room: u64) -> Result<Option<Begun>, Error> {
+    fn open(&self, side: &'static str, room: u64) -> Result<Option<BegunTrace>, Error> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let failed = |what, path: &Path| {
             let path = path.to_owned();
@@ -146,12 +146,12 @@ impl Qlog {
         config.start_time(began).writer(Box::new(notes.clone()));
         config.title(Some(format!("mq {side} {number}")));
         let stream = config.into_stream();
-        Ok(stream.map(|stream| Begun { stream, notes }))
+        Ok(stream.map(|stream| BegunTrace { stream, notes }))
     }
 }
 
 /// A connection's trace.
-pub(crate) struct Begun {
+pub(crate) struct BegunTrace {
     /// Quinn's way to it.
     pub(crate) stream: QlogStream,
     pub(crate) notes: Notes,

@@ -12,7 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::{sync::oneshot, time::timeout};
 
-use super::{flow::Flow, udp::Socket};
+use super::{repeater::Repeater, udp::Socket};
 use crate::tls::handshakes::{self, Task};
 
 /// How long a connection may go on after its holder has dropped it.
@@ -45,42 +45,48 @@ impl Runtime for PooledRuntime {
     }
 }
 
-/// Kept by the holder of a connection: once the leash is dropped, the connection has to
+/// Kept by the holder of a connection: once the guard is dropped, the connection has to
 /// [end soon](LONGEST_DRAINING).
 #[derive(Debug)]
-pub(crate) struct Leash(
+pub(crate) struct DrainTimeoutGuard(
     #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
 );
 
 /// Begins a connection of a client.
-pub(super) fn begin<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> T {
-    let (connection, driver) = with_driver(flow, begin);
+pub(super) fn begin<T>(repeater: Option<&Arc<Repeater>>, begin: impl FnOnce() -> T) -> T {
+    let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(driver);
     }
     connection
 }
 
-/// Begins a connection that ends soon after its leash is dropped.
-pub(super) fn on_leash<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Leash) {
-    let (leash, let_go) = oneshot::channel();
-    let (connection, driver) = with_driver(flow, begin);
+/// Begins a connection that ends soon after its guard is dropped.
+pub(super) fn begin_guarded<T>(
+    repeater: Option<&Arc<Repeater>>,
+    begin: impl FnOnce() -> T,
+) -> (T, DrainTimeoutGuard) {
+    let (guard, let_go) = oneshot::channel();
+    let (connection, driver) = with_driver(repeater, begin);
     if let Some(driver) = driver {
         handshakes::spawn(Box::pin(drive(driver, let_go)));
     }
-    (connection, Leash(leash))
+    (connection, DrainTimeoutGuard(guard))
 }
 
 /// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
 /// not to be had.
-fn with_driver<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Option<Task>) {
-    let Some(flow) = flow else {
+fn with_driver<T>(
+    repeater: Option<&Arc<Repeater>>,
+    begin: impl FnOnce() -> T,
+) -> (T, Option<Task>) {
+    let Some(repeater) = repeater else {
         let (connection, mut drivers) = handshakes::gather(begin);
         return (connection, drivers.pop());
     };
-    let (connection, mut drivers) = handshakes::gather(|| flow.begin(begin));
+    let (connection, mut drivers) = handshakes::gather(|| repeater.begin(begin));
     let driver = drivers.pop();
-    let driver = driver.map(|driver| Box::pin(flow.clone().drive(driver)) as Task);
+    let driver = driver.map(|driver| Box::pin(repeater.clone().drive(driver)) as Task);
     (connection, driver)
 }
 
@@ -105,7 +111,7 @@ mod tests {
     async fn a_connection_that_was_let_go_ends_soon() {
         for ends_by_itself in [true, false] {
             let (held, gone) = oneshot::channel::<Infallible>();
-            let ((), leash) = on_leash(None, || {
+            let ((), guard) = begin_guarded(None, || {
                 PooledRuntime.spawn(Box::pin(async move {
                     let _held = held;
                     let long = if ends_by_itself { 1_000 } else { 1_000_000 };
@@ -114,7 +120,7 @@ mod tests {
             });
             let began = tokio::time::Instant::now();
             sleep(Duration::from_secs(995)).await;
-            drop(leash);
+            drop(guard);
             assert!(gone.await.is_err());
             let end = if ends_by_itself { 1_000 } else { 1_005 };
             assert_eq!(began.elapsed().as_secs(), end);
@@ -122,9 +128,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_connection_that_is_begun_is_on_the_leash() {
-        let ((), leash) = on_leash(None, || {});
-        drop(leash);
+    async fn only_the_connection_that_is_begun_is_guarded() {
+        let ((), guard) = begin_guarded(None, || {});
+        drop(guard);
         let (ended, end) = oneshot::channel();
         PooledRuntime.spawn(Box::pin(async move {
             sleep(LONGEST_DRAINING * 2).await;

@@ -5,9 +5,8 @@ use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
-    pin::pin,
     sync::{Arc, Mutex, Weak},
-    task::{Context, Poll, Waker},
+    task::Poll,
     time::Duration,
 };
 
@@ -23,14 +22,13 @@ use tokio::{
 };
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    flow::Flow,
+    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
     initial_keys::InitialKeys,
-    lanes::StreamLimits,
-    link::{Begun, QuicLink},
+    link::{BegunConnection, QuicLink},
     qlog::Notes,
+    repeater::Repeater,
     reset::ResetKey,
-    runtime::{Leash, PooledRuntime, on_leash},
+    runtime::{DrainTimeoutGuard, PooledRuntime, begin_guarded},
     shard::ShardSocket,
     socket::bind_udp_group,
     watched_tls::WatchedServer,
@@ -38,7 +36,7 @@ use super::{
 use crate::{
     Address, Error, ListenOptions, Scheme,
     socket::listen_error,
-    sync::lock,
+    sync::{lock, ready_output},
     tls::{HeldTickets, Scope, ServerTls, server_config, with_held_tickets},
 };
 
@@ -47,13 +45,13 @@ const SHARDS: usize = 16;
 
 /// How many clients of one shard at the same time are a crowd. After a crowd, the tables of its endpoint
 /// are too large to be kept.
-const CROWD: usize = 64;
+const CROWD_CLIENTS: usize = 64;
 
 /// How long a shard has no client before its crowd counts as gone.
-const GONE: Duration = Duration::from_secs(10);
+const CROWD_GONE_AFTER: Duration = Duration::from_secs(10);
 
 /// Bytes that all unanswered clients together may have sent.
-const UNANSWERED: u64 = 100 << 20;
+const MAX_UNANSWERED_BYTES: u64 = 100 << 20;
 
 /// A listener's endpoints.
 #[derive(Debug)]
@@ -64,7 +62,7 @@ pub(crate) struct Server {
     bound: SocketAddr,
     /// As bound.
     options: ListenOptions,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConfig>,
     initial_keys: Arc<InitialKeys>,
     /// Held by the thread that [answers](Self::answer).
     answering: Semaphore,
@@ -87,7 +85,7 @@ struct Shard {
 
 /// The configuration of new connections.
 #[derive(Debug)]
-struct Current {
+struct CurrentConfig {
     config: Arc<ServerConfig>,
     /// The TLS in it.
     tls: rustls::ServerConfig,
@@ -154,7 +152,7 @@ impl Server {
         // Quinn ignores further clients at once. Let in, they would wait here, at the cost of all others.
         let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
         config.max_incoming(backlog.div_ceil(shards));
-        config.incoming_buffer_size_total(UNANSWERED / shards as u64);
+        config.incoming_buffer_size_total(MAX_UNANSWERED_BYTES / shards as u64);
         // Each saves a later Retry, and sealing one costs as much as a packet. A client that uses its token gets the
         // next one.
         let mut tokens = ValidationTokenConfig::default();
@@ -177,7 +175,7 @@ impl Server {
             endpoints,
             bound,
             options: options.clone(),
-            current: Mutex::new(Current {
+            current: Mutex::new(CurrentConfig {
                 config: Arc::new(config),
                 tls,
                 scope,
@@ -259,23 +257,23 @@ impl Server {
         shard: &Shard,
         incoming: quinn::Incoming,
         config: Arc<ServerConfig>,
-        flow: Option<Arc<Flow>>,
-    ) -> Result<(Begun, Leash), Error> {
+        repeater: Option<Arc<Repeater>>,
+    ) -> Result<(BegunConnection, DrainTimeoutGuard), Error> {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
-        let (connecting, leash) = on_leash(flow.as_ref(), || incoming.accept_with(config));
+        let (connecting, guard) = begin_guarded(repeater.as_ref(), || incoming.accept_with(config));
         // Counting the connections takes the lock again.
-        if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
+        if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD_CLIENTS {
             let _ = shard.crowded.set(());
         }
         let connecting = connecting.map_err(Error::quic)?;
         let streams = StreamLimits::of(&self.options.quic);
-        let begun = Begun {
+        let begun = BegunConnection {
             connecting,
-            flow,
+            repeater,
             streams,
         };
-        Ok((begun, leash))
+        Ok((begun, guard))
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
@@ -335,7 +333,7 @@ impl Server {
         // A client that knocks counts as a connection before it ceases to knock. Connections are counted
         // under the endpoint's lock, under which it also receives: nothing comes after that.
         let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
-        let came = at_once(place.endpoint.accept()).flatten();
+        let came = ready_output(place.endpoint.accept()).flatten();
         if !used && came.is_none() {
             let (socket, runtime) = (place.socket.successor(), place.runtime.as_ref());
             match Shard::new(&self.endpoints, socket, &current.config, runtime) {
@@ -376,19 +374,11 @@ fn runtime_of(options: &ListenOptions, shard: usize) -> Option<&Handle> {
     options.runtimes.get(shard.checked_rem(count)?)
 }
 
-/// The output of a future that is ready, without waiting.
-pub(super) fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
-    }
-}
-
 async fn idle(shards: Vec<Arc<Shard>>) {
     // Handshakes may begin at one while it waits for the next.
     while shards
         .iter()
-        .any(|shard| at_once(shard.endpoint.wait_idle()).is_none())
+        .any(|shard| ready_output(shard.endpoint.wait_idle()).is_none())
     {
         for shard in &shards {
             shard.endpoint.wait_idle().await;
@@ -429,7 +419,7 @@ impl Shard {
         self.crowded.wait().await;
         loop {
             self.endpoint.wait_idle().await;
-            sleep(GONE).await;
+            sleep(CROWD_GONE_AFTER).await;
             if self.endpoint.open_connections() == 0 {
                 return;
             }
@@ -598,12 +588,14 @@ impl Knock {
             let (config, held) = self.server.config(transport)?;
             let bound = Some(self.server.bound);
             let validated = self.incoming.remote_address_validated();
-            let flow = Flow::of_server(&self.server.options.quic, validated, notes);
-            let answer = self.server.answer(&self.shard, self.incoming, config, flow);
+            let repeater = Repeater::of_server(&self.server.options.quic, validated, notes);
+            let answer = self
+                .server
+                .answer(&self.shard, self.incoming, config, repeater);
             let answered = answer.await;
             drop((self.server, self.shard, self.knocking));
-            let (begun, leash) = answered?;
-            let link = QuicLink::accept(begun, leash).await?;
+            let (begun, guard) = answered?;
+            let link = QuicLink::accept(begun, guard).await?;
             Ok((link.with_bound(bound), held))
         };
         pool.run(handshake).await
@@ -745,7 +737,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_makes_way_after_a_crowd() {
-        for (clients, expected) in [(CROWD - 1, 0), (CROWD, 1)] {
+        for (clients, expected) in [(CROWD_CLIENTS - 1, 0), (CROWD_CLIENTS, 1)] {
             let mut bound = Bound::new();
             let before = bound.shards();
             // All from one socket, and so with one shard.

@@ -42,21 +42,21 @@ use quinn_proto::InvalidCid;
 use crate::sync::{lock, wake};
 
 /// Bytes of a connection identifier.
-const ID: usize = 8;
+const ID_LEN: usize = 8;
 
 /// How many datagrams from other shards may wait in an inbox; further ones are lost, as at a full socket.
-const INBOX: usize = 1024;
+const INBOX_CAPACITY: usize = 1024;
 
 /// How many datagrams, or as many joined ones, are read at once.
 const READ_AT_ONCE: usize = 32;
 
 /// The same of a quiet socket: the places for datagrams that do not come cost as much as one that comes.
-const FEW: usize = 4;
+const READ_AT_ONCE_WHEN_QUIET: usize = 4;
 
 thread_local! {
     /// The buffer into which this thread reads. Quinn has room for single datagrams only: room for joined
     /// ones would take 3 MB for each endpoint.
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Connection identifiers that name their shard: four random bytes, of which the first names the
@@ -70,21 +70,21 @@ struct Ids {
 
 impl Ids {
     fn choose(self, shard: u8) -> ConnectionId {
-        let mut id: [u8; ID] = rand::random();
+        let mut id: [u8; ID_LEN] = rand::random();
         id[0] = shard + self.shards * (id[0] % (u8::MAX / self.shards));
         let mark = self.mark(&id);
-        id[ID / 2..].copy_from_slice(&mark);
+        id[ID_LEN / 2..].copy_from_slice(&mark);
         ConnectionId::new(&id)
     }
 
     fn has_chosen(self, id: &[u8]) -> bool {
-        id.len() == ID && id[ID / 2..] == self.mark(id)
+        id.len() == ID_LEN && id[ID_LEN / 2..] == self.mark(id)
     }
 
-    fn mark(self, id: &[u8]) -> [u8; ID / 2] {
+    fn mark(self, id: &[u8]) -> [u8; ID_LEN / 2] {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.key);
-        hasher.write(&id[..ID / 2]);
+        hasher.write(&id[..ID_LEN / 2]);
         *hasher
             .finish()
             .to_le_bytes()
@@ -96,23 +96,23 @@ impl Ids {
     fn other(self, shard: u8, datagram: &[u8]) -> Option<u8> {
         // RFC 9000 §17.2, §17.3. A client begins with identifiers of its own.
         let long = datagram.first()? & 0x80 != 0;
-        if long && usize::from(*datagram.get(5)?) != ID {
+        if long && usize::from(*datagram.get(5)?) != ID_LEN {
             return None;
         }
         let at = if long { 6 } else { 1 };
-        let id = datagram.get(at..at + ID)?;
+        let id = datagram.get(at..at + ID_LEN)?;
         let other = id[0] % self.shards;
         (other != shard && self.has_chosen(id)).then_some(other)
     }
 }
 
 /// Chooses the connection identifiers of one shard.
-struct IdsOfShard {
+struct ShardIdGenerator {
     ids: Ids,
     shard: u8,
 }
 
-impl ConnectionIdGenerator for IdsOfShard {
+impl ConnectionIdGenerator for ShardIdGenerator {
     fn generate_cid(&mut self) -> ConnectionId {
         self.ids.choose(self.shard)
     }
@@ -123,7 +123,7 @@ impl ConnectionIdGenerator for IdsOfShard {
     }
 
     fn cid_len(&self) -> usize {
-        ID
+        ID_LEN
     }
 
     fn cid_lifetime(&self) -> Option<Duration> {
@@ -159,13 +159,13 @@ impl Inbox {
 }
 
 /// Quinn's room for datagrams.
-struct Room<'a, 'b> {
+struct ReceiveBuffers<'a, 'b> {
     bufs: &'a mut [IoSliceMut<'b>],
     meta: &'a mut [RecvMeta],
     filled: usize,
 }
 
-impl Room<'_, '_> {
+impl ReceiveBuffers<'_, '_> {
     fn is_full(&self) -> bool {
         self.filled == self.bufs.len()
     }
@@ -245,7 +245,7 @@ impl ShardSocket {
 
     /// What chooses the shard's connection identifiers.
     pub(super) fn connection_ids(&self) -> Box<dyn ConnectionIdGenerator> {
-        Box::new(IdsOfShard {
+        Box::new(ShardIdGenerator {
             ids: self.ids,
             shard: self.shard,
         })
@@ -257,7 +257,7 @@ impl ShardSocket {
 
     fn pass_on(&self, other: u8, meta: &RecvMeta, datagram: &[u8]) {
         let mut inbox = self.inbox(other);
-        if inbox.passed.len() < INBOX {
+        if inbox.passed.len() < INBOX_CAPACITY {
             inbox.passed.push_back((*meta, datagram.into()));
         }
         let reader = inbox.reader.take();
@@ -266,22 +266,26 @@ impl ShardSocket {
     }
 
     /// Reads datagrams into the room, which is not full.
-    fn poll_socket(&self, cx: &mut Context<'_>, room: &mut Room<'_, '_>) -> Poll<io::Result<()>> {
+    fn poll_socket(
+        &self,
+        cx: &mut Context<'_>,
+        room: &mut ReceiveBuffers<'_, '_>,
+    ) -> Poll<io::Result<()>> {
         if self.is_busy.load(Ordering::Relaxed) {
             self.poll_read::<READ_AT_ONCE>(cx, room)
         } else {
-            self.poll_read::<FEW>(cx, room)
+            self.poll_read::<READ_AT_ONCE_WHEN_QUIET>(cx, room)
         }
     }
 
     fn poll_read<const AT_ONCE: usize>(
         &self,
         cx: &mut Context<'_>,
-        room: &mut Room<'_, '_>,
+        room: &mut ReceiveBuffers<'_, '_>,
     ) -> Poll<io::Result<()>> {
         let one = room.bufs[0].len();
         let joined = self.socket.max_receive_segments() * one;
-        READ.with_borrow_mut(|memory| {
+        READ_BUFFER.with_borrow_mut(|memory| {
             if memory.len() < AT_ONCE * joined {
                 *memory = vec![0; READ_AT_ONCE * joined];
             }
@@ -334,7 +338,7 @@ impl AsyncUdpSocket for ShardSocket {
         }
         let mut inbox = self.inbox(self.shard);
         inbox.wait(cx);
-        let mut room = Room {
+        let mut room = ReceiveBuffers {
             bufs,
             meta,
             filled: 0,
@@ -551,7 +555,7 @@ mod tests {
     fn an_inbox_is_bounded() {
         let (sockets, shards) = shards(2);
         let id = shards[1].connection_ids().generate_cid();
-        for _ in 0..INBOX {
+        for _ in 0..INBOX_CAPACITY {
             sockets[0].joined(from(5), &[short(&id, 1), short(&id, 2)]);
         }
         let mut reads = 0;
@@ -559,18 +563,24 @@ mod tests {
             assert_eq!(look(&shards[0], 32, Waker::noop()), []);
             reads += 1;
         }
-        assert_eq!(reads, 1 + (INBOX - FEW).div_ceil(READ_AT_ONCE));
-        assert_eq!(look(&shards[1], 2 * INBOX, Waker::noop()).len(), INBOX);
+        assert_eq!(
+            reads,
+            1 + (INBOX_CAPACITY - READ_AT_ONCE_WHEN_QUIET).div_ceil(READ_AT_ONCE)
+        );
+        assert_eq!(
+            look(&shards[1], 2 * INBOX_CAPACITY, Waker::noop()).len(),
+            INBOX_CAPACITY
+        );
         // What is its own is not lost for that.
         let own = shards[0].connection_ids().generate_cid();
-        for _ in 0..INBOX / 32 {
+        for _ in 0..INBOX_CAPACITY / 32 {
             sockets[0].joined(from(5), &vec![short(&own, 1); 64]);
         }
         let mut taken = 0;
         while let more @ 1.. = look(&shards[0], 32, Waker::noop()).len() {
             taken += more;
         }
-        assert_eq!(taken, 2 * INBOX);
+        assert_eq!(taken, 2 * INBOX_CAPACITY);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Socket {
 
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Room {
+        Box::pin(SendRoom {
             socket: self,
             waiting: None,
         })
@@ -99,12 +99,12 @@ impl AsyncUdpSocket for Socket {
 type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
 /// A task that may wait until the socket takes a datagram.
-struct Room {
+struct SendRoom {
     socket: Arc<Socket>,
     waiting: Option<Writable>,
 }
 
-impl UdpPoller for Room {
+impl UdpPoller for SendRoom {
     fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.waiting.is_none() {
             // Asks tokio, and not the kernel.
@@ -126,9 +126,9 @@ impl UdpPoller for Room {
     }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for SendRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room").finish_non_exhaustive()
+        f.debug_struct("SendRoom").finish_non_exhaustive()
     }
 }
 

@@ -9,9 +9,11 @@ use super::{
     identity::{read_certificates, read_key},
     ticket::{HeldTickets, Scope},
 };
+#[cfg(feature = "mqtt-next")]
+use crate::MQTT_NEXT;
 use crate::{
-    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, MQTT_NEXT, Scheme,
-    ServerIdentity, TicketCache,
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, ServerIdentity,
+    TicketCache,
 };
 
 /// A client's configurations, made once: rustls resumes a session only under the same verifier and
@@ -71,6 +73,7 @@ impl ClientConfigs {
             _ => self.tls.clone(),
         };
         config.alpn_protocols = alpn(address.scheme, config.alpn_protocols);
+        #[cfg(feature = "mqtt-next")]
         if config.alpn_protocols.iter().any(|name| name == MQTT_NEXT) {
             config.alpn_protocols = vec![MQTT_NEXT.to_vec()];
         }
@@ -163,14 +166,12 @@ fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
 
 /// The ALPN names of a transport, given those for MQTT: WebSocket begins with HTTP, for which browsers
 /// offer `http/1.1`, and flows need QUIC's streams.
-fn alpn(scheme: Scheme, mut names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+fn alpn(scheme: Scheme, names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     match scheme {
         Scheme::Wss if !names.is_empty() => vec![b"http/1.1".to_vec()],
-        Scheme::Quic => names,
-        _ => {
-            names.retain(|name| name != MQTT_NEXT);
-            names
-        }
+        #[cfg(feature = "mqtt-next")]
+        Scheme::Tls => names.into_iter().filter(|name| name != MQTT_NEXT).collect(),
+        _ => names,
     }
 }
 

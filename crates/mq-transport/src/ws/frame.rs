@@ -1,4 +1,5 @@
-//! Frames: their rules and their bytes (RFC 6455 §5).
+//! Frames: their rules and their bytes (RFC 6455 §5). Tungstenite's `FrameHeader` reads and writes headers; its
+//! `FrameSocket` would keep each frame whole, where this decoder passes on the bytes of a frame that has not ended.
 
 use std::{convert::Infallible, io::Cursor};
 

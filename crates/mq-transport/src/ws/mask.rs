@@ -1,4 +1,4 @@
-//! The mask on the bytes of clients.
+//! The mask on the bytes of clients. Tungstenite keeps its own private, and that cannot go on in the middle of a frame.
 
 /// The key of one frame (RFC 6455 §5.3), rotated so that it begins at the next byte.
 ///

@@ -1,4 +1,6 @@
 //! The HTTP request that turns a connection into a WebSocket, and the answers to it (RFC 6455 §4).
+//! Tungstenite parses the heads; its `create_response` checks neither host, origin, path nor subprotocol, and names no status
+//! for a refusal.
 
 use tungstenite::{
     error::ProtocolError,

@@ -8,7 +8,10 @@ use mq_codec::TopicFilter;
 use mq_proto::{Connection, Delivery, LaneId, Spread, Spreader, Way};
 use mq_transport::{Link, Scheme};
 
+#[cfg(feature = "mqtt-next")]
 use super::flows::{lane_of_flow, slot_of_flow};
+#[cfg(not(feature = "mqtt-next"))]
+use super::no_flows::{lane_of_flow, slot_of_flow};
 use crate::{
     Settings,
     conn::wire::{OUTBOX_LIMIT, Wire},

@@ -2,9 +2,12 @@
 
 mod blocked_publish;
 mod deliver;
+#[cfg(feature = "mqtt-next")]
 mod flows;
 mod idle;
 mod lanes;
+#[cfg(not(feature = "mqtt-next"))]
+mod no_flows;
 mod reauthenticate;
 mod requests;
 mod wait;
@@ -42,9 +45,12 @@ use crate::{
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
 };
+#[cfg(feature = "mqtt-next")]
 use flows::Parked;
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
+#[cfg(not(feature = "mqtt-next"))]
+use no_flows::Parked;
 use wait::{WaitFor, WaitResult};
 use wake_sources::WakeSources;
 

@@ -37,16 +37,16 @@ use super::qlog::Notes;
 use crate::{Gap, QuicOptions, Repeat, sync::lock, tls::handshakes::Task};
 
 /// Bytes of the largest datagram that is sent again after the handshake.
-const SMALL: usize = 512;
+const MAX_REPEATED_SIZE: usize = 512;
 
 /// Datagrams of one turn of the driver that may be sent again.
-const OF_A_TURN: usize = 4;
+const MAX_PER_TURN: usize = 4;
 
 /// Copies that may wait at a time.
-const WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// The same with [`Repeat::Auto`].
-const WAITING_AUTO: usize = 4;
+const MAX_WAITING_AUTO: usize = 4;
 
 /// The bounds of [`Repeat::Auto`]'s gap.
 const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
@@ -56,18 +56,19 @@ const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis
 const ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// Half of the time for which a minimum counts.
-const EPOCH: Duration = Duration::from_secs(30);
+const MIN_RTT_EPOCH: Duration = Duration::from_secs(30);
 
 /// Round trips without copies after an ECN mark.
-const MARKED: u32 = 10;
+const ROUND_TRIPS_AFTER_MARK: u32 = 10;
 
 tokio::task_local! {
-    /// The connection that this thread drives.
-    static FLOW: Arc<Flow>;
+    /// The connection that this thread drives. No call could carry this value: quinn gives all connections of an endpoint
+    /// one socket, and each of them sends by [`try_send`](AsyncUdpSocket::try_send) of a datagram alone.
+    static DRIVEN: Arc<Repeater>;
 }
 
-/// A connection whose datagrams may be sent again.
-pub(super) struct Flow {
+/// State of a connection whose datagrams may be sent again.
+pub(super) struct Repeater {
     policy: Repeat,
     is_server: bool,
     /// The connection's trace, if it has one.
@@ -151,7 +152,7 @@ pub(super) struct Copies {
     pub(super) bytes: u64,
 }
 
-impl Flow {
+impl Repeater {
     /// A client's connection that begins; `None` if it sends nothing again.
     pub(super) fn of_client(quic: &QuicOptions, notes: Option<Notes>) -> Option<Arc<Self>> {
         Self::new(quic, false, true, notes)
@@ -198,12 +199,12 @@ impl Flow {
 
     /// Runs what begins the connection.
     pub(super) fn begin<T>(self: &Arc<Self>, begin: impl FnOnce() -> T) -> T {
-        FLOW.sync_scope(self.clone(), begin)
+        DRIVEN.sync_scope(self.clone(), begin)
     }
 
     /// Drives the connection, and sends its copies.
     pub(super) async fn drive(self: Arc<Self>, driver: Task) {
-        let mut driver = pin!(FLOW.scope(self.clone(), driver));
+        let mut driver = pin!(DRIVEN.scope(self.clone(), driver));
         let mut timer: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {
             if driver.as_mut().poll(cx).is_ready() {
@@ -251,8 +252,8 @@ impl Flow {
         }
         state.turn.bytes += transmit.contents.len() as u64;
         let is_single = transmit.segment_size.is_none();
-        let is_small = state.is_handshaking || transmit.contents.len() <= SMALL;
-        if is_single && is_small && state.is_validated && state.turn.small.len() < OF_A_TURN {
+        let is_small = state.is_handshaking || transmit.contents.len() <= MAX_REPEATED_SIZE;
+        if is_single && is_small && state.is_validated && state.turn.small.len() < MAX_PER_TURN {
             state.socket.get_or_insert_with(|| socket.clone());
             state.turn.small.push(Datagram {
                 sent,
@@ -302,9 +303,9 @@ impl Flow {
         // A loss costs a time-out that rests on no measurement yet.
         let more = u8::from(state.is_handshaking && self.policy != Repeat::Probe);
         let room = if self.policy == Repeat::Auto {
-            WAITING_AUTO
+            MAX_WAITING_AUTO
         } else {
-            WAITING
+            MAX_WAITING
         };
         if state.waiting.len() < room {
             state.waiting.push_back(Waiting {
@@ -427,7 +428,7 @@ impl Path {
     fn is_calm(&self, now: Instant) -> bool {
         let is_marked = self
             .marked
-            .is_some_and(|marked| now < marked + MARKED * self.smoothed);
+            .is_some_and(|marked| now < marked + ROUND_TRIPS_AFTER_MARK * self.smoothed);
         let least = self.least.into_iter().flatten().min();
         let is_queueing = least.is_some_and(|least| self.smoothed > 2 * least + ACK_DELAY);
         !is_marked && !is_queueing && self.in_flight <= self.window / 2
@@ -457,7 +458,7 @@ impl Path {
             self.variation = (3 * self.variation + before.abs_diff(sample)) / 4;
         }
         match self.epoch {
-            Some(epoch) if now.saturating_duration_since(epoch) < EPOCH => {}
+            Some(epoch) if now.saturating_duration_since(epoch) < MIN_RTT_EPOCH => {}
             _ => {
                 self.epoch = Some(now);
                 self.least = [None, self.least[0]];
@@ -480,20 +481,20 @@ impl Path {
     }
 }
 
-/// A link's hold on its connection's flow.
-pub(crate) struct FlowOfLink(Arc<Flow>);
+/// Hold of a link on the repeater of its connection.
+pub(crate) struct LinkRepeater(Arc<Repeater>);
 
-impl FlowOfLink {
-    pub(super) fn new(flow: Arc<Flow>, connection: &quinn::Connection) -> Self {
+impl LinkRepeater {
+    pub(super) fn new(repeater: Arc<Repeater>, connection: &quinn::Connection) -> Self {
         let mut counted = Counted {
             connection: connection.clone(),
             frames: 0,
         };
-        let mut place = lock(&flow.connection);
+        let mut place = lock(&repeater.connection);
         counted.count();
         *place = Some(counted);
         drop(place);
-        Self(flow)
+        Self(repeater)
     }
 
     pub(super) fn end_handshake(&self) {
@@ -505,7 +506,7 @@ impl FlowOfLink {
     }
 }
 
-impl Drop for FlowOfLink {
+impl Drop for LinkRepeater {
     /// The last handle of a connection closes it.
     fn drop(&mut self) {
         let counted = lock(&self.0.connection).take();
@@ -525,7 +526,7 @@ impl AsyncUdpSocket for RepeatingSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         self.0.try_send(transmit)?;
         // An endpoint sends by itself as well.
-        let _ = FLOW.try_with(|flow| flow.sent(transmit, &self.0));
+        let _ = DRIVEN.try_with(|repeater| repeater.sent(transmit, &self.0));
         Ok(())
     }
 
@@ -544,7 +545,7 @@ impl AsyncUdpSocket for RepeatingSocket {
 
     fn max_transmit_segments(&self) -> usize {
         // The packets of a batch could not be told from each other.
-        let is_handshaking = FLOW.try_with(|flow| lock(&flow.state).is_handshaking);
+        let is_handshaking = DRIVEN.try_with(|repeater| lock(&repeater.state).is_handshaking);
         if is_handshaking == Ok(true) {
             1
         } else {
@@ -562,30 +563,30 @@ impl AsyncUdpSocket for RepeatingSocket {
 }
 
 /// Congestion controllers that tell the connection what was acknowledged.
-pub(super) struct Controllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+pub(super) struct ObservedControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
-impl ControllerFactory for Controllers {
+impl ControllerFactory for ObservedControllers {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.0.clone().build(now, current_mtu);
-        match FLOW.try_with(Arc::clone) {
-            Ok(flow) => {
-                lock(&flow.state).path.window = inner.window();
-                Box::new(Listening { inner, flow })
+        match DRIVEN.try_with(Arc::clone) {
+            Ok(repeater) => {
+                lock(&repeater.state).path.window = inner.window();
+                Box::new(ObservedController { inner, repeater })
             }
             Err(_) => inner,
         }
     }
 }
 
-struct Listening {
+struct ObservedController {
     inner: Box<dyn Controller>,
-    flow: Arc<Flow>,
+    repeater: Arc<Repeater>,
 }
 
-impl Controller for Listening {
+impl Controller for ObservedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
-        lock(&self.flow.state).numbered = Some(now);
+        lock(&self.repeater.state).numbered = Some(now);
     }
 
     fn on_ack(
@@ -597,7 +598,7 @@ impl Controller for Listening {
         rtt: &RttEstimator,
     ) {
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
-        self.flow.acknowledged(now, sent, bytes, rtt);
+        self.repeater.acknowledged(now, sent, bytes, rtt);
     }
 
     fn on_end_acks(
@@ -609,7 +610,7 @@ impl Controller for Listening {
     ) {
         self.inner
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
-        let path = &mut lock(&self.flow.state).path;
+        let path = &mut lock(&self.repeater.state).path;
         path.window = self.inner.window();
         path.end_acknowledgements(in_flight);
     }
@@ -623,7 +624,7 @@ impl Controller for Listening {
     ) {
         self.inner
             .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
-        let path = &mut lock(&self.flow.state).path;
+        let path = &mut lock(&self.repeater.state).path;
         path.window = self.inner.window();
         path.lost(now, lost_bytes);
     }
@@ -643,7 +644,7 @@ impl Controller for Listening {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             inner: self.inner.clone_box(),
-            flow: self.flow.clone(),
+            repeater: self.repeater.clone(),
         })
     }
 

@@ -1,16 +1,13 @@
 //! New certificates for a listener that goes on listening.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use rustls::ServerConfig;
-
-use super::{
-    config::{ServerTls, server_config, with_held_tickets},
-    ticket::{HeldTickets, Scope},
-};
 #[cfg(feature = "quic")]
 use crate::quic::{PreparedQuic, Server};
-use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
+use crate::{
+    Error, ListenOptions,
+    tls::{ServerTls, TlsAcceptor},
+};
 
 /// Gives a listener another certificate, other client authorities and revocation lists; cheap to
 /// clone.
@@ -18,28 +15,28 @@ use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 /// Connections that are open, or in their handshake, go on as they are. The handle does not keep its
 /// listener alive. On TCP, WebSocket without TLS and mem there is nothing to change.
 #[derive(Clone, Debug)]
-pub struct ReloadHandle(WeakDoor);
+pub struct ReloadHandle(WeakAcceptor);
 
 #[derive(Clone, Debug)]
-enum WeakDoor {
+enum WeakAcceptor {
     Plain,
-    Tls(Weak<TlsDoor>),
+    Tls(Weak<TlsAcceptor>),
     #[cfg(feature = "quic")]
     Quic(Weak<Server>),
 }
 
 impl ReloadHandle {
     pub(crate) fn plain() -> Self {
-        Self(WeakDoor::Plain)
+        Self(WeakAcceptor::Plain)
     }
 
-    pub(crate) fn tls(door: &Arc<TlsDoor>) -> Self {
-        Self(WeakDoor::Tls(Arc::downgrade(door)))
+    pub(crate) fn tls(acceptor: &Arc<TlsAcceptor>) -> Self {
+        Self(WeakAcceptor::Tls(Arc::downgrade(acceptor)))
     }
 
     #[cfg(feature = "quic")]
     pub(crate) fn quic(server: &Arc<Server>) -> Self {
-        Self(WeakDoor::Quic(Arc::downgrade(server)))
+        Self(WeakAcceptor::Quic(Arc::downgrade(server)))
     }
 
     /// [Prepares](Self::prepare) and [applies](PreparedReload::apply) at once.
@@ -64,14 +61,14 @@ impl ReloadHandle {
     /// [`Error::InvalidOption`]; [`Error::Closed`] if the listener is gone.
     pub fn prepare(&self, options: &ListenOptions) -> Result<PreparedReload, Error> {
         let prepared = match &self.0 {
-            WeakDoor::Plain => Prepared::Plain,
-            WeakDoor::Tls(door) => {
-                let door = door.upgrade().ok_or(Error::Closed)?;
-                let tls = door.prepare(options)?;
-                Prepared::Tls(door, Box::new(tls))
+            WeakAcceptor::Plain => Prepared::Plain,
+            WeakAcceptor::Tls(acceptor) => {
+                let acceptor = acceptor.upgrade().ok_or(Error::Closed)?;
+                let tls = acceptor.prepare(options)?;
+                Prepared::Tls(acceptor, Box::new(tls))
             }
             #[cfg(feature = "quic")]
-            WeakDoor::Quic(server) => {
+            WeakAcceptor::Quic(server) => {
                 let server = server.upgrade().ok_or(Error::Closed)?;
                 let tls = server.prepare(options)?;
                 Prepared::Quic(server, Box::new(tls))
@@ -89,7 +86,7 @@ pub struct PreparedReload(Prepared);
 #[derive(Debug)]
 enum Prepared {
     Plain,
-    Tls(Arc<TlsDoor>, Box<ServerTls>),
+    Tls(Arc<TlsAcceptor>, Box<ServerTls>),
     #[cfg(feature = "quic")]
     Quic(Arc<Server>, Box<PreparedQuic>),
 }
@@ -102,55 +99,9 @@ impl PreparedReload {
     pub fn apply(self) {
         match self.0 {
             Prepared::Plain => {}
-            Prepared::Tls(door, tls) => door.install(*tls),
+            Prepared::Tls(acceptor, tls) => acceptor.install(*tls),
             #[cfg(feature = "quic")]
             Prepared::Quic(server, tls) => server.install(*tls),
-        }
-    }
-}
-
-/// The TLS of a listener on TCP.
-#[derive(Debug)]
-pub(crate) struct TlsDoor {
-    scheme: Scheme,
-    /// As bound.
-    options: ListenOptions,
-    current: Mutex<(Arc<ServerConfig>, Scope)>,
-}
-
-impl TlsDoor {
-    pub(crate) fn new(scheme: Scheme, options: &ListenOptions) -> Result<Self, Error> {
-        let ServerTls { config, scope } = server_config(scheme, options)?;
-        Ok(Self {
-            scheme,
-            options: options.clone(),
-            current: Mutex::new((Arc::new(config), scope)),
-        })
-    }
-
-    /// The configuration of a handshake that begins now, and its tickets where they are held back.
-    pub(crate) fn config(&self) -> (Arc<ServerConfig>, Option<Arc<HeldTickets>>) {
-        let (current, scope) = lock(&self.current).clone();
-        if !self.options.hold_tickets {
-            return (current, None);
-        }
-        let (config, tickets) = with_held_tickets(&current, &self.options, scope);
-        (Arc::new(config), Some(tickets))
-    }
-
-    pub(crate) fn handshake_pool(&self) -> &HandshakePool {
-        &self.options.handshake_pool
-    }
-
-    fn prepare(&self, options: &ListenOptions) -> Result<ServerTls, Error> {
-        server_config(self.scheme, &self.options.with_certificates_of(options))
-    }
-
-    fn install(&self, tls: ServerTls) {
-        let (_, before) =
-            std::mem::replace(&mut *lock(&self.current), (Arc::new(tls.config), tls.scope));
-        if before != tls.scope {
-            self.options.ticket_store.forget(&before);
         }
     }
 }

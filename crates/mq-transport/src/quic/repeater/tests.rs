@@ -19,8 +19,8 @@ use crate::{
     Trust,
     quic::{
         config::{endpoint_config, repeating, transport_config},
-        link::{Begun, QuicLink},
-        runtime::{PooledRuntime, begin, on_leash},
+        link::{BegunConnection, QuicLink},
+        runtime::{PooledRuntime, begin, begin_guarded},
     },
     tls::server_config,
 };
@@ -256,14 +256,14 @@ impl Ends {
         let crypto = QuicClientConfig::try_from(tls).unwrap();
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(transport(&self.options));
-        let flow = Flow::of_client(&self.options, None);
-        let connecting = begin(flow.as_ref(), || {
+        let repeater = Repeater::of_client(&self.options, None);
+        let connecting = begin(repeater.as_ref(), || {
             self.client.connect_with(config, at, "localhost").unwrap()
         });
-        let begun = Begun {
+        let begun = BegunConnection {
             connecting,
-            flow,
-            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+            repeater,
+            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
         };
         let link = QuicLink::connect(begun, "localhost".into(), 0).await;
         let mut link = link.unwrap();
@@ -274,14 +274,15 @@ impl Ends {
 
     async fn accept(&self) -> QuicLink {
         let incoming = self.server.accept().await.unwrap();
-        let flow = Flow::of_server(&self.options, incoming.remote_address_validated(), None);
-        let (connecting, leash) = on_leash(flow.as_ref(), || incoming.accept().unwrap());
-        let begun = Begun {
+        let repeater =
+            Repeater::of_server(&self.options, incoming.remote_address_validated(), None);
+        let (connecting, guard) = begin_guarded(repeater.as_ref(), || incoming.accept().unwrap());
+        let begun = BegunConnection {
             connecting,
-            flow,
-            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+            repeater,
+            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
         };
-        let mut link = QuicLink::accept(begun, leash).await.unwrap();
+        let mut link = QuicLink::accept(begun, guard).await.unwrap();
         read(&mut link).await;
         link
     }
@@ -567,7 +568,7 @@ async fn a_saturated_link_loses_nothing_to_copies() {
 }
 
 /// The shares of two flows wander, and the first has a start: so several times, in either order. It takes half a minute:
-/// `cargo test -p mq-transport --lib flow -- --ignored --nocapture`.
+/// `cargo test -p mq-transport --lib repeater -- --ignored --nocapture`.
 #[tokio::test(start_paused = true)]
 #[ignore = "takes half a minute"]
 async fn a_flow_with_copies_leaves_another_its_share() {
@@ -663,8 +664,8 @@ async fn the_handshake_is_sent_again_as_well() {
 async fn a_connection_that_sends_nothing_again_has_nothing_of_this_around_it() {
     let options = QuicOptions::default();
     assert!(
-        Flow::of_client(&options, None).is_none()
-            && Flow::of_server(&options, true, None).is_none()
+        Repeater::of_client(&options, None).is_none()
+            && Repeater::of_server(&options, true, None).is_none()
     );
     let [near, _] = Network::new(none()).sockets;
     assert!(Arc::ptr_eq(&near, &repeating(near.clone(), &options)));

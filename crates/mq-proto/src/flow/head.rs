@@ -1,5 +1,4 @@
-//! Flows: data lanes with a name, whose state the session keeps after they have ended (the MQTT-next draft of
-//! 5 March 2024).
+//! Heads of flows, with which lanes begin in the MQTT-next draft of 5 March 2024.
 //!
 //! A lane begins with the head of its flow. Numbers are variable-length integers of QUIC (RFC 9000 §16).
 //!
@@ -13,82 +12,17 @@
 //! The draft lists the flags "from the first bit". RFC 9000 §1.3 takes that as the highest, and so do peers whose
 //! control lane has a head; mqtt5's client and broker, which send no such head, take it as the lowest.
 
-use core::{fmt, time::Duration};
+use core::time::Duration;
 
 use bytes::BufMut;
 
-/// Names a flow within its session.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FlowId(pub u64);
+use super::{FlowError, FlowId};
 
-impl FlowId {
-    /// Whether the server owns it: it has opened it, and has chosen the name.
-    #[must_use]
-    pub fn is_servers(self) -> bool {
-        self.0 & 1 > 0
-    }
-}
-
-impl fmt::Display for FlowId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "flow {}", self.0)
-    }
-}
-
-/// What a peer did wrong with a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FlowError {
-    /// A flow of a type that cannot be here, or no flow at all.
-    #[error("a lane begins with no flow that may be there")]
-    StreamType,
-    /// An identifier that the opener does not own, or that belongs to the control flow.
-    #[error("the flow's identifier is not the opener's")]
-    BadFlowId,
-    /// An optional header; none is defined.
-    #[error("the flow has an optional header, and none is defined")]
-    OptionalHeader,
-    /// The flow is to be recovered, and nothing is kept of it.
-    #[error("nothing is kept of the flow")]
-    NoFlowState,
-    /// A flow that is to be recovered and to begin anew at once, which discards it.
-    #[error("the flow is to begin anew and to be recovered")]
-    Contradiction,
-    /// A user-defined flow, or one more flow than the session may have.
-    #[error("no such flow is served, or no more of them")]
-    Refused,
-    /// A newer lane has taken the flow over.
-    #[error("a newer lane has taken the flow over")]
-    TakenOver,
-    /// A flow was to be recovered again after [`NoFlowState`](Self::NoFlowState), which ends the connection.
-    #[error("a flow was to be recovered again of which nothing is kept")]
-    TooManyRecoverAttempts,
-}
-
-/// Error codes of the draft, for a lane.
+/// Error code of the draft for a lane that ends within a packet.
 pub(crate) const INCOMPLETE_PACKET: u32 = 0xBA;
-/// The lane ends, and the flow's state is kept.
-pub(crate) const FLOW_CANCELLED: u32 = 0xBC;
-/// The lane ends, and the flow's state with it.
-pub(crate) const DISCARD_STATE: u32 = 0xBF;
-/// The same, for a connection that ends by an error of the protocol.
-pub(crate) const PROTOCOL_L0: u32 = 0xB4;
 
-impl FlowError {
-    /// The draft's error code.
-    #[must_use]
-    pub fn code(self) -> u32 {
-        match self {
-            Self::TooManyRecoverAttempts | Self::NoFlowState => 0xB3,
-            Self::StreamType => 0xB5,
-            Self::BadFlowId => 0xB6,
-            Self::OptionalHeader => 0xB9,
-            Self::TakenOver => FLOW_CANCELLED,
-            Self::Refused => 0xBE,
-            Self::Contradiction => DISCARD_STATE,
-        }
-    }
-}
+/// Error code of the draft for a connection that ends by an error of the protocol.
+pub(crate) const PROTOCOL_L0: u32 = 0xB4;
 
 /// How the flags of a head are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -156,6 +90,32 @@ pub(crate) struct FlowHead {
     /// How long its state is kept after an end that was not in order.
     pub(crate) expiry: Duration,
     pub(crate) flags: FlowFlags,
+}
+
+/// The flow of a data lane, with what its head asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: FlowId,
+    /// The time for which its state is kept after an end that was not in order.
+    pub(crate) expiry: Duration,
+    pub(crate) flags: FlowFlags,
+    /// `true` if the draft's rules count for its end.
+    pub(crate) by_rules: bool,
+}
+
+impl Flow {
+    /// Returns `true` if the exchanges of QoS 1 and 2 messages outlive the lane.
+    pub(crate) fn keeps_qos(&self) -> bool {
+        self.flags.persistent_qos && self.expiry > Duration::ZERO
+    }
+
+    pub(crate) fn keeps_subscriptions(&self) -> bool {
+        self.flags.persistent_subscriptions && self.expiry > Duration::ZERO
+    }
+
+    pub(crate) fn keeps_anything(&self) -> bool {
+        self.flags.is_persistent() && self.expiry > Duration::ZERO
+    }
 }
 
 /// What a lane begins with.

@@ -1,0 +1,125 @@
+//! Source files as text: the modules that they name, and circles of files that name each other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+/// Returns the circles of files of a crate: one line for each folder that has some. Of a folder below, its
+/// `mod.rs` counts. `source` is the crate's folder `src`.
+///
+/// # Panics
+/// Panics if the folder cannot be read.
+#[must_use]
+pub fn circles_of_files(source: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    look_for_circles(source, "crate::", &mut found);
+    found
+}
+
+/// Looks for circles in a folder, which the crate knows by `path`, and in the folders below it.
+fn look_for_circles(folder: &Path, path: &str, wrong: &mut Vec<String>) {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap().path();
+        let name = entry.file_stem().unwrap().to_str().unwrap().to_owned();
+        let file = if entry.is_dir() {
+            look_for_circles(&entry, &format!("{path}{name}::"), wrong);
+            entry.join("mod.rs")
+        } else {
+            entry
+        };
+        // A folder without `mod.rs` has its module beside it.
+        if !["mod", "main", "lib", "tests"].contains(&&name[..]) && file.exists() {
+            let source = fs::read_to_string(file).unwrap();
+            files.insert(name, siblings(&source, path));
+        }
+    }
+    let found = circular(files);
+    if !found.is_empty() {
+        wrong.push(format!("{path}{{{}}}", found.join(", ")));
+    }
+}
+
+/// Returns the files of a folder that a file of it names by `super::` or by `path`, outside of its tests.
+fn siblings(source: &str, path: &str) -> BTreeSet<String> {
+    let product = source.split("#[cfg(test)]\nmod tests {").next();
+    let product = code_lines(product.unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut names = names_behind(&product, "super::");
+    names.extend(names_behind(&product, path));
+    names
+}
+
+/// Returns the files that are part of a circle, or name one that is; `files` has the files that each names.
+fn circular(mut files: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    loop {
+        let names: BTreeSet<_> = files.keys().cloned().collect();
+        let before = files.len();
+        files.retain(|own, named| named.iter().any(|name| name != own && names.contains(name)));
+        if files.len() == before {
+            return names.into_iter().collect();
+        }
+    }
+}
+
+/// Returns the names behind a path such as `crate::` in a source file: one name, or all names of `{..}`.
+#[must_use]
+pub fn names_behind(source: &str, path: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (at, _) in source.match_indices(path) {
+        let rest = &source[at + path.len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            names.insert(identifier(rest));
+            continue;
+        };
+        let (mut depth, mut begins) = (0_usize, true);
+        for (at, character) in group.char_indices() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                _ if begins && !character.is_whitespace() => {
+                    names.insert(identifier(&group[at..]));
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+fn identifier(text: &str) -> String {
+    let is_part = |character: &char| character.is_alphanumeric() || *character == '_';
+    text.chars().take_while(is_part).collect()
+}
+
+/// Returns the lines of a source file that are not comments.
+pub fn code_lines(source: &str) -> impl Iterator<Item = &str> {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    source.lines().filter(is_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circle_of_files_is_found() {
+        let source = "//! super::c\nuse super::{\n    a::A,\n    b,\n};\nuse crate::lab::d;\n\
+                      #[cfg(test)]\nmod tests {\n    use super::e;\n}";
+        let named: Vec<_> = siblings(source, "crate::lab::").into_iter().collect();
+        assert_eq!(named, ["a", "b", "d"]);
+        let files = |names: [(&str, &str); 3]| {
+            let each =
+                names.map(|(own, named)| (own.to_owned(), BTreeSet::from([named.to_owned()])));
+            circular(BTreeMap::from(each))
+        };
+        assert!(files([("a", "b"), ("b", "c"), ("c", "elsewhere")]).is_empty());
+        assert_eq!(files([("a", "b"), ("b", "a"), ("c", "c")]), ["a", "b"]);
+    }
+}
