@@ -8,7 +8,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Cluster, RETRY, engine::Put};
+use super::{
+    Cluster,
+    engine::{Put, RETRY},
+};
 use crate::lock::lock;
 
 /// For so long records may be written. What is not in them comes again, at QoS 1.

@@ -10,12 +10,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::info;
 
 use super::{
-    APPENDED_ONCE, Cluster, RETRY,
-    author::Author,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value},
-    entry::LogEntry,
-    record::Record,
-    wire::{Malformed, Reader, Writer},
+    Cluster,
+    engine::{
+        APPENDED_ONCE, Engine, EngineError, Key, Kind, Lasts, Malformed, Put, RETRY, Reader, Value,
+        Writer,
+    },
+    log::{Author, LogEntry},
+    sessions::Record,
 };
 use crate::{
     lock::{lock, read},
@@ -77,7 +78,7 @@ pub(super) struct Status {
     life: u64,
     /// Grows while it lives.
     beat: u64,
-    /// By life: [up to where](super::floor) its sessions' records are complete.
+    /// By life: [up to where](super::sessions::Floor) its sessions' records are complete.
     floors: BTreeMap<u64, Vec<At>>,
 }
 

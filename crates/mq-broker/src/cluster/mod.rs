@@ -6,18 +6,18 @@
 //! - **The log is the truth.** A message of QoS 1 or 2, or a retained one, is appended to one of a few logs, by its
 //!   topic. Each node reads all logs in their order and queues the messages for its own sessions. The publisher gets
 //!   its acknowledgement when its node has read the message back: then it is on the disks of a majority, in its place.
-//! - **A session has one owner**: the node that its record (`record.rs`) names. Each write of the record is a
+//! - **A session has one owner**: the node that its record (`sessions/record.rs`) names. Each write of the record is a
 //!   compare-and-set on its last version, so that an owner that has lost the session learns it by its next write.
 //!
-//! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
-//! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
-//! (`adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member
-//! of a shared subscription gets a message follows from its log (`groups.rs`); messages that wait for long are copied into
-//! the records of their sessions (`copies.rs`); and what nobody needs is trimmed (`trim.rs`).
+//! Around them: a checkpoint of each log (`log/checkpoint.rs`) and retained messages as values let a node begin; a floor
+//! (`sessions/floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
+//! (`sessions/adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member
+//! of a shared subscription gets a message follows from its log (`log/groups.rs`); messages that wait for long are copied into
+//! the records of their sessions (`sessions/copies.rs`); and what nobody needs is trimmed (`trim.rs`).
 //!
 //! A node that takes a session over reads the logs on from the places that the record names, mostly in its own memory
-//! (`recent.rs`). If the owner lives it is
-//! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
+//! (`log/recent.rs`). If the owner lives it is
+//! asked to let go first. If it does not answer, its life is ended: a fence (`log/fences.rs`) in each log, behind which what it
 //! appends counts for nothing, for any reader. A node that reads its own fence ends itself.
 //!
 //! ```text
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
-//! for sessions that have come from another node, is not for them (`marks.rs`).
+//! for sessions that have come from another node, is not for them (`log/marks.rs`).
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
@@ -36,36 +36,14 @@
 //! mailbox is dropped and counted. A session whose record no value has room for ends. What a member of a shared
 //! subscription leaves with its session goes to members of its node alone, and to nobody if it ends with its node.
 
-mod adopt;
-mod append;
-mod author;
-mod checkpoint;
-mod claim;
-mod claimed;
-mod copies;
 mod engine;
-mod entry;
-mod fences;
-mod floor;
-mod follow;
-mod groups;
 mod leave;
-mod ledger;
 mod life;
-mod log_state;
-mod marks;
-mod memory;
-#[cfg(feature = "cluster")]
-mod nats;
-mod owned;
-mod progress;
-mod push;
-mod recent;
-mod record;
+mod log;
+mod sessions;
 mod settings;
-mod shown;
+mod status;
 mod trim;
-mod wire;
 
 use std::{
     collections::HashMap,
@@ -97,30 +75,17 @@ use crate::{
     store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
 pub use engine::{
-    Answer, Asked, Engine, EngineCause, EngineError, Entry, Key, Kind, Lasts, Put, Value,
+    APPENDED_ONCE, Answer, Asked, Engine, EngineCause, EngineError, Entry, FORGOTTEN, Faults, Key,
+    Kind, Lasts, MemoryEngine, MemoryWorld, Put, Value,
 };
-pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
-pub use nats::{NatsEngine, NatsSettings};
+pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
-use append::Shard;
-use author::Author;
-use entry::{Item, Told};
-use fences::Fences;
-use floor::Floor;
-use groups::Membership;
-use ledger::Ledger;
+use engine::{Malformed, RETRY};
 use life::Lives;
-use marks::Marks;
-use owned::Owned;
-use wire::Malformed;
-
-/// For so long an engine knows an entry that was appended, and does not append it again.
-pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
-
-/// A value that was put for [`a while`](Lasts::AWhile) is there for so long.
-pub const FORGOTTEN: Duration = Duration::from_hours(1);
+use log::{Author, Fences, Item, Ledger, Marks, Membership, Shard, Told, checkpoints};
+use sessions::{Floor, Owned};
 
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
 /// a further try is the same one.
@@ -128,9 +93,6 @@ const GIVEN_UP: Duration = Duration::from_mins(1);
 
 /// For so long a node that begins tries again what the engine has not done.
 const BEGINNING: Duration = Duration::from_secs(30);
-
-/// Between two tries.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// This node, as one of a cluster.
 pub(crate) struct Cluster {
@@ -153,7 +115,7 @@ pub(crate) struct Cluster {
     floor: Mutex<Floor>,
     /// Of members of shared subscriptions, for messages that are in no log.
     turn: AtomicU64,
-    /// Counts [entries that say nothing](push).
+    /// Counts [entries that say nothing](log).
     pushes: AtomicU64,
     marks: Mutex<Marks>,
     ledger: Ledger,
@@ -193,9 +155,7 @@ impl Cluster {
         let author = patiently(|| life::begin(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
-        for (number, checkpoint) in
-            (0..).zip(patiently(|| checkpoint::checkpoints(&*engine)).await?)
-        {
+        for (number, checkpoint) in (0..).zip(patiently(|| checkpoints(&*engine)).await?) {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }

@@ -12,12 +12,10 @@ use tracing::{info, warn};
 
 use super::{
     Cluster,
-    checkpoint::key,
-    engine::{EngineError, Kind, Lasts, Put},
+    engine::{EngineError, Kind, Lasts, Malformed, Put},
     life::{Status, unknown_form},
-    log_state::Checkpoint,
-    record::{Kept, Record},
-    wire::Malformed,
+    log::{Checkpoint, key},
+    sessions::{Kept, Record},
 };
 use crate::{lock::lock, store::At};
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::{
-    Cluster,
     author::Author,
-    engine::Entry,
     entry::{BatchItem, Item, LogEntry},
 };
 use crate::{
+    cluster::{Cluster, engine::Entry},
     hub::{ClusterMessage, ClusterReceivers, Hub, Publisher},
     lock::{lock, read, write},
     store::{At, LogPosition},
@@ -18,7 +17,7 @@ use crate::{
 
 impl Cluster {
     /// Reads one log, as long as this node lives.
-    pub(super) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
+    pub(in crate::cluster) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
         let here = &self.shards[usize::from(shard)];
         let last = lock(&here.state).entry;
         let mut entries = self.engine.follow(shard, last);
@@ -79,7 +78,7 @@ impl Cluster {
     }
 
     /// Whether an entry is behind the fence of its author.
-    pub(super) fn rejects(&self, author: &Author, shard: u16, entry: &Entry) -> bool {
+    pub(in crate::cluster) fn rejects(&self, author: &Author, shard: u16, entry: &Entry) -> bool {
         read(&self.fences).rejects(author, shard, entry.number)
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::{lock::lock, store::Position};
 
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(in crate::cluster) struct Ledger {
     open: Mutex<Open>,
     settled: watch::Receiver<Position>,
 }
@@ -23,7 +23,7 @@ struct Open {
 }
 
 impl Ledger {
-    pub(super) fn new() -> Self {
+    pub(in crate::cluster) fn new() -> Self {
         let (tell, settled) = watch::channel(Position::default());
         Self {
             open: Mutex::new(Open {
@@ -36,7 +36,7 @@ impl Ledger {
     }
 
     /// Begins a call that waits for so many parts.
-    pub(super) fn begin(&self, parts: usize) -> Position {
+    pub(in crate::cluster) fn begin(&self, parts: usize) -> Position {
         let mut open = lock(&self.open);
         open.last += 1;
         let position = open.last;
@@ -48,7 +48,7 @@ impl Ledger {
     }
 
     /// A part of that call is done.
-    pub(super) fn done(&self, Position(position): Position) {
+    pub(in crate::cluster) fn done(&self, Position(position): Position) {
         let mut open = lock(&self.open);
         let Some(parts) = open.parts.get_mut(&position) else {
             return;
@@ -61,25 +61,25 @@ impl Ledger {
     }
 
     /// Whether a call still waits for a part, apart from the calls before it.
-    pub(super) fn is_open(&self, Position(position): Position) -> bool {
+    pub(in crate::cluster) fn is_open(&self, Position(position): Position) -> bool {
         lock(&self.open).parts.contains_key(&position)
     }
 
     /// Nothing is settled from here on.
-    pub(super) fn fail(&self) {
+    pub(in crate::cluster) fn fail(&self) {
         lock(&self.open).tell = None;
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(in crate::cluster) fn has_failed(&self) -> bool {
         lock(&self.open).tell.is_none()
     }
 
-    pub(super) fn settled(&self) -> watch::Receiver<Position> {
+    pub(in crate::cluster) fn settled(&self) -> watch::Receiver<Position> {
         self.settled.clone()
     }
 
     /// The last call.
-    pub(super) fn last(&self) -> Position {
+    pub(in crate::cluster) fn last(&self) -> Position {
         Position(lock(&self.open).last)
     }
 }

@@ -1,10 +1,29 @@
 //! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
 //! messages from node to node that may be lost.
 
+mod memory;
+#[cfg(feature = "cluster")]
+mod nats;
+mod wire;
+
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
+
+pub use memory::{Faults, MemoryEngine, MemoryWorld};
+#[cfg(feature = "cluster")]
+pub use nats::{NatsEngine, NatsSettings};
+pub(super) use wire::{Malformed, Reader, Writer};
+
+/// For so long an engine knows an entry that was appended, and does not append it again.
+pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
+
+/// A value that was put for [`a while`](Lasts::AWhile) is there for so long.
+pub const FORGOTTEN: Duration = Duration::from_hours(1);
+
+/// Between two tries.
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// What an engine answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
@@ -46,7 +65,7 @@ impl EngineError {
     }
 }
 
-/// One node's way to what all nodes of a cluster share. [`MemoryEngine`](super::MemoryEngine) is an example.
+/// One node's way to what all nodes of a cluster share. [`MemoryEngine`] is an example.
 ///
 /// Nothing is believed but what comes back: an entry is appended once [`follow`](Self::follow) brings it, and a value
 /// is written once [`put`](Self::put) or [`value`](Self::value) says so.
@@ -58,7 +77,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn largest_value(&self) -> usize;
 
     /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
-    /// [`APPENDED_ONCE`](super::APPENDED_ONCE) is not appended again, which is no error. It may come only behind another one.
+    /// [`APPENDED_ONCE`] is not appended again, which is no error. It may come only behind another one.
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()>;
 
     /// The number of a log's last entry; 0 if there was none yet.
@@ -131,7 +150,7 @@ pub enum Kind {
 pub enum Lasts {
     /// Until another is put in its place.
     Always,
-    /// Nobody needs it after [`FORGOTTEN`](super::FORGOTTEN): the key may have no value from then on.
+    /// Nobody needs it after [`FORGOTTEN`]: the key may have no value from then on.
     AWhile,
 }
 

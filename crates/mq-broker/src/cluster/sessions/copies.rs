@@ -11,13 +11,13 @@ use mq_codec::ByteStr;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
-use super::{
-    Cluster,
-    engine::{ENTRY_TIMEOUT, EngineError},
-    entry::{BatchItem, Item, LogEntry},
-    record::{Kept, Place, size},
-};
+use super::record::{Kept, Place, size};
 use crate::{
+    cluster::{
+        Cluster,
+        engine::{ENTRY_TIMEOUT, EngineError},
+        log::{BatchItem, Item, LogEntry},
+    },
     lock::lock,
     store::{At, LogPosition, StoredMessage},
 };
@@ -41,7 +41,7 @@ type Wanted = BTreeMap<At, Vec<(ByteStr, Place)>>;
 
 impl Cluster {
     /// Copies what has waited for long. Runs as long as the node lives.
-    pub(super) async fn copy_old(self: Arc<Self>) {
+    pub(in crate::cluster) async fn copy_old(self: Arc<Self>) {
         let mut due = interval(COPY_INTERVAL);
         // The first tick is at once.
         due.tick().await;

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
-use super::engine::Entry;
+use crate::cluster::engine::Entry;
 
 /// The last entries of one log that this node has read.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(in crate::cluster) struct Recent {
     most: usize,
     entries: VecDeque<Entry>,
     bytes: usize,
@@ -15,7 +15,7 @@ pub(super) struct Recent {
 
 impl Recent {
     /// For so many bytes.
-    pub(super) fn new(most: usize) -> Self {
+    pub(in crate::cluster) fn new(most: usize) -> Self {
         Self {
             most,
             entries: VecDeque::new(),
@@ -24,7 +24,7 @@ impl Recent {
     }
 
     /// The next entry has come.
-    pub(super) fn push(&mut self, entry: &Entry) {
+    pub(in crate::cluster) fn push(&mut self, entry: &Entry) {
         let bytes = entry.bytes.len();
         if bytes > self.most {
             self.entries.clear();
@@ -44,7 +44,7 @@ impl Recent {
     }
 
     /// The entries of these numbers, both included; `None` if not all of them are here.
-    pub(super) fn within(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
+    pub(in crate::cluster) fn within(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let index = |number: u64| {
             self.entries
                 .binary_search_by_key(&number, |entry| entry.number)

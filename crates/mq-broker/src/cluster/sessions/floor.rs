@@ -8,25 +8,25 @@ use crate::store::At;
 
 /// A node's floor, which rises in rounds.
 #[derive(Debug, Default)]
-pub(super) struct Floor {
+pub(in crate::cluster) struct Floor {
     /// Counts them.
-    pub(super) round: u64,
+    pub(in crate::cluster) round: u64,
     /// By log: what is before these places is in the records, as far as it is still owed.
-    pub(super) at: Vec<At>,
+    pub(in crate::cluster) at: Vec<At>,
     /// What it becomes once no session lacks anything of before that round.
     coming: Option<(u64, Vec<At>)>,
 }
 
 impl Floor {
     /// Whether it has come to these places.
-    pub(super) fn is_at(&self, places: &[At]) -> bool {
+    pub(in crate::cluster) fn is_at(&self, places: &[At]) -> bool {
         let at = self.at.len() == places.len();
         at && self.at.iter().zip(places).all(|(at, place)| at >= place)
     }
 
     /// Begins a round. `open`: the first round of which something is not in a record. `next`: what is before these
     /// places was looked at for all sessions.
-    pub(super) fn begin_round(&mut self, open: Option<u64>, next: Vec<At>) {
+    pub(in crate::cluster) fn begin_round(&mut self, open: Option<u64>, next: Vec<At>) {
         if let Some((round, at)) = self.coming.take() {
             if open.is_none_or(|open| open >= round) {
                 self.at = at;

@@ -11,38 +11,41 @@ use std::{
 use bytes::Bytes;
 use mq_codec::{PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter, Version};
 
-use super::{
-    author::Author,
-    wire::{Malformed, Reader, Writer},
-};
-use crate::store::{
-    At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
-    read_life, read_user, write_life, write_user,
+use crate::{
+    cluster::{
+        engine::{Malformed, Reader, Writer},
+        log::Author,
+    },
+    store::{
+        At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
+        read_life, read_user, write_life, write_user,
+    },
 };
 
 const VERSION: u8 = 1;
 
 /// The value of a session's key.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Record {
+pub(in crate::cluster) struct Record {
     /// The node that has it. Without one any node may take it.
-    pub(super) owner: Option<Author>,
+    pub(in crate::cluster) owner: Option<Author>,
     /// `None` if it has ended.
-    pub(super) session: Option<Kept>,
+    pub(in crate::cluster) session: Option<Kept>,
     /// By log: what is here or behind was not looked at for the session.
-    pub(super) next: Vec<At>,
+    pub(in crate::cluster) next: Vec<At>,
     /// What the owner says of all its sessions does not hold for this one: it has not been read since it was claimed.
-    pub(super) is_behind: bool,
+    pub(in crate::cluster) is_behind: bool,
 }
 
 /// What a session's owner keeps of it.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Kept {
+pub(in crate::cluster) struct Kept {
     /// Which of the client's sessions it is: the version that its first record has got.
-    pub(super) number: u64,
-    pub(super) life: Life,
-    pub(super) user: Option<User>,
-    pub(super) subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
+    pub(in crate::cluster) number: u64,
+    pub(in crate::cluster) life: Life,
+    pub(in crate::cluster) user: Option<User>,
+    pub(in crate::cluster) subscriptions:
+        HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
     /// Messages that wait, by their number in the queue.
     pub(super) waiting: BTreeMap<u64, Owed>,
     /// Messages that were sent, in that order; `None` once PUBREC has come.
@@ -52,7 +55,7 @@ pub(super) struct Kept {
     /// What is published if its client's node dies.
     pub(super) will: Option<Box<StoredWill>>,
     /// By log: up to where messages were queued.
-    pub(super) seen: BTreeMap<u16, At>,
+    pub(in crate::cluster) seen: BTreeMap<u16, At>,
 }
 
 /// A message for a session.
@@ -76,7 +79,7 @@ pub(super) enum Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Form {
     pub(super) qos: QoS,
-    pub(super) retain: bool,
+    pub(in crate::cluster) retain: bool,
     pub(super) subscription_ids: Vec<SubscriptionId>,
 }
 
@@ -118,7 +121,7 @@ impl Owed {
     }
 
     /// Becomes a copy of what the log has there, if it is that. Returns whether it was.
-    pub(super) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
+    pub(in crate::cluster) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
         match self {
             Self::Logged(position, form) if *position == there => {
                 *self = Self::Own(Box::new(form.of(logged)));
@@ -136,7 +139,7 @@ impl Owed {
         }
     }
 
-    pub(super) fn position(&self) -> Option<LogPosition> {
+    pub(in crate::cluster) fn position(&self) -> Option<LogPosition> {
         match self {
             Self::Logged(position, _) => Some(*position),
             Self::Own(_) => None,
@@ -145,13 +148,13 @@ impl Owed {
 }
 
 /// Of its form.
-pub(super) fn size(message: &StoredMessage) -> usize {
+pub(in crate::cluster) fn size(message: &StoredMessage) -> usize {
     encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 impl Form {
     /// The message that is sent, of one in a log.
-    pub(super) fn of(&self, logged: &StoredMessage) -> StoredMessage {
+    pub(in crate::cluster) fn of(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
             qos: self.qos,
             retain: self.retain,
@@ -285,7 +288,7 @@ impl Kept {
     }
 
     /// Places in the logs that are still needed.
-    pub(super) fn positions(&self) -> impl Iterator<Item = LogPosition> {
+    pub(in crate::cluster) fn positions(&self) -> impl Iterator<Item = LogPosition> {
         self.owed().filter_map(|(_, owed)| owed.position())
     }
 }
@@ -293,7 +296,7 @@ impl Kept {
 impl Record {
     /// # Errors
     /// If MQTT has no form for a message.
-    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
         let Self {
             owner,
             session,
@@ -324,7 +327,7 @@ impl Record {
         Ok(to.finish())
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let has_owner = from.byte()? != 0;
         let owner = has_owner.then(|| Author::read(&mut from)).transpose()?;

@@ -5,11 +5,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use mq_codec::{ByteStr, QoS, TopicFilter};
 
-use super::{
-    author::Author,
-    wire::{Malformed, Reader, Writer},
-};
+use super::author::Author;
 use crate::{
+    cluster::engine::{Malformed, Reader, Writer},
     hub::MemberState,
     router::{FanOut, LaneSlot, Router, SessionKey, Subscriber},
     store::At,
@@ -20,18 +18,18 @@ const REMEMBERED: usize = 1 << 18;
 
 /// What becomes of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Membership {
-    pub(super) client: ByteStr,
+pub(in crate::cluster) struct Membership {
+    pub(in crate::cluster) client: ByteStr,
     /// `$share/...`
-    pub(super) filter: TopicFilter,
-    pub(super) state: MemberState,
+    pub(in crate::cluster) filter: TopicFilter,
+    pub(in crate::cluster) state: MemberState,
     /// Whether its session outlives its connection, and so its node.
-    pub(super) lasts: bool,
+    pub(in crate::cluster) lasts: bool,
 }
 
 /// The groups whose messages may be in one log.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(in crate::cluster) struct Groups {
     /// By the number that the router knows them by.
     all: Vec<Option<Group>>,
     by_filter: HashMap<TopicFilter, usize>,
@@ -71,7 +69,7 @@ impl Default for Groups {
 
 impl Groups {
     /// What a node has said of a session of its own.
-    pub(super) fn change(&mut self, author: &Author, membership: Membership) {
+    pub(in crate::cluster) fn change(&mut self, author: &Author, membership: Membership) {
         let Membership {
             client,
             filter,
@@ -113,7 +111,7 @@ impl Groups {
     }
 
     /// A life has ended: its members have no connection any more.
-    pub(super) fn end(&mut self, ended: &Author) {
+    pub(in crate::cluster) fn end(&mut self, ended: &Author) {
         for number in 0..self.all.len() {
             let Some(group) = &mut self.all[number] else {
                 continue;
@@ -158,7 +156,7 @@ impl Groups {
     }
 
     /// The places of messages that were for a client.
-    pub(super) fn chosen(&self, client: &ByteStr) -> HashSet<At> {
+    pub(in crate::cluster) fn chosen(&self, client: &ByteStr) -> HashSet<At> {
         let own = self.chosen.iter().filter(|(_, of)| of == client);
         own.map(|(at, _)| *at).collect()
     }
@@ -220,7 +218,7 @@ impl Groups {
     }
 
     /// What [`read`](Self::read) brings back; not what was chosen.
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(in crate::cluster) fn write(&self, to: &mut Writer) {
         let groups: Vec<_> = self.all.iter().flatten().collect();
         to.all(groups.into_iter(), |to, group| {
             to.bytes(group.filter.as_bytes());
@@ -233,7 +231,7 @@ impl Groups {
         });
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let all = from.all(|from| {
             Ok(Group {
                 filter: from.filter()?,
@@ -273,7 +271,7 @@ impl Group {
 }
 
 impl Membership {
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(in crate::cluster) fn write(&self, to: &mut Writer) {
         to.bytes(self.client.as_bytes());
         to.bytes(self.filter.as_bytes());
         let state = match self.state {
@@ -284,7 +282,7 @@ impl Membership {
         to.byte(state | u8::from(self.lasts) << 2);
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (client, filter) = (from.text()?, from.filter()?);
         let flags = from.byte()?;
         let state = match flags & 3 {

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use mq_codec::{ByteStr, PacketId, QoS};
 
-use super::{
-    entry::Item,
-    record::{Form, Kept, Owed, Record},
-};
+use super::record::{Form, Kept, Owed, Record};
 use crate::{
+    cluster::log::Item,
     hub::ArrivingSession,
     store::{At, LogPosition, StoredMessage},
 };
@@ -28,15 +26,15 @@ pub(super) type Ranges = BTreeMap<u16, (At, At)>;
 /// A session whose record is this node's now.
 #[derive(Debug)]
 pub(super) struct Claimed {
-    pub(super) id: ByteStr,
-    pub(super) record: Record,
-    pub(super) version: u64,
+    pub(in crate::cluster) id: ByteStr,
+    pub(in crate::cluster) record: Record,
+    pub(in crate::cluster) version: u64,
 }
 
 /// A session whose messages are being read.
 pub(super) struct Coming {
-    pub(super) id: ByteStr,
-    pub(super) version: u64,
+    pub(in crate::cluster) id: ByteStr,
+    pub(in crate::cluster) version: u64,
     pub(super) arriving: ArrivingSession,
     pub(super) wanted: Wanted,
 }
@@ -59,23 +57,23 @@ impl Coming {
 
 /// The messages that a session has to get.
 pub(super) struct Found {
-    pub(super) waiting: Vec<(Owed, StoredMessage)>,
+    pub(in crate::cluster) waiting: Vec<(Owed, StoredMessage)>,
     pub(super) in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     pub(super) received: HashSet<PacketId>,
     /// Messages that are not in the logs any more.
-    pub(super) lost: usize,
+    pub(in crate::cluster) lost: usize,
 }
 
 /// The search for the messages that a session has to get.
 pub(super) struct Wanted {
-    pub(super) kept: Kept,
+    pub(in crate::cluster) kept: Kept,
     id: ByteStr,
     /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
     /// messages for it.
-    pub(super) next: Vec<At>,
+    pub(in crate::cluster) next: Vec<At>,
     begun: Vec<At>,
     /// Messages that were for it as a member of shared subscriptions.
-    pub(super) chosen: HashSet<LogPosition>,
+    pub(in crate::cluster) chosen: HashSet<LogPosition>,
     /// In the record by name.
     named: HashMap<LogPosition, StoredMessage>,
     names: HashSet<LogPosition>,
@@ -85,7 +83,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub(super) fn new(kept: Kept, id: ByteStr, next: Vec<At>, begun: Vec<At>) -> Self {
+    pub(in crate::cluster) fn new(kept: Kept, id: ByteStr, next: Vec<At>, begun: Vec<At>) -> Self {
         Self {
             names: kept.positions().collect(),
             kept,
@@ -151,7 +149,7 @@ impl Wanted {
         form.filter(|form| form.qos > QoS::AtMostOnce)
     }
 
-    pub(super) fn found(self) -> Found {
+    pub(in crate::cluster) fn found(self) -> Found {
         let Self {
             kept,
             names,

@@ -9,15 +9,15 @@ const REMEMBERED: usize = 256;
 
 /// By node.
 #[derive(Debug, Default)]
-pub(super) struct Fences(HashMap<String, BTreeMap<u64, Fence>>);
+pub(in crate::cluster) struct Fences(HashMap<String, BTreeMap<u64, Fence>>);
 
 /// The end of a life: by log, the number of the entry that says so.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Fence(BTreeMap<u16, u64>);
+pub(in crate::cluster) struct Fence(BTreeMap<u16, u64>);
 
 impl Fences {
     /// The log has it, at that entry.
-    pub(super) fn note(&mut self, author: &Author, shard: u16, entry: u64) {
+    pub(in crate::cluster) fn note(&mut self, author: &Author, shard: u16, entry: u64) {
         let lives = self.0.entry(author.node.clone()).or_default();
         let fence = lives.entry(author.life).or_default();
         fence.0.entry(shard).or_insert(entry);
@@ -27,7 +27,7 @@ impl Fences {
     }
 
     /// The last life of each node that stands as ended in each of so many logs.
-    pub(super) fn last(&self, shards: u16) -> Vec<Author> {
+    pub(in crate::cluster) fn last(&self, shards: u16) -> Vec<Author> {
         let nodes = self.0.iter();
         let last = nodes.filter_map(|(node, lives)| {
             let ended = |(_, fence): &(&u64, &Fence)| fence.0.len() == usize::from(shards);
@@ -53,7 +53,7 @@ impl Fences {
     }
 
     /// Whether an entry counts for nothing.
-    pub(super) fn rejects(&self, author: &Author, shard: u16, entry: u64) -> bool {
+    pub(in crate::cluster) fn rejects(&self, author: &Author, shard: u16, entry: u64) -> bool {
         let Some(lives) = self.0.get(&author.node) else {
             return false;
         };
@@ -63,7 +63,7 @@ impl Fences {
     }
 
     /// The fence of that life or a later one, if it stands in each of so many logs.
-    pub(super) fn of(&self, author: &Author, shards: u16) -> Option<&Fence> {
+    pub(in crate::cluster) fn of(&self, author: &Author, shards: u16) -> Option<&Fence> {
         let lives = self.0.get(&author.node)?;
         let mut later = lives.range(author.life..).map(|(_, fence)| fence);
         later.find(|fence| fence.0.len() == usize::from(shards))
@@ -71,7 +71,7 @@ impl Fences {
 }
 
 impl Fence {
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u16, u64)> {
+    pub(in crate::cluster) fn entries(&self) -> impl Iterator<Item = (u16, u64)> {
         self.0.iter().map(|(shard, entry)| (*shard, *entry))
     }
 }

@@ -15,13 +15,13 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use super::{
-    Cluster, GIVEN_UP, RETRY,
-    engine::{Key, Kind, Lasts, Put},
-    record::{Kept, Place, Record, Urgency},
-};
+use super::record::{Kept, Place, Record, Urgency};
 use crate::{
     Escaped,
+    cluster::{
+        Cluster, GIVEN_UP,
+        engine::{Key, Kind, Lasts, Malformed, Put, RETRY},
+    },
     lock::lock,
     store::{At, LogPosition, Position, SessionChange, StoredMessage},
 };
@@ -31,12 +31,12 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// A session of this node.
 #[derive(Debug)]
-pub(super) struct Owned {
-    pub(super) kept: Kept,
+pub(in crate::cluster) struct Owned {
+    pub(in crate::cluster) kept: Kept,
     /// That of the record.
-    pub(super) version: u64,
+    pub(in crate::cluster) version: u64,
     /// What becomes of it.
-    pub(super) future: Future,
+    pub(in crate::cluster) future: Future,
     /// By log: from where on no message is queued for it, once the hub has let it go.
     end: Option<Vec<At>>,
     /// Its will was published by that call: no record is without the will before.
@@ -59,7 +59,7 @@ pub(super) struct Owned {
 
 /// What becomes of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Future {
+pub(in crate::cluster) enum Future {
     /// It stays.
     Stays,
     /// The hub is letting it go: it takes no connection any more.
@@ -97,7 +97,7 @@ struct Write {
 }
 
 impl Owned {
-    pub(super) fn new(kept: Kept, version: u64) -> Self {
+    pub(in crate::cluster) fn new(kept: Kept, version: u64) -> Self {
         Self {
             kept,
             version,
@@ -134,7 +134,7 @@ impl Owned {
     }
 
     /// Makes a change, in a round. Returns whether it has to be in the record before anybody learns of it.
-    pub(super) fn apply(
+    pub(in crate::cluster) fn apply(
         &mut self,
         change: SessionChange,
         origin: Option<LogPosition>,
@@ -171,14 +171,14 @@ impl Owned {
     }
 
     /// Changes when something else becomes of it, and ends when it is not this node's any more.
-    pub(super) fn gone(&self) -> watch::Receiver<()> {
+    pub(in crate::cluster) fn gone(&self) -> watch::Receiver<()> {
         self.gone.subscribe()
     }
 }
 
 impl Cluster {
     /// Writes a session's record, for a call that waits for it.
-    pub(super) fn write_now(
+    pub(in crate::cluster) fn write_now(
         &self,
         sessions: &mut MutexGuard<'_, HashMap<ByteStr, Owned>>,
         id: &ByteStr,
@@ -199,7 +199,7 @@ impl Cluster {
     }
 
     /// Begins a round: writes the records of all sessions that are not what their records say.
-    pub(super) fn begin_round(&self) {
+    pub(in crate::cluster) fn begin_round(&self) {
         let next = self.progress();
         let mut sessions = lock(&self.sessions);
         let lacks = sessions.values().filter_map(Owned::lacks).min();
@@ -231,11 +231,11 @@ impl Cluster {
     }
 
     /// Which of a client's sessions is here.
-    pub(super) fn session_number(&self, id: &ByteStr) -> Option<u64> {
+    pub(in crate::cluster) fn session_number(&self, id: &ByteStr) -> Option<u64> {
         lock(&self.sessions).get(id).map(|owned| owned.kept.number)
     }
 
-    pub(super) fn stays(&self, id: &ByteStr) -> bool {
+    pub(in crate::cluster) fn stays(&self, id: &ByteStr) -> bool {
         let sessions = lock(&self.sessions);
         sessions
             .get(id)
@@ -297,14 +297,14 @@ impl Cluster {
     }
 
     /// A session's will was published just now.
-    pub(super) fn note_published(&self, owned: &mut Owned) {
+    pub(in crate::cluster) fn note_published(&self, owned: &mut Owned) {
         if let Some(will) = &owned.kept.will {
             let shard = self.shard_of(&will.message.message.topic);
             owned.published = Some(shard.last());
         }
     }
 
-    pub(super) fn end(&self, id: &ByteStr) {
+    pub(in crate::cluster) fn end(&self, id: &ByteStr) {
         let mut sessions = lock(&self.sessions);
         if let Some(owned) = sessions.get_mut(id) {
             owned.future = Future::Ends;
@@ -431,7 +431,7 @@ impl Cluster {
         }
     }
 
-    fn encode(&self, owned: &Owned) -> Result<Bytes, super::wire::Malformed> {
+    fn encode(&self, owned: &Owned) -> Result<Bytes, Malformed> {
         // In this order: what is queued meanwhile is in `seen`.
         let mut next = owned.end.clone().unwrap_or_else(|| self.progress());
         for (shard, seen) in &owned.kept.seen {
@@ -447,7 +447,7 @@ impl Cluster {
     }
 
     /// By log: what this node's sessions have not been looked at for.
-    pub(super) fn progress(&self) -> Vec<At> {
+    pub(in crate::cluster) fn progress(&self) -> Vec<At> {
         let shards = self.shards.iter();
         shards
             .map(|shard| shard.progress.finished().next())

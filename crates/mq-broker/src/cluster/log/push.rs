@@ -5,14 +5,15 @@ use std::{convert::Infallible, ops::Range, sync::atomic::Ordering, time::Duratio
 
 use tokio::time::sleep;
 
-use super::{Cluster, author::Author, entry::LogEntry};
+use super::{author::Author, entry::LogEntry};
+use crate::cluster::Cluster;
 
 /// For so long what was appended may be on its way back.
 const PUSH: Duration = Duration::from_secs(3);
 
 impl Cluster {
     /// Waits for what those logs have to bring.
-    pub(super) async fn pushing<T>(
+    pub(in crate::cluster) async fn pushing<T>(
         &self,
         shards: Range<u16>,
         waiting: impl Future<Output = T>,

@@ -11,21 +11,19 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use mq_codec::ByteStr;
 
-use super::{
-    author::Author,
-    wire::{Malformed, Reader, Writer},
-};
+use super::author::Author;
+use crate::cluster::engine::{Malformed, Reader, Writer};
 
 /// A node's count of the sessions that have come to it, in one of its lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Mark {
-    pub(super) of: Author,
-    pub(super) count: u64,
+pub(in crate::cluster) struct Mark {
+    pub(in crate::cluster) of: Author,
+    pub(in crate::cluster) count: u64,
 }
 
 /// This node's marks, and those of the others.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(in crate::cluster) struct Marks {
     own: Mark,
     /// Sessions that have come, by their marks, until all others know of them.
     came: VecDeque<(u64, ByteStr)>,
@@ -48,12 +46,12 @@ struct Heard {
 }
 
 impl Mark {
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(in crate::cluster) fn write(&self, to: &mut Writer) {
         self.of.write(to);
         to.number(self.count);
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             of: Author::read(from)?,
             count: from.number()?,
@@ -67,7 +65,7 @@ impl Mark {
 
 impl Marks {
     /// Those of a life that begins.
-    pub(super) fn new(own: Author) -> Self {
+    pub(in crate::cluster) fn new(own: Author) -> Self {
         Self {
             own: Mark { of: own, count: 0 },
             came: VecDeque::new(),
@@ -78,18 +76,18 @@ impl Marks {
     }
 
     /// A session comes. Messages are queued for it from here on.
-    pub(super) fn comes(&mut self, id: &ByteStr) {
+    pub(in crate::cluster) fn comes(&mut self, id: &ByteStr) {
         self.own.count += 1;
         self.came.push_back((self.own.count, id.clone()));
     }
 
     /// The last mark of this node.
-    pub(super) fn own(&self) -> &Mark {
+    pub(in crate::cluster) fn own(&self) -> &Mark {
         &self.own
     }
 
     /// Another node has told its mark.
-    pub(super) fn note(&mut self, mark: Mark) {
+    pub(in crate::cluster) fn note(&mut self, mark: Mark) {
         let known = self.known.get(&mark.of.node);
         if known.is_none_or(|known| known.is_behind(&mark)) {
             self.known.insert(mark.of.node.clone(), mark);
@@ -98,7 +96,7 @@ impl Marks {
     }
 
     /// What goes with each message of this node.
-    pub(super) fn head(&mut self) -> Bytes {
+    pub(in crate::cluster) fn head(&mut self) -> Bytes {
         let (own, known) = (&self.own.of, &self.known);
         let write = || {
             let mut to = Writer::default();
@@ -114,7 +112,7 @@ impl Marks {
     ///
     /// # Errors
     /// If it is no head.
-    pub(super) fn late_for(
+    pub(in crate::cluster) fn late_for(
         &mut self,
         head: &[u8],
         is_over: impl Fn(&Author) -> bool,
@@ -151,7 +149,7 @@ impl Marks {
     }
 
     /// Forgets sessions that all of these nodes know of, and other nodes. They are all that may still tell something.
-    pub(super) fn forget(&mut self, nodes: &[String]) {
+    pub(in crate::cluster) fn forget(&mut self, nodes: &[String]) {
         // A node learns of itself last.
         if !nodes.contains(&self.own.of.node) {
             return;

@@ -1,22 +1,22 @@
 //! The author of entries: a node between two starts of its broker.
 
-use super::wire::{Malformed, Reader, Writer};
+use crate::cluster::engine::{Malformed, Reader, Writer};
 
 /// A node in one of its lives: from a start of the broker to its end.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Author {
-    pub(super) node: String,
+pub(in crate::cluster) struct Author {
+    pub(in crate::cluster) node: String,
     /// Higher than those of the node's earlier lives.
-    pub(super) life: u64,
+    pub(in crate::cluster) life: u64,
 }
 
 impl Author {
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(in crate::cluster) fn write(&self, to: &mut Writer) {
         to.bytes(self.node.as_bytes());
         to.number(self.life);
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             node: from.text()?.to_string(),
             life: from.number()?,

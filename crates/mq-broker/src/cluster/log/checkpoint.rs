@@ -13,12 +13,15 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    Cluster, RETRY, Shard,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put},
+    append::Shard,
     log_state::{Checkpoint, RetainedChange},
-    patiently,
 };
 use crate::{
+    cluster::{
+        Cluster,
+        engine::{Engine, EngineError, Key, Kind, Lasts, Put, RETRY},
+        patiently,
+    },
     hub::Hub,
     lock::{lock, read},
 };
@@ -56,7 +59,9 @@ impl Noted {
 }
 
 /// Where a node that begins has to read on in each log.
-pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, EngineError> {
+pub(in crate::cluster) async fn checkpoints(
+    engine: &dyn Engine,
+) -> Result<Vec<Checkpoint>, EngineError> {
     let mut checkpoints = Vec::new();
     for shard in 0..engine.shards() {
         let value = engine.value(key(shard)).await?;
@@ -70,13 +75,13 @@ pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, 
     Ok(checkpoints)
 }
 
-pub(super) fn key(shard: u16) -> Key {
+pub(in crate::cluster) fn key(shard: u16) -> Key {
     Key::new(Kind::Log, shard.to_string())
 }
 
 impl Cluster {
     /// Takes over what was retained before this node began. Not all of it may be the last: that comes from the logs.
-    pub(super) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
+    pub(in crate::cluster) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
         let mut count = 0_u64;
         for (topic, value) in self.engine.all(Kind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
@@ -94,7 +99,7 @@ impl Cluster {
     }
 
     /// Reads the logs up to where they end now: what was published before a client comes is known by then.
-    pub(super) async fn catch_up(&self) -> Result<(), EngineError> {
+    pub(in crate::cluster) async fn catch_up(&self) -> Result<(), EngineError> {
         let mut ends = Vec::new();
         for shard in 0..self.engine.shards() {
             ends.push(patiently(|| self.engine.end(shard)).await?);
@@ -120,7 +125,7 @@ impl Cluster {
     }
 
     /// Notes which checkpoints there are.
-    pub(super) async fn learn_checkpoints(self: Arc<Self>) {
+    pub(in crate::cluster) async fn learn_checkpoints(self: Arc<Self>) {
         let mut watched = self.engine.watch(Kind::Log);
         while let Some((number, value)) = watched.recv().await {
             if let Some(shard) = self.shard_named(&number)
@@ -137,7 +142,7 @@ impl Cluster {
     }
 
     /// Writes them, if this node is the one to do it.
-    pub(super) async fn keep_checkpoints(self: Arc<Self>) {
+    pub(in crate::cluster) async fn keep_checkpoints(self: Arc<Self>) {
         let mut due = interval(CHECKPOINT);
         // The first tick is at once.
         due.tick().await;

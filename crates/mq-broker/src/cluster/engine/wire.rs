@@ -7,24 +7,24 @@ use crate::store::{StoredMessage, decode_message, encode_message};
 
 /// Something that is not of this form, or of a later version of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Malformed;
+pub(in crate::cluster) struct Malformed;
 
 #[derive(Debug, Default)]
-pub(super) struct Writer(BytesMut);
+pub(in crate::cluster) struct Writer(BytesMut);
 
 impl Writer {
     /// Begins with the form's version.
-    pub(super) fn new(version: u8) -> Self {
+    pub(in crate::cluster) fn new(version: u8) -> Self {
         let mut writer = Self::default();
         writer.0.put_u8(version);
         writer
     }
 
-    pub(super) fn byte(&mut self, byte: u8) {
+    pub(in crate::cluster) fn byte(&mut self, byte: u8) {
         self.0.put_u8(byte);
     }
 
-    pub(super) fn number(&mut self, mut number: u64) {
+    pub(in crate::cluster) fn number(&mut self, mut number: u64) {
         loop {
             let [low, ..] = number.to_le_bytes();
             number >>= 7;
@@ -35,21 +35,21 @@ impl Writer {
         }
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub(in crate::cluster) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.put_slice(bytes);
     }
 
-    pub(super) fn packet_id(&mut self, id: Option<PacketId>) {
+    pub(in crate::cluster) fn packet_id(&mut self, id: Option<PacketId>) {
         self.number(id.map_or(0, |id| id.get().into()));
     }
 
-    pub(super) fn subscription_id(&mut self, id: Option<SubscriptionId>) {
+    pub(in crate::cluster) fn subscription_id(&mut self, id: Option<SubscriptionId>) {
         self.number(id.map_or(0, |id| id.get().into()));
     }
 
     /// A list with its length in front.
-    pub(super) fn all<T>(
+    pub(in crate::cluster) fn all<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
         mut write: impl FnMut(&mut Self, T),
@@ -62,23 +62,23 @@ impl Writer {
 
     /// # Errors
     /// If MQTT has no form for it.
-    pub(super) fn message(&mut self, message: &StoredMessage) -> Result<(), Malformed> {
+    pub(in crate::cluster) fn message(&mut self, message: &StoredMessage) -> Result<(), Malformed> {
         let bytes = encode_message(message).map_err(|_| Malformed)?;
         self.bytes(&bytes);
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Bytes {
+    pub(in crate::cluster) fn finish(self) -> Bytes {
         self.0.freeze()
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(in crate::cluster) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     /// Of a value that begins with that version.
-    pub(super) fn new(bytes: &'a [u8], version: u8) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn new(bytes: &'a [u8], version: u8) -> Result<Self, Malformed> {
         match bytes.split_first() {
             Some((first, rest)) if *first == version => Ok(Self(rest)),
             _ => Err(Malformed),
@@ -86,17 +86,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Of a part of a value, which has no version of its own.
-    pub(super) fn part(bytes: &'a [u8]) -> Self {
+    pub(in crate::cluster) fn part(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+    pub(in crate::cluster) fn byte(&mut self) -> Result<u8, Malformed> {
         let (first, rest) = self.0.split_first().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+    pub(in crate::cluster) fn number(&mut self) -> Result<u64, Malformed> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -108,42 +108,44 @@ impl<'a> Reader<'a> {
         Err(Malformed)
     }
 
-    pub(super) fn small(&mut self) -> Result<u16, Malformed> {
+    pub(in crate::cluster) fn small(&mut self) -> Result<u16, Malformed> {
         self.number()?.try_into().map_err(|_| Malformed)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(in crate::cluster) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::try_from(self.number()?).map_err(|_| Malformed)?;
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
         self.0 = rest;
         Ok(bytes)
     }
 
-    pub(super) fn text(&mut self) -> Result<ByteStr, Malformed> {
+    pub(in crate::cluster) fn text(&mut self) -> Result<ByteStr, Malformed> {
         let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)?;
         ByteStr::new(text.to_owned()).map_err(|_| Malformed)
     }
 
-    pub(super) fn filter(&mut self) -> Result<TopicFilter, Malformed> {
+    pub(in crate::cluster) fn filter(&mut self) -> Result<TopicFilter, Malformed> {
         let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)?;
         TopicFilter::new(text.to_owned()).map_err(|_| Malformed)
     }
 
-    pub(super) fn packet_id(&mut self) -> Result<Option<PacketId>, Malformed> {
+    pub(in crate::cluster) fn packet_id(&mut self) -> Result<Option<PacketId>, Malformed> {
         Ok(PacketId::new(self.small()?))
     }
 
-    pub(super) fn subscription_id(&mut self) -> Result<Option<SubscriptionId>, Malformed> {
+    pub(in crate::cluster) fn subscription_id(
+        &mut self,
+    ) -> Result<Option<SubscriptionId>, Malformed> {
         let id = u32::try_from(self.number()?).map_err(|_| Malformed)?;
         Ok(SubscriptionId::new(id))
     }
 
-    pub(super) fn message(&mut self) -> Result<StoredMessage, Malformed> {
+    pub(in crate::cluster) fn message(&mut self) -> Result<StoredMessage, Malformed> {
         decode_message(self.bytes()?).map_err(|_| Malformed)
     }
 
     /// A list that [`Writer::all`] wrote.
-    pub(super) fn all<T>(
+    pub(in crate::cluster) fn all<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
@@ -155,7 +157,7 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
-    pub(super) fn end(self) -> Result<(), Malformed> {
+    pub(in crate::cluster) fn end(self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())
         } else {

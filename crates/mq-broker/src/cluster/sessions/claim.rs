@@ -11,18 +11,18 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    Cluster,
-    author::Author,
     claimed::{Claimed, Coming, Ranges, Refused, Wanted},
-    engine::{Asked, Entry, Key, Kind, Lasts, Value},
-    entry::{BatchItem, LogEntry},
-    life,
-    log_state::Counts,
     owned::{Future, Owned},
     record::{Kept, Record},
 };
 use crate::{
     auth::TakeOver,
+    cluster::{
+        Cluster,
+        engine::{Asked, Entry, Key, Kind, Lasts, Value},
+        life,
+        log::{Author, BatchItem, Counts, LogEntry},
+    },
     hub::{ArrivingSession, Hub, MAX_RIVALS},
     lock::lock,
     store::{At, LogPosition, SessionRecord, User},
@@ -42,7 +42,7 @@ const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// See [`Nodes::claim`](crate::hub::Nodes::claim).
-    pub(super) async fn claim_in_turn(
+    pub(in crate::cluster) async fn claim_in_turn(
         &self,
         id: &ByteStr,
         user: &User,
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// What is held by whoever claims that session.
-    pub(super) fn turn(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
+    pub(in crate::cluster) fn turn(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(lock(&self.claims).entry(id.clone()).or_default())
     }
 
@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
-    pub(super) async fn is_at_another(&self, id: &ByteStr) -> bool {
+    pub(in crate::cluster) async fn is_at_another(&self, id: &ByteStr) -> bool {
         match self.record_of(id).await {
             Ok((record, _)) => self.other_owner(&record).is_some(),
             Err(_) => true,
@@ -229,7 +229,11 @@ impl Cluster {
     }
 
     /// Lets sessions go that other nodes ask for.
-    pub(super) async fn answer(self: Arc<Self>, mut asked: mpsc::Receiver<Asked>, hub: Arc<Hub>) {
+    pub(in crate::cluster) async fn answer(
+        self: Arc<Self>,
+        mut asked: mpsc::Receiver<Asked>,
+        hub: Arc<Hub>,
+    ) {
         while let Some(Asked { question, answer }) = asked.recv().await {
             let id = std::str::from_utf8(&question).ok().map(str::to_owned);
             let Some(id) = id.and_then(|id| ByteStr::new(id).ok()) else {

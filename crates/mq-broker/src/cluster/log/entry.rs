@@ -3,19 +3,17 @@
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
-use super::{
-    author::Author,
-    groups::Membership,
-    marks::Mark,
-    wire::{Malformed, Reader, Writer},
+use super::{author::Author, groups::Membership, marks::Mark};
+use crate::{
+    cluster::engine::{Malformed, Reader, Writer},
+    store::StoredMessage,
 };
-use crate::store::StoredMessage;
 
 const VERSION: u8 = 1;
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum LogEntry {
+pub(in crate::cluster) enum LogEntry {
     /// Messages of the clients of one node.
     Batch {
         author: Author,
@@ -29,7 +27,7 @@ pub(super) enum LogEntry {
 
 /// A part of a batch.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum BatchItem {
+pub(in crate::cluster) enum BatchItem {
     Message(Item),
     /// A session of the author is a member of a shared subscription, or is not any more.
     Member(Membership),
@@ -37,15 +35,15 @@ pub(super) enum BatchItem {
 
 /// A message.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Item {
+pub(in crate::cluster) struct Item {
     /// The client that published it.
-    pub(super) from: ByteStr,
+    pub(in crate::cluster) from: ByteStr,
     /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
-    pub(super) packet_id: Option<PacketId>,
-    /// Which of the client's sessions that is; see [`Kept`](super::record::Kept). A later one knows nothing of it.
-    pub(super) session: u64,
+    pub(in crate::cluster) packet_id: Option<PacketId>,
+    /// Which of the client's sessions that is; see [`Kept`](super::super::sessions). A later one knows nothing of it.
+    pub(in crate::cluster) session: u64,
     /// As it was published.
-    pub(super) message: StoredMessage,
+    pub(in crate::cluster) message: StoredMessage,
 }
 
 impl Item {
@@ -53,7 +51,7 @@ impl Item {
     ///
     /// # Errors
     /// If MQTT has no form for it.
-    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
         let mut to = Writer::default();
         to.bytes(self.from.as_bytes());
         to.packet_id(self.packet_id);
@@ -62,7 +60,7 @@ impl Item {
         Ok(to.finish())
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::part(bytes);
         let item = Self {
             from: from.text()?,
@@ -77,7 +75,7 @@ impl Item {
 
 /// What goes from node to node, and may be lost.
 #[derive(Debug)]
-pub(super) enum Told<'a> {
+pub(in crate::cluster) enum Told<'a> {
     /// Of QoS 0.
     Message {
         /// See [`Marks::head`](super::marks::Marks::head).
@@ -91,7 +89,7 @@ pub(super) enum Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    pub(super) fn encode(&self) -> Bytes {
+    pub(in crate::cluster) fn encode(&self) -> Bytes {
         let mut to = Writer::new(VERSION);
         match self {
             Self::Message { head, chosen, item } => {
@@ -108,7 +106,7 @@ impl<'a> Told<'a> {
         to.finish()
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let told = match from.byte()? {
             0 => Self::Message {
@@ -127,7 +125,7 @@ impl<'a> Told<'a> {
 impl BatchItem {
     /// # Errors
     /// If MQTT has no form for a message.
-    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
         let mut to = Writer::default();
         match self {
             Self::Message(item) => {
@@ -156,7 +154,7 @@ impl BatchItem {
 
 impl LogEntry {
     /// A batch of items that were encoded.
-    pub(super) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
+    pub(in crate::cluster) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
         let mut to = Writer::new(VERSION);
         to.byte(0);
         author.write(&mut to);
@@ -166,18 +164,18 @@ impl LogEntry {
     }
 
     /// A batch of nothing, which is no author's first one.
-    pub(super) fn nothing(author: &Author) -> Bytes {
+    pub(in crate::cluster) fn nothing(author: &Author) -> Bytes {
         Self::batch(author, 0, &[])
     }
 
-    pub(super) fn fence(author: &Author) -> Bytes {
+    pub(in crate::cluster) fn fence(author: &Author) -> Bytes {
         let mut to = Writer::new(VERSION);
         to.byte(1);
         author.write(&mut to);
         to.finish()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let entry = match from.byte()? {
             0 => Self::Batch {

@@ -4,61 +4,60 @@ use std::collections::HashMap;
 
 use mq_codec::TopicName;
 
-use super::{
-    author::Author,
-    groups::Groups,
-    wire::{Malformed, Reader, Writer},
+use super::{author::Author, groups::Groups};
+use crate::{
+    cluster::engine::{Malformed, Reader, Writer},
+    store::{At, StoredMessage},
 };
-use crate::store::{At, StoredMessage};
 
 const VERSION: u8 = 1;
 
 /// How far a reader of a log is, and what it knows by that.
 #[derive(Debug, Default)]
-pub(super) struct LogState {
+pub(in crate::cluster) struct LogState {
     /// The last entry that it has read.
-    pub(super) entry: u64,
+    pub(in crate::cluster) entry: u64,
     /// Whether it is in the midst of the next one, which the rest may know in part.
     is_within: bool,
-    pub(super) counts: Counts,
-    pub(super) groups: Groups,
+    pub(in crate::cluster) counts: Counts,
+    pub(in crate::cluster) groups: Groups,
     /// Topics whose retained message has changed, and is in no value yet.
     pub(super) retained: HashMap<TopicName, RetainedChange>,
 }
 
 /// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Counts(HashMap<Author, u64>);
+pub(in crate::cluster) struct Counts(HashMap<Author, u64>);
 
 /// A topic's retained message, from one place of its log on.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct RetainedChange {
-    pub(super) at: At,
+    pub(in crate::cluster) at: At,
     /// `None`: it has none any more.
-    pub(super) message: Option<StoredMessage>,
+    pub(in crate::cluster) message: Option<StoredMessage>,
 }
 
 /// What is kept of a log's state, so that a node may begin to read from there.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Checkpoint {
-    pub(super) entry: u64,
+pub(in crate::cluster) struct Checkpoint {
+    pub(in crate::cluster) entry: u64,
     /// Entries before this one are not kept.
-    pub(super) first: u64,
-    pub(super) counts: Counts,
+    pub(in crate::cluster) first: u64,
+    pub(in crate::cluster) counts: Counts,
     /// Ends of lives, by the entry that says so.
-    pub(super) fences: Vec<(Author, u64)>,
+    pub(in crate::cluster) fences: Vec<(Author, u64)>,
     /// [`Groups`] in their form.
-    pub(super) groups: bytes::Bytes,
+    pub(in crate::cluster) groups: bytes::Bytes,
 }
 
 impl Counts {
-    pub(super) fn is_new(&mut self, author: &Author, count: u64) -> bool {
+    pub(in crate::cluster) fn is_new(&mut self, author: &Author, count: u64) -> bool {
         let last = self.0.entry(author.clone()).or_default();
         core::mem::replace(last, count.max(*last)) < count
     }
 
     /// Forgets lives that have ended: what comes of them counts for nothing anyway.
-    pub(super) fn end(&mut self, ended: &Author) {
+    pub(in crate::cluster) fn end(&mut self, ended: &Author) {
         let goes_on = |author: &Author| author.node != ended.node || author.life > ended.life;
         self.0.retain(|author, _| goes_on(author));
     }
@@ -76,19 +75,19 @@ impl LogState {
     }
 
     /// The next entry is being read.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::cluster) fn begin(&mut self) {
         self.is_within = true;
     }
 
     /// That entry has been read.
-    pub(super) fn finish(&mut self, entry: u64) {
+    pub(in crate::cluster) fn finish(&mut self, entry: u64) {
         self.entry = entry;
         self.is_within = false;
     }
 
     /// What is kept of it, with the ends of lives that stand in the log. `None` in the midst of an entry: whoever began
     /// there would take the entry for one that it has read.
-    pub(super) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Option<Checkpoint> {
+    pub(in crate::cluster) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Option<Checkpoint> {
         if self.is_within {
             return None;
         }
@@ -104,7 +103,7 @@ impl LogState {
     }
 
     /// A retained message has come.
-    pub(super) fn retain(&mut self, at: At, message: &StoredMessage) {
+    pub(in crate::cluster) fn retain(&mut self, at: At, message: &StoredMessage) {
         let topic = message.message.topic.detached();
         let is_end = message.message.payload.is_empty();
         let message = (!is_end).then(|| message.clone());
@@ -121,7 +120,7 @@ impl LogState {
 impl RetainedChange {
     /// # Errors
     /// If MQTT has no form for the message.
-    pub(super) fn encode(&self) -> Result<bytes::Bytes, Malformed> {
+    pub(in crate::cluster) fn encode(&self) -> Result<bytes::Bytes, Malformed> {
         let mut to = Writer::new(VERSION);
         to.number(self.at.0);
         to.byte(self.message.is_some().into());
@@ -131,7 +130,7 @@ impl RetainedChange {
         Ok(to.finish())
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let at = At(from.number()?);
         let is_there = from.byte()? != 0;
@@ -142,7 +141,7 @@ impl RetainedChange {
 }
 
 impl Checkpoint {
-    pub(super) fn encode(&self) -> bytes::Bytes {
+    pub(in crate::cluster) fn encode(&self) -> bytes::Bytes {
         let mut to = Writer::new(VERSION);
         to.number(self.entry);
         to.number(self.first);
@@ -167,7 +166,7 @@ impl Checkpoint {
         Ok(groups)
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let number = |from: &mut Reader<'_>| Ok((Author::read(from)?, from.number()?));
         let checkpoint = Self {

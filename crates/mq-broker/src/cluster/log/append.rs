@@ -15,7 +15,6 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    Cluster, GIVEN_UP, RETRY,
     checkpoint::Noted,
     entry::{BatchItem, Item, LogEntry, Told},
     groups::Membership,
@@ -24,6 +23,7 @@ use super::{
     recent::Recent,
 };
 use crate::{
+    cluster::{Cluster, GIVEN_UP, engine::RETRY},
     hub::AppendQueueFull,
     lock::lock,
     store::{At, Position, StoredMessage},
@@ -41,19 +41,19 @@ const READ_BACK: Duration = Duration::from_secs(1);
 
 /// This node's part of one log.
 #[derive(Debug)]
-pub(super) struct Shard {
-    pub(super) number: u16,
+pub(in crate::cluster) struct Shard {
+    pub(in crate::cluster) number: u16,
     queue: Mutex<Queue>,
     grown: Notify,
     /// How many messages are on their way into the log, and since when.
     under_way: Mutex<Option<(usize, Instant)>>,
-    pub(super) progress: Progress,
+    pub(in crate::cluster) progress: Progress,
     /// The last of this node's batches that was read back.
     pub(super) read_back: watch::Sender<u64>,
-    pub(super) state: Mutex<LogState>,
-    pub(super) recent: Mutex<Recent>,
+    pub(in crate::cluster) state: Mutex<LogState>,
+    pub(in crate::cluster) recent: Mutex<Recent>,
     /// The last checkpoint, with its version.
-    pub(super) kept: Mutex<(u64, Checkpoint)>,
+    pub(in crate::cluster) kept: Mutex<(u64, Checkpoint)>,
     pub(super) noted: Mutex<Noted>,
 }
 
@@ -76,7 +76,7 @@ impl Queue {
 
 impl Shard {
     /// Goes on from a checkpoint.
-    pub(super) fn new(number: u16, checkpoint: &Checkpoint, recent: usize) -> Self {
+    pub(in crate::cluster) fn new(number: u16, checkpoint: &Checkpoint, recent: usize) -> Self {
         let progress = Progress::default();
         progress.finish(At::end_of(checkpoint.entry));
         Self {
@@ -94,12 +94,12 @@ impl Shard {
     }
 
     /// The last call that has something for this log.
-    pub(super) fn last(&self) -> Position {
+    pub(in crate::cluster) fn last(&self) -> Position {
         lock(&self.queue).last
     }
 
     /// How many messages are not in the log yet, and for how long the first of them has been on its way.
-    pub(super) fn waiting(&self) -> (usize, Duration) {
+    pub(in crate::cluster) fn waiting(&self) -> (usize, Duration) {
         let queued = lock(&self.queue).items.len();
         let under_way = *lock(&self.under_way);
         let (sent, since) = under_way.unzip();
@@ -133,12 +133,12 @@ impl Shard {
 
 impl Cluster {
     /// The log of a topic.
-    pub(super) fn shard_of(&self, topic: &TopicName) -> &Shard {
+    pub(in crate::cluster) fn shard_of(&self, topic: &TopicName) -> &Shard {
         &self.shards[part_of(topic.as_bytes(), self.shards.len())]
     }
 
     /// See [`Nodes::append`](crate::hub::Nodes::append).
-    pub(super) fn append_one(
+    pub(in crate::cluster) fn append_one(
         &self,
         from: &ByteStr,
         packet_id: Option<PacketId>,
@@ -168,7 +168,7 @@ impl Cluster {
     }
 
     /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
-    pub(super) fn append_member(&self, membership: Membership) -> Position {
+    pub(in crate::cluster) fn append_member(&self, membership: Membership) -> Position {
         // The logs that may have its messages.
         let filter = &membership.filter;
         let one = (!filter.has_wildcard())
@@ -189,7 +189,11 @@ impl Cluster {
         position
     }
 
-    pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
+    pub(in crate::cluster) fn tell_all(
+        &self,
+        from: &ByteStr,
+        message: StoredMessage,
+    ) -> Vec<ByteStr> {
         let topic = &message.message.topic;
         let shard = self.shard_of(topic);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -214,14 +218,14 @@ impl Cluster {
     }
 
     /// Tells the other nodes this one's mark.
-    pub(super) fn tell_mark(&self) {
+    pub(in crate::cluster) fn tell_mark(&self) {
         let mark = lock(&self.marks).own().clone();
         self.engine.tell(Told::Mark(mark).encode());
     }
 
     /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no
     /// batch overtakes another, whatever has to be tried again.
-    pub(super) async fn write_shard(self: Arc<Self>, shard: u16) {
+    pub(in crate::cluster) async fn write_shard(self: Arc<Self>, shard: u16) {
         let shard = &self.shards[usize::from(shard)];
         let mut read_back = shard.read_back.subscribe();
         for count in 1.. {
@@ -266,7 +270,7 @@ impl Cluster {
 
 /// Which of so many parts a name belongs to, such as a topic to a log: the same in each version of this software
 /// (FNV-1a).
-pub(super) fn part_of(name: &[u8], parts: usize) -> usize {
+pub(in crate::cluster) fn part_of(name: &[u8], parts: usize) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in name {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

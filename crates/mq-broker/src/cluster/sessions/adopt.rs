@@ -7,14 +7,13 @@ use mq_codec::ByteStr;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::{
-    Cluster,
-    append::part_of,
-    author::Author,
-    engine::{EngineError, Kind, Value},
-    record::Record,
-};
+use super::record::Record;
 use crate::{
+    cluster::{
+        Cluster,
+        engine::{EngineError, Kind, Value},
+        log::{Author, part_of},
+    },
     hub::Hub,
     lock::{lock, read},
 };
@@ -30,7 +29,7 @@ const AT_ONCE: usize = 256;
 
 impl Cluster {
     /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
-    pub(super) async fn adopt(self: Arc<Self>) {
+    pub(in crate::cluster) async fn adopt(self: Arc<Self>) {
         let mut beats = self.beats.subscribe();
         let mut ended = HashSet::new();
         let mut due = Instant::now() + AGAIN;

@@ -1,0 +1,13 @@
+//! Sessions of a cluster: their records, how a node claims and adopts them, and how it lets them go.
+
+mod adopt;
+mod claim;
+mod claimed;
+mod copies;
+mod floor;
+mod owned;
+mod record;
+
+pub(super) use floor::Floor;
+pub(super) use owned::Owned;
+pub(super) use record::{Kept, Record};
