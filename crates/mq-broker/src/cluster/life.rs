@@ -16,7 +16,6 @@ use super::{
         Writer,
     },
     log::{Author, LogEntry},
-    sessions::Record,
 };
 use crate::{
     lock::{lock, read},
@@ -106,25 +105,14 @@ impl Status {
         Ok(Self { life, beat, floors })
     }
 
-    /// Lets a record of a session of this node say where to read on: what a life has said of its records stands when it
-    /// is over.
-    pub(super) fn raise(&self, record: &mut Record) {
-        let Some(owner) = record.owner.as_ref().filter(|_| !record.is_behind) else {
-            return;
-        };
-        let Some(floor) = self.floors.get(&owner.life) else {
-            return;
-        };
-        let most = floor.len().max(record.next.len());
-        record.next.resize(most, At::default());
-        for (next, floor) in record.next.iter_mut().zip(floor) {
-            *next = (*floor).max(*next);
-        }
+    /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
+    pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
+        self.floors.get(&life).map(Vec::as_slice)
     }
 
     /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
     pub(super) fn present_floor(&self, shard: u16) -> At {
-        let floor = self.floors.get(&self.life);
+        let floor = self.floor_of(self.life);
         let at = floor.and_then(|floor| floor.get(usize::from(shard)));
         at.copied().unwrap_or_default()
     }

@@ -30,6 +30,22 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
 //! for sessions that have come from another node, is not for them (`log/marks.rs`).
 //!
+//! # Rooms
+//!
+//! ```text
+//!  mod, status, leave, trim     the node, and what needs all rooms
+//!    |
+//!  sessions/                    records; claims, releases, adoptions; the messages that a session has to get
+//!    |
+//!  life                         signs of life, and the ends of lives
+//!    |
+//!  log/                         entries; the way into a log and out of it; what follows from a log alone
+//!    |
+//!  engine/                      what nodes share: the trait, NATS, memory; the byte form of entries and values
+//! ```
+//!
+//! A room names those below it and none above; [`Cluster`], whose methods each room has its part of, is above all.
+//!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
 //! waits for it, until they have no more room; then it loses the oldest messages. What does not fit into a session's
@@ -55,11 +71,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -67,10 +82,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{
-        AppendQueueFull, ClusterMessage, ClusterReceivers, Hub, MemberState, NodeFuture, Nodes,
-        Publisher,
-    },
+    hub::{AppendQueueFull, Hub, MemberState, NodeFuture, Nodes},
     lock::lock,
     store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
@@ -82,9 +94,9 @@ pub use engine::{
 pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
-use engine::{Malformed, RETRY};
+use engine::RETRY;
 use life::Lives;
-use log::{Author, Fences, Item, Ledger, Marks, Membership, Shard, Told, checkpoints};
+use log::{Author, Fences, Ledger, Marks, Membership, Shard, checkpoints};
 use sessions::{Floor, Owned};
 
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
@@ -235,41 +247,6 @@ impl Cluster {
             );
         }
         self.ledger.fail();
-    }
-
-    /// QoS 0 of other nodes.
-    async fn hear(self: Arc<Self>, mut told: mpsc::Receiver<Bytes>, hub: Arc<Hub>) {
-        let mut publisher = hub.publisher();
-        while let Some(message) = told.recv().await {
-            if self.hear_one(&message, &hub, &mut publisher).is_err() {
-                error!("another node tells what is no message");
-            }
-        }
-    }
-
-    fn hear_one(&self, told: &[u8], hub: &Hub, publisher: &mut Publisher) -> Result<(), Malformed> {
-        match Told::decode(told)? {
-            Told::Mark(mark) => lock(&self.marks).note(mark),
-            Told::Message { head, chosen, item } => {
-                let is_over = |life: &Author| self.is_over(life);
-                let Some(late) = lock(&self.marks).late_for(head, is_over)? else {
-                    return Ok(());
-                };
-                let Item { from, message, .. } = Item::decode(item)?;
-                let message = ClusterMessage {
-                    from,
-                    packet_id: None,
-                    message,
-                    to: ClusterReceivers {
-                        group_members: &chosen,
-                        already_delivered: &late,
-                    },
-                };
-                hub.publish_from_cluster(message, publisher, || None);
-                publisher.wake_readers();
-            }
-        }
-        Ok(())
     }
 }
 

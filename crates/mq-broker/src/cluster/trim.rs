@@ -22,16 +22,6 @@ use crate::{lock::lock, store::At};
 /// Interval at which a node looks for entries to forget.
 const TRIM_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Entries of a log from which on it is.
-const MANY: u64 = 1_000;
-
-impl Checkpoint {
-    /// Whether trimming its log is worth while.
-    pub(super) fn is_long(&self) -> bool {
-        self.entry >= self.first + MANY
-    }
-}
-
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
     pub(super) async fn trim(self: Arc<Self>) {
@@ -127,7 +117,7 @@ impl Cluster {
             }
             let owner = record.owner.as_ref();
             if let Some(status) = owner.and_then(|owner| statuses.get(&owner.node)) {
-                status.raise(&mut record);
+                record.raise(status);
             }
             record.next.resize(needed.len(), At::default());
             for (next, needed) in record.next.iter().zip(&mut needed) {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::{
     checkpoint::Noted,
-    entry::{BatchItem, Item, LogEntry, Told},
+    entry::{BatchItem, Item, LogEntry},
     groups::Membership,
     log_state::{Checkpoint, LogState},
     progress::Progress,
@@ -187,40 +187,6 @@ impl Cluster {
             shard.grown.notify_one();
         }
         position
-    }
-
-    pub(in crate::cluster) fn tell_all(
-        &self,
-        from: &ByteStr,
-        message: StoredMessage,
-    ) -> Vec<ByteStr> {
-        let topic = &message.message.topic;
-        let shard = self.shard_of(topic);
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let chosen = lock(&shard.state)
-            .groups
-            .choose_present(topic.as_bytes(), turn);
-        let item = Item {
-            from: from.clone(),
-            packet_id: None,
-            session: 0,
-            message,
-        };
-        if let Ok(item) = item.encode() {
-            let told = Told::Message {
-                head: &lock(&self.marks).head(),
-                chosen: chosen.clone(),
-                item: &item,
-            };
-            self.engine.tell(told.encode());
-        }
-        chosen
-    }
-
-    /// Tells the other nodes this one's mark.
-    pub(in crate::cluster) fn tell_mark(&self) {
-        let mark = lock(&self.marks).own().clone();
-        self.engine.tell(Told::Mark(mark).encode());
     }
 
     /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no

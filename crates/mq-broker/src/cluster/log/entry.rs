@@ -40,7 +40,7 @@ pub(in crate::cluster) struct Item {
     pub(in crate::cluster) from: ByteStr,
     /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
     pub(in crate::cluster) packet_id: Option<PacketId>,
-    /// Which of the client's sessions that is; see [`Kept`](super::super::sessions). A later one knows nothing of it.
+    /// Which of the client's sessions that is; see the session's record. A later one knows nothing of it.
     pub(in crate::cluster) session: u64,
     /// As it was published.
     pub(in crate::cluster) message: StoredMessage,

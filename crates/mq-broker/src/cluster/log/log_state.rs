@@ -12,6 +12,9 @@ use crate::{
 
 const VERSION: u8 = 1;
 
+/// Entries of a log that make trimming it worth while.
+const MANY: u64 = 1_000;
+
 /// How far a reader of a log is, and what it knows by that.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct LogState {
@@ -141,6 +144,11 @@ impl RetainedChange {
 }
 
 impl Checkpoint {
+    /// Whether trimming its log is worth while.
+    pub(in crate::cluster) fn is_long(&self) -> bool {
+        self.entry >= self.first + MANY
+    }
+
     pub(in crate::cluster) fn encode(&self) -> bytes::Bytes {
         let mut to = Writer::new(VERSION);
         to.number(self.entry);

@@ -12,12 +12,13 @@ mod log_state;
 mod marks;
 mod progress;
 mod push;
+mod qos0;
 mod recent;
 
 pub(super) use append::{Shard, part_of};
 pub(super) use author::Author;
 pub(super) use checkpoint::{checkpoints, key};
-pub(super) use entry::{BatchItem, Item, LogEntry, Told};
+pub(super) use entry::{BatchItem, Item, LogEntry};
 pub(super) use fences::Fences;
 pub(super) use groups::Membership;
 pub(super) use ledger::Ledger;

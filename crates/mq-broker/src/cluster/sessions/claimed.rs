@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use mq_codec::{ByteStr, PacketId, QoS};
 
-use super::record::{Form, Kept, Owed, Record};
+use super::{
+    kept::{Form, Kept, Owed},
+    record::Record,
+};
 use crate::{
     cluster::log::Item,
     hub::ArrivingSession,

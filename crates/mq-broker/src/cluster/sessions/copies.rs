@@ -11,7 +11,7 @@ use mq_codec::ByteStr;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
-use super::record::{Kept, Place, size};
+use super::kept::{Kept, Place, size};
 use crate::{
     cluster::{
         Cluster,
