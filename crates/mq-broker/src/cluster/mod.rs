@@ -82,7 +82,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{AppendQueueFull, Hub, MemberState, NodeFuture, Nodes},
+    hub::{AppendQueueFull, LocalSessions, MemberState, NodeFuture, Nodes},
     lock::lock,
     store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
@@ -136,7 +136,7 @@ pub(crate) struct Cluster {
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
     this: Weak<Self>,
-    hub: OnceLock<Weak<Hub>>,
+    local: OnceLock<Weak<dyn LocalSessions>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -193,7 +193,7 @@ impl Cluster {
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
             this: this.clone(),
-            hub: OnceLock::new(),
+            local: OnceLock::new(),
         }))
     }
 
@@ -204,18 +204,18 @@ impl Cluster {
     /// If the engine cannot be asked.
     pub(crate) async fn join(
         self: &Arc<Self>,
-        hub: &Arc<Hub>,
+        local: &Arc<dyn LocalSessions>,
         tasks: &mut JoinSet<()>,
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
-        let _ = self.hub.set(Arc::downgrade(hub));
-        patiently(|| self.load_retained(hub)).await?;
+        let _ = self.local.set(Arc::downgrade(local));
+        patiently(|| self.load_retained(&**local)).await?;
         for shard in 0..self.engine.shards() {
-            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
+            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(local)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
         }
-        tasks.spawn(Arc::clone(self).hear(self.engine.told(), Arc::clone(hub)));
-        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(hub)));
+        tasks.spawn(Arc::clone(self).hear(self.engine.told(), Arc::clone(local)));
+        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(local)));
         tasks.spawn(Arc::clone(self).live());
         tasks.spawn(Arc::clone(self).watch_lives());
         tasks.spawn(Arc::clone(self).adopt());
@@ -234,8 +234,8 @@ impl Cluster {
     }
 
     /// `None` before this node takes part, and once its broker has gone.
-    fn hub(&self) -> Option<Arc<Hub>> {
-        self.hub.get()?.upgrade()
+    fn local(&self) -> Option<Arc<dyn LocalSessions>> {
+        self.local.get()?.upgrade()
     }
 
     /// Ends this life: nothing is acknowledged from here on.

@@ -22,7 +22,7 @@ use crate::{
         engine::{Engine, EngineError, Key, Kind, Lasts, Put, RETRY},
         patiently,
     },
-    hub::Hub,
+    hub::LocalSessions,
     lock::{lock, read},
 };
 
@@ -81,7 +81,10 @@ pub(in crate::cluster) fn key(shard: u16) -> Key {
 
 impl Cluster {
     /// Takes over what was retained before this node began. Not all of it may be the last: that comes from the logs.
-    pub(in crate::cluster) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
+    pub(in crate::cluster) async fn load_retained(
+        &self,
+        local: &dyn LocalSessions,
+    ) -> Result<(), EngineError> {
         let mut count = 0_u64;
         for (topic, value) in self.engine.all(Kind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
@@ -90,7 +93,7 @@ impl Cluster {
                 ))
             })?;
             if let Some(message) = change.message {
-                hub.restore_retained(message);
+                local.restore_retained(message);
                 count += 1;
             }
         }

@@ -10,18 +10,22 @@ use super::{
 };
 use crate::{
     cluster::{Cluster, engine::Entry},
-    hub::{ClusterMessage, ClusterReceivers, Hub, Publisher},
+    hub::{ClusterMessage, ClusterReceivers, LocalSessions, Publisher},
     lock::{lock, read, write},
     store::{At, LogPosition},
 };
 
 impl Cluster {
     /// Reads one log, as long as this node lives.
-    pub(in crate::cluster) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
+    pub(in crate::cluster) async fn follow(
+        self: Arc<Self>,
+        shard: u16,
+        local: Arc<dyn LocalSessions>,
+    ) {
         let here = &self.shards[usize::from(shard)];
         let last = lock(&here.state).entry;
         let mut entries = self.engine.follow(shard, last);
-        let mut publisher = hub.publisher();
+        let mut publisher = local.publisher();
         while let Some(entry) = entries.recv().await {
             lock(&here.state).begin();
             lock(&here.recent).push(&entry);
@@ -51,7 +55,7 @@ impl Cluster {
                                 }
                                 BatchItem::Message(item) => {
                                     let position = LogPosition { shard, at };
-                                    self.queue(position, item, &hub, &mut publisher);
+                                    self.queue(position, item, &*local, &mut publisher);
                                 }
                             }
                         }
@@ -82,7 +86,13 @@ impl Cluster {
         read(&self.fences).rejects(author, shard, entry.number)
     }
 
-    fn queue(&self, position: LogPosition, item: Item, hub: &Hub, publisher: &mut Publisher) {
+    fn queue(
+        &self,
+        position: LogPosition,
+        item: Item,
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) {
         let Item {
             from,
             packet_id,
@@ -109,7 +119,7 @@ impl Cluster {
                 already_delivered: &[],
             },
         };
-        hub.publish_from_cluster(message, publisher, || {
+        local.publish_from_cluster(message, publisher, &mut || {
             progress.begin(position.at);
             Some(position)
         });

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cluster::{Cluster, engine::Malformed},
-    hub::{ClusterMessage, ClusterReceivers, Hub, Publisher},
+    hub::{ClusterMessage, ClusterReceivers, LocalSessions, Publisher},
     lock::lock,
     store::StoredMessage,
 };
@@ -57,17 +57,22 @@ impl Cluster {
     pub(in crate::cluster) async fn hear(
         self: Arc<Self>,
         mut told: mpsc::Receiver<Bytes>,
-        hub: Arc<Hub>,
+        local: Arc<dyn LocalSessions>,
     ) {
-        let mut publisher = hub.publisher();
+        let mut publisher = local.publisher();
         while let Some(message) = told.recv().await {
-            if self.hear_one(&message, &hub, &mut publisher).is_err() {
+            if self.hear_one(&message, &*local, &mut publisher).is_err() {
                 error!("another node tells what is no message");
             }
         }
     }
 
-    fn hear_one(&self, told: &[u8], hub: &Hub, publisher: &mut Publisher) -> Result<(), Malformed> {
+    fn hear_one(
+        &self,
+        told: &[u8],
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) -> Result<(), Malformed> {
         match Told::decode(told)? {
             Told::Mark(mark) => lock(&self.marks).note(mark),
             Told::Message { head, chosen, item } => {
@@ -85,7 +90,7 @@ impl Cluster {
                         already_delivered: &late,
                     },
                 };
-                hub.publish_from_cluster(message, publisher, || None);
+                local.publish_from_cluster(message, publisher, &mut || None);
                 publisher.wake_readers();
             }
         }

@@ -14,7 +14,7 @@ use crate::{
         engine::{EngineError, Kind, Value},
         log::{Author, part_of},
     },
-    hub::Hub,
+    hub::LocalSessions,
     lock::{lock, read},
 };
 
@@ -59,11 +59,11 @@ impl Cluster {
             if !is_news && Instant::now() < due {
                 continue;
             }
-            let Some(hub) = self.hub() else {
+            let Some(local) = self.local() else {
                 return;
             };
             due = Instant::now()
-                + match self.adopt_all(&hub).await {
+                + match self.adopt_all(&*local).await {
                     // Nodes that do not agree yet on who lives may each leave a session to another one.
                     Ok(true) if is_news => self.lease * 2,
                     Ok(true) => ADOPTION_INTERVAL,
@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
-    async fn adopt_all(&self, hub: &Hub) -> Result<bool, EngineError> {
+    async fn adopt_all(&self, local: &dyn LocalSessions) -> Result<bool, EngineError> {
         let living = self.living();
         let mut all_taken = true;
         let mut orphans = self.orphans(&living).await?;
@@ -103,7 +103,7 @@ impl Cluster {
                 turns.push((id, turn));
             }
             let count = claimed.len();
-            all_taken &= self.take_up(hub, claimed).await.is_ok();
+            all_taken &= self.take_up(local, claimed).await.is_ok();
             for (id, turn) in turns {
                 drop(turn);
                 self.end_turn(&id);

@@ -20,7 +20,7 @@ use crate::{
         life,
         log::Author,
     },
-    hub::{Hub, MAX_RIVALS},
+    hub::{LocalSessions, MAX_RIVALS},
     lock::lock,
     store::{At, User},
 };
@@ -42,7 +42,7 @@ impl Cluster {
         user: &User,
         take_over: TakeOver,
     ) -> Result<(), ReasonCode> {
-        let (Some(this), Some(hub)) = (self.this.upgrade(), self.hub()) else {
+        let (Some(this), Some(local)) = (self.this.upgrade(), self.local()) else {
             return Err(ReasonCode::ServerShuttingDown);
         };
         let (id, user) = (id.clone(), user.clone());
@@ -50,7 +50,7 @@ impl Cluster {
         // a whole one.
         let claiming = self.runtime.spawn(async move {
             let turn = this.turn(&id).lock_owned().await;
-            let claimed = this.try_claim(&hub, &id, &user, take_over).await;
+            let claimed = this.try_claim(&*local, &id, &user, take_over).await;
             drop(turn);
             this.end_turn(&id);
             claimed
@@ -80,7 +80,7 @@ impl Cluster {
 
     async fn try_claim(
         &self,
-        hub: &Hub,
+        local: &dyn LocalSessions,
         id: &ByteStr,
         user: &User,
         take_over: TakeOver,
@@ -117,7 +117,7 @@ impl Cluster {
                 continue;
             }
             if let Some(claimed) = self.claim_record(id, record, version).await? {
-                return self.take_up(hub, vec![claimed]).await;
+                return self.take_up(local, vec![claimed]).await;
             }
         }
         Err(Refused::Busy)

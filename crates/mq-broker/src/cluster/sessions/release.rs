@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     cluster::{Cluster, engine::Asked},
-    hub::Hub,
+    hub::LocalSessions,
 };
 
 impl Cluster {
@@ -16,14 +16,14 @@ impl Cluster {
     pub(in crate::cluster) async fn answer(
         self: Arc<Self>,
         mut asked: mpsc::Receiver<Asked>,
-        hub: Arc<Hub>,
+        local: Arc<dyn LocalSessions>,
     ) {
         while let Some(Asked { question, answer }) = asked.recv().await {
             let id = std::str::from_utf8(&question).ok().map(str::to_owned);
             let Some(id) = id.and_then(|id| ByteStr::new(id).ok()) else {
                 continue;
             };
-            let (cluster, hub) = (Arc::clone(&self), Arc::clone(&hub));
+            let (cluster, local) = (Arc::clone(&self), Arc::clone(&local));
             // Each has its own time: one that does not end holds up no other.
             tokio::spawn(async move {
                 if !cluster.begin_to_let_go(&id).await {
@@ -33,13 +33,13 @@ impl Cluster {
                 }
                 // What its client has published is in the logs before the place from which on its next owner reads them:
                 // that knows by its record then which of it was released.
-                let is_settled = async {
+                let is_settled = Box::pin(async {
                     let last = cluster.ledger.last();
                     let mut settled = cluster.ledger.settled();
                     settled.wait_for(|settled| *settled >= last).await.is_ok()
-                };
-                let end = || cluster.end_queueing(&id);
-                if hub.release_session(&id, is_settled, end).await {
+                });
+                let end = Box::new(|| cluster.end_queueing(&id));
+                if local.release_session(&id, is_settled, end).await {
                     cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);

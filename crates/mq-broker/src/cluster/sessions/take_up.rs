@@ -17,7 +17,7 @@ use crate::{
         engine::{Entry, Key, Kind, Lasts},
         log::{BatchItem, Counts, LogEntry},
     },
-    hub::{ArrivingSession, Hub},
+    hub::{ArrivingSession, LocalSessions},
     lock::lock,
     store::{At, LogPosition, SessionRecord},
 };
@@ -27,10 +27,14 @@ const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// Makes claimed sessions some of this node's hub.
-    pub(super) async fn take_up(&self, hub: &Hub, claimed: Vec<Claimed>) -> Result<(), Refused> {
+    pub(super) async fn take_up(
+        &self,
+        local: &dyn LocalSessions,
+        claimed: Vec<Claimed>,
+    ) -> Result<(), Refused> {
         let mut coming = Vec::new();
         for claimed in claimed {
-            coming.extend(self.begin_taking_up(hub, claimed));
+            coming.extend(self.begin_taking_up(local, claimed));
         }
         if !coming.is_empty() {
             self.tell_mark();
@@ -41,19 +45,19 @@ impl Cluster {
         }
         if let Err(refused) = self.read_again(&mut coming, &ranges).await {
             for session in coming {
-                self.give_back(hub, session);
+                self.give_back(local, session);
             }
             return Err(refused);
         }
         for session in coming {
-            self.finish_taking_up(hub, session)?;
+            self.finish_taking_up(local, session)?;
         }
         Ok(())
     }
 
     /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
     /// that came before.
-    fn begin_taking_up(&self, hub: &Hub, claimed: Claimed) -> Option<Coming> {
+    fn begin_taking_up(&self, local: &dyn LocalSessions, claimed: Claimed) -> Option<Coming> {
         let Claimed {
             id,
             record,
@@ -67,9 +71,10 @@ impl Cluster {
             return None;
         };
         let subscriptions = kept.subscriptions.iter();
-        let subscriptions =
+        let mut subscriptions =
             subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
-        let begun = || -> Vec<At> {
+        let mut begun = Vec::new();
+        let mut begin = || {
             // What is queued from here on is noted: in the record it stands behind the rest.
             let mut owned = Owned::new(kept.clone(), version);
             owned.kept.waiting.clear();
@@ -77,10 +82,10 @@ impl Cluster {
             lock(&self.sessions).insert(id.clone(), owned);
             lock(&self.marks).comes(&id);
             let shards = self.shards.iter();
-            shards.map(|shard| shard.progress.begun()).collect()
+            begun = shards.map(|shard| shard.progress.begun()).collect();
         };
-        let (arriving, begun) =
-            ArrivingSession::begin(hub, &id, kept.user.as_ref(), subscriptions, begun);
+        let user = kept.user.as_ref();
+        let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut begin);
         let mut wanted = Wanted::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
@@ -98,7 +103,7 @@ impl Cluster {
     }
 
     /// Lets any node take a session that could not be read. Its record has all that it had.
-    fn give_back(&self, hub: &Hub, coming: Coming) {
+    fn give_back(&self, local: &dyn LocalSessions, coming: Coming) {
         let Coming {
             id,
             version,
@@ -106,7 +111,7 @@ impl Cluster {
             wanted,
         } = coming;
         lock(&self.sessions).remove(&id);
-        arriving.abandon(hub);
+        local.abandon_arrival(arriving);
         let record = Record {
             owner: None,
             session: Some(wanted.kept),
@@ -123,7 +128,7 @@ impl Cluster {
         });
     }
 
-    fn finish_taking_up(&self, hub: &Hub, coming: Coming) -> Result<(), Refused> {
+    fn finish_taking_up(&self, local: &dyn LocalSessions, coming: Coming) -> Result<(), Refused> {
         let Coming {
             id,
             arriving,
@@ -139,7 +144,7 @@ impl Cluster {
             "a session of another node goes on here"
         );
         if found.lost > 0 {
-            hub.metrics.dropped.add(found.lost);
+            local.count_dropped(found.lost);
             warn!(
                 client = %id,
                 messages = found.lost,
@@ -169,7 +174,7 @@ impl Cluster {
             ..SessionRecord::default()
         };
         drop(sessions);
-        arriving.finish(hub, record, will.map(|will| *will));
+        local.finish_arrival(arriving, record, will.map(|will| *will));
         Ok(())
     }
 

@@ -219,8 +219,8 @@ impl Cluster {
         if !self.stays(id) {
             return;
         }
-        let has_ended = match self.hub() {
-            Some(hub) => hub.end_unkeepable(id).await,
+        let has_ended = match self.local() {
+            Some(local) => local.end_unkeepable(id).await,
             None => false,
         };
         if !has_ended {

@@ -77,13 +77,12 @@ impl Hub {
         true
     }
 
-    /// Queues a message of the cluster for the sessions of this node that it is for. `begin` is called at the moment at
-    /// which its receivers are found, and returns its position in the logs.
-    pub(crate) fn publish_from_cluster(
+    /// See [`LocalSessions::publish_from_cluster`](crate::hub::LocalSessions::publish_from_cluster).
+    pub(in crate::hub) fn publish_from_cluster(
         &self,
         message: ClusterMessage<'_>,
         publisher: &mut Publisher,
-        begin: impl FnOnce() -> Option<LogPosition>,
+        begin: &mut dyn FnMut() -> Option<LogPosition>,
     ) {
         let ClusterMessage {
             from,
