@@ -83,8 +83,9 @@ use tracing::error;
 use crate::{
     auth::TakeOver,
     hub::{AppendQueueFull, LocalSessions, MemberState, NodeFuture, Nodes},
-    lock::lock,
-    store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
+    store::{
+        Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
+    },
 };
 pub use engine::{
     APPENDED_ONCE, Answer, Asked, Engine, EngineCause, EngineError, Entry, FORGOTTEN, Faults, Key,
@@ -271,34 +272,7 @@ impl Store for Cluster {
     }
 
     fn record(&self, changes: Vec<Change>) -> Position {
-        let mut sessions = lock(&self.sessions);
-        let round = lock(&self.floor).round;
-        let mut origin = None;
-        let mut ids = Vec::new();
-        for change in changes {
-            match change {
-                Change::At(position) => origin = Some(position),
-                Change::Session(id, change) => {
-                    let Some(owned) = sessions.get_mut(&id) else {
-                        continue;
-                    };
-                    if matches!(change, SessionChange::WillPublished) {
-                        self.note_published(owned);
-                    }
-                    if owned.apply(change, origin, round) {
-                        ids.push(id);
-                    }
-                }
-                // What is retained is in the log, and a node has its name.
-                Change::Retained(_) | Change::Unretained(_) | Change::BrokerId(_) => {}
-            }
-        }
-        ids.dedup();
-        let position = self.ledger.begin(ids.len());
-        for id in ids {
-            self.write_now(&mut sessions, &id, Some(position));
-        }
-        position
+        self.record_from(None, changes)
     }
 
     fn settled(&self) -> watch::Receiver<Position> {
@@ -332,6 +306,22 @@ impl Nodes for Cluster {
             filter: filter.clone(),
             state,
             lasts,
+        })
+    }
+
+    fn record_logged(&self, origin: LogPosition, changes: Vec<Change>) -> Position {
+        self.record_from(Some(origin), changes)
+    }
+
+    fn record_will(&self, client: &ByteStr, will: Option<Box<StoredWill>>) -> Position {
+        self.record_one(client, |owned, round| owned.set_will(will, round))
+    }
+
+    fn record_published_will(&self, client: &ByteStr) -> Position {
+        self.record_one(client, |owned, round| {
+            self.note_published(owned);
+            owned.end_will(round);
+            false
         })
     }
 

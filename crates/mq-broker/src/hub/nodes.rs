@@ -9,7 +9,7 @@ use crate::{
     auth::TakeOver,
     journal::Journal,
     session::Session,
-    store::{LogPosition, Position, SessionRecord, StoredMessage, StoredWill, User},
+    store::{Change, LogPosition, Position, SessionRecord, StoredMessage, StoredWill, User},
 };
 
 /// The answer of other nodes, once it has come.
@@ -42,6 +42,16 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         state: MemberState,
         lasts: bool,
     ) -> Position;
+
+    /// Records changes that follow from a message of the cluster: as [`Store::record`](crate::store::Store::record), with
+    /// the message's place in the logs.
+    fn record_logged(&self, origin: LogPosition, changes: Vec<Change>) -> Position;
+
+    /// Records the will of a session, which is published if this node dies, or that it has none.
+    fn record_will(&self, client: &ByteStr, will: Option<Box<StoredWill>>) -> Position;
+
+    /// Records that the will of a session was published: that it is on its way to a log.
+    fn record_published_will(&self, client: &ByteStr) -> Position;
 
     /// Makes the session of a client identifier this node's, with what it has, or a new one.
     ///

@@ -228,12 +228,6 @@ impl Kept {
                 self.received.remove(&packet_id);
                 Urgency::Now
             }
-            SessionChange::Will(will) => self.set_will(will),
-            // It is not in a record before the log has the will: rather twice than not at all.
-            SessionChange::WillPublished => {
-                self.will = None;
-                Urgency::Later
-            }
             // Flows (MQTT-next) end with their owner. The end of a session is not a change of what is kept.
             SessionChange::Received { .. }
             | SessionChange::ReceivedReleased { .. }
@@ -257,7 +251,7 @@ impl Kept {
         self.life == Life::Connected(Some(Duration::ZERO))
     }
 
-    fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
+    pub(super) fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
         if core::mem::replace(&mut self.will, will) == self.will {
             Urgency::Never
         } else {

@@ -7,7 +7,7 @@ use super::kept::{Kept, Place, Urgency};
 use crate::{
     cluster::Cluster,
     lock::lock,
-    store::{At, LogPosition, Position, SessionChange, StoredMessage},
+    store::{At, LogPosition, Position, SessionChange, StoredMessage, StoredWill},
 };
 
 /// A session of this node.
@@ -95,8 +95,30 @@ impl Owned {
         origin: Option<LogPosition>,
         round: u64,
     ) -> bool {
-        self.differs.get_or_insert(round);
         let urgency = self.kept.apply(change, origin);
+        self.note_difference(round, urgency)
+    }
+
+    /// Sets its will, in a round. Returns whether it has to be in the record before anybody learns of it.
+    pub(in crate::cluster) fn set_will(
+        &mut self,
+        will: Option<Box<StoredWill>>,
+        round: u64,
+    ) -> bool {
+        let urgency = self.kept.set_will(will);
+        self.note_difference(round, urgency)
+    }
+
+    /// Ends its will, which was published, in a round.
+    pub(in crate::cluster) fn end_will(&mut self, round: u64) {
+        // It is not in a record before the log has the will: rather twice than not at all.
+        self.kept.will = None;
+        self.note_difference(round, Urgency::Later);
+    }
+
+    /// Notes in a round that the record lacks a change. Returns whether it is urgent.
+    fn note_difference(&mut self, round: u64, urgency: Urgency) -> bool {
+        self.differs.get_or_insert(round);
         self.is_changed |= urgency > Urgency::Never;
         urgency == Urgency::Now
     }

@@ -23,7 +23,7 @@ use crate::{
         engine::{Key, Kind, Lasts, Malformed, Put, RETRY},
     },
     lock::lock,
-    store::Position,
+    store::{Change, LogPosition, Position},
 };
 
 /// How often is looked whether a log has a will.
@@ -56,6 +56,55 @@ struct Write {
 }
 
 impl Cluster {
+    /// Records changes that belong together, of a message at that place in the logs or of none.
+    pub(in crate::cluster) fn record_from(
+        &self,
+        origin: Option<LogPosition>,
+        changes: Vec<Change>,
+    ) -> Position {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        let mut ids = Vec::new();
+        for change in changes {
+            match change {
+                Change::Session(id, change) => {
+                    let Some(owned) = sessions.get_mut(&id) else {
+                        continue;
+                    };
+                    if owned.apply(change, origin, round) {
+                        ids.push(id);
+                    }
+                }
+                // What is retained is in the log, and a node has its name.
+                Change::Retained(_) | Change::Unretained(_) | Change::BrokerId(_) => {}
+            }
+        }
+        ids.dedup();
+        let position = self.ledger.begin(ids.len());
+        for id in ids {
+            self.write_now(&mut sessions, &id, Some(position));
+        }
+        position
+    }
+
+    /// Records a change of one session, in a round. `change` returns `true` if it has to be in the record before anybody
+    /// learns of it.
+    pub(in crate::cluster) fn record_one(
+        &self,
+        id: &ByteStr,
+        change: impl FnOnce(&mut Owned, u64) -> bool,
+    ) -> Position {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        let owned = sessions.get_mut(id);
+        let is_urgent = owned.is_some_and(|owned| change(owned, round));
+        let position = self.ledger.begin(usize::from(is_urgent));
+        if is_urgent {
+            self.write_now(&mut sessions, id, Some(position));
+        }
+        position
+    }
+
     /// Writes a session's record, for a call that waits for it.
     pub(in crate::cluster) fn write_now(
         &self,

@@ -97,7 +97,7 @@ impl Hub {
             expires_at,
             ..
         } = message;
-        let publication = Publication {
+        let mut publication = Publication {
             message,
             qos,
             retain,
@@ -106,11 +106,12 @@ impl Hub {
             sender: self.sessions.key_of(&from),
             group_members: Some(self.sessions.keys_of(to.group_members)),
             already_delivered: self.sessions.keys_of(to.already_delivered),
+            origin: None,
         };
         let mut routed = RoutedMessage::default();
         let routing = read(&self.routing);
         let mut changes = Vec::new();
-        changes.extend(begin().map(Change::At));
+        publication.origin = begin();
         if retain {
             // Without room for it, others have it; nor is it recorded: the logs have it.
             let _ = self.retain(&publication, publisher);

@@ -143,7 +143,6 @@ impl Tables {
                 rows.about.insert(BROKER_ID, id.bits())?;
                 Ok(())
             }
-            Change::At(_) => Ok(()),
         }
     }
 
@@ -242,7 +241,6 @@ impl Tables {
                 let value = encoding::flow(kept);
                 rows.flows.insert((client, flow.0), value)?;
             }
-            SessionChange::Will(_) | SessionChange::WillPublished => {}
             SessionChange::FlowEnded { flow } => {
                 rows.flows.remove((client, flow.0))?;
                 let of_flow = (client, flow.0, 0)..=(client, flow.0, u16::MAX);
