@@ -28,7 +28,7 @@
 //! ```
 //!
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
-//! for sessions that have come from another node, is not for them (`log/marks.rs`).
+//! for sessions that have come from another node, is not for them (`log/arrival_marks.rs`).
 //!
 //! # Rooms
 //!
@@ -97,15 +97,15 @@ pub use settings::{ClusterSettings, EngineSettings};
 
 use engine::RETRY;
 use life::Lives;
-use log::{Author, Fences, Ledger, Marks, Membership, Shard, checkpoints};
-use sessions::{Floor, Owned};
+use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, checkpoints};
+use sessions::{Floor, OwnedSession};
 
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
 /// a further try is the same one.
-const GIVEN_UP: Duration = Duration::from_mins(1);
+const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 
 /// For so long a node that begins tries again what the engine has not done.
-const BEGINNING: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// This node, as one of a cluster.
 pub(crate) struct Cluster {
@@ -116,7 +116,7 @@ pub(crate) struct Cluster {
     log_max_bytes: u64,
     /// By number.
     shards: Box<[Shard]>,
-    sessions: Mutex<HashMap<ByteStr, Owned>>,
+    sessions: Mutex<HashMap<ByteStr, OwnedSession>>,
     /// One claim of a session at a time.
     claims: Mutex<HashMap<ByteStr, Arc<tokio::sync::Mutex<()>>>>,
     fences: RwLock<Fences>,
@@ -130,7 +130,7 @@ pub(crate) struct Cluster {
     turn: AtomicU64,
     /// Counts [entries that say nothing](log).
     pushes: AtomicU64,
-    marks: Mutex<Marks>,
+    arrival_marks: Mutex<ArrivalMarks>,
     ledger: Ledger,
     /// Whether this node ends its life itself.
     is_leaving: AtomicBool,
@@ -165,10 +165,10 @@ impl Cluster {
             ..
         } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
-        let author = patiently(|| life::begin(&*engine, node.clone())).await?;
+        let author = retry_at_start(|| life::begin(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
-        for (number, checkpoint) in (0..).zip(patiently(|| checkpoints(&*engine)).await?) {
+        for (number, checkpoint) in (0..).zip(retry_at_start(|| checkpoints(&*engine)).await?) {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }
@@ -176,7 +176,7 @@ impl Cluster {
         }
         Ok(Arc::new_cyclic(|this| Self {
             engine,
-            marks: Mutex::new(Marks::new(author.clone())),
+            arrival_marks: Mutex::new(ArrivalMarks::new(author.clone())),
             author,
             lease,
             log_max_bytes,
@@ -210,12 +210,12 @@ impl Cluster {
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
         let _ = self.local.set(Arc::downgrade(local));
-        patiently(|| self.load_retained(&**local)).await?;
+        retry_at_start(|| self.load_retained(&**local)).await?;
         for shard in 0..self.engine.shards() {
             tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(local)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
         }
-        tasks.spawn(Arc::clone(self).hear(self.engine.told(), Arc::clone(local)));
+        tasks.spawn(Arc::clone(self).receive_qos0(self.engine.told(), Arc::clone(local)));
         tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(local)));
         tasks.spawn(Arc::clone(self).live());
         tasks.spawn(Arc::clone(self).watch_lives());
@@ -229,7 +229,7 @@ impl Cluster {
                 life: self.author.life - 1,
                 ..self.author.clone()
             };
-            patiently(|| self.end_life(&earlier)).await?;
+            retry_at_start(|| self.end_life(&earlier)).await?;
         }
         self.catch_up().await
     }
@@ -252,14 +252,14 @@ impl Cluster {
 }
 
 /// Does a step of the beginning, if need be again.
-async fn patiently<T, F>(mut step: impl FnMut() -> F) -> Result<T, EngineError>
+async fn retry_at_start<T, F>(mut step: impl FnMut() -> F) -> Result<T, EngineError>
 where
     F: Future<Output = Result<T, EngineError>>,
 {
     let began = Instant::now();
     loop {
         match step().await {
-            Err(_) if began.elapsed() < BEGINNING => sleep(RETRY).await,
+            Err(_) if began.elapsed() < START_TIMEOUT => sleep(RETRY).await,
             done => return done,
         }
     }
@@ -291,7 +291,7 @@ impl Nodes for Cluster {
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
-        self.tell_all(from, message)
+        self.send_qos0_to_nodes(from, message)
     }
 
     fn update_membership(

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How long the engine has to say where the logs end.
-const ASKED: Duration = Duration::from_secs(2);
+const LOG_ENDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ClusterStatus for Cluster {
     fn own_status(&self) -> view::Cluster {
@@ -66,7 +66,7 @@ impl ClusterStatus for Cluster {
                 }
                 ends
             };
-            let ends = timeout(ASKED, ends).await.unwrap_or_default();
+            let ends = timeout(LOG_ENDS_TIMEOUT, ends).await.unwrap_or_default();
             let mut shown = self.own_status();
             for (log, end) in shown.logs.iter_mut().zip(ends) {
                 log.behind = end.map(|end| end.saturating_sub(log.read));

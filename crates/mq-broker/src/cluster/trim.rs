@@ -15,7 +15,7 @@ use super::{
     engine::{EngineError, Kind, Lasts, Malformed, Put},
     life::{Status, unknown_form},
     log::{Checkpoint, key},
-    sessions::{Kept, Record},
+    sessions::{Record, RecordedSession},
 };
 use crate::{lock::lock, store::At};
 
@@ -123,7 +123,7 @@ impl Cluster {
             for (next, needed) in record.next.iter().zip(&mut needed) {
                 *needed = next.entry().min(*needed);
             }
-            for position in record.session.iter().flat_map(Kept::positions) {
+            for position in record.session.iter().flat_map(RecordedSession::positions) {
                 let needed = &mut needed[usize::from(position.shard)];
                 *needed = position.at.entry().min(*needed);
             }

@@ -1,20 +1,20 @@
 //! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
 //! messages from node to node that may be lost.
 
+mod encoding;
 mod memory;
 #[cfg(feature = "cluster")]
 mod nats;
-mod wire;
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
+pub(super) use encoding::{Malformed, Reader, Writer};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
-pub(super) use wire::{Malformed, Reader, Writer};
 
 /// For so long an engine knows an entry that was appended, and does not append it again.
 pub const APPENDED_ONCE: Duration = Duration::from_mins(2);

@@ -15,7 +15,7 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    checkpoint::Noted,
+    checkpoint::CheckpointCandidates,
     entry::{BatchItem, Item, LogEntry},
     groups::Membership,
     log_state::{Checkpoint, LogState},
@@ -23,21 +23,21 @@ use super::{
     recent::Recent,
 };
 use crate::{
-    cluster::{Cluster, GIVEN_UP, engine::RETRY},
+    cluster::{Cluster, GIVE_UP_AFTER, engine::RETRY},
     hub::AppendQueueFull,
     lock::lock,
     store::{At, Position, StoredMessage},
 };
 
 /// Messages in a batch, and their bytes, at most; one message may have more.
-const BATCH: usize = 1_000;
-const BATCH_BYTES: usize = 256 * 1024;
+const MAX_BATCH_MESSAGES: usize = 1_000;
+const MAX_BATCH_BYTES: usize = 256 * 1024;
 
 /// Bytes that wait to be appended to one log, at most.
-const QUEUE_BYTES: usize = 64 << 20;
+const MAX_QUEUE_BYTES: usize = 64 << 20;
 
 /// For so long an entry that the engine has taken may be on its way back.
-const READ_BACK: Duration = Duration::from_secs(1);
+const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This node's part of one log.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(in crate::cluster) struct Shard {
     pub(in crate::cluster) recent: Mutex<Recent>,
     /// The last checkpoint, with its version.
     pub(in crate::cluster) kept: Mutex<(u64, Checkpoint)>,
-    pub(super) noted: Mutex<Noted>,
+    pub(super) candidates: Mutex<CheckpointCandidates>,
 }
 
 /// Messages that wait to be appended.
@@ -89,7 +89,7 @@ impl Shard {
             state: Mutex::new(LogState::from_checkpoint(checkpoint)),
             recent: Mutex::new(Recent::new(recent)),
             kept: Mutex::default(),
-            noted: Mutex::default(),
+            candidates: Mutex::default(),
         }
     }
 
@@ -117,9 +117,14 @@ impl Shard {
                 let fits = |(item, _): &&(Bytes, Position)| {
                     let before = bytes;
                     bytes += item.len();
-                    before == 0 || bytes <= BATCH_BYTES
+                    before == 0 || bytes <= MAX_BATCH_BYTES
                 };
-                let count = queue.items.iter().take(BATCH).take_while(fits).count();
+                let count = queue
+                    .items
+                    .iter()
+                    .take(MAX_BATCH_MESSAGES)
+                    .take_while(fits)
+                    .count();
                 if count > 0 {
                     let batch: Vec<_> = queue.items.drain(..count).collect();
                     queue.bytes -= batch.iter().map(|(item, _)| item.len()).sum::<usize>();
@@ -134,7 +139,7 @@ impl Shard {
 impl Cluster {
     /// The log of a topic.
     pub(in crate::cluster) fn shard_of(&self, topic: &TopicName) -> &Shard {
-        &self.shards[part_of(topic.as_bytes(), self.shards.len())]
+        &self.shards[part_of_name(topic.as_bytes(), self.shards.len())]
     }
 
     /// See [`Nodes::append`](crate::hub::Nodes::append).
@@ -157,7 +162,7 @@ impl Cluster {
             .encode()
             .map_err(|_| AppendQueueFull)?;
         let mut queue = lock(&shard.queue);
-        if queue.bytes + item.len() > QUEUE_BYTES && !queue.items.is_empty() {
+        if queue.bytes + item.len() > MAX_QUEUE_BYTES && !queue.items.is_empty() {
             return Err(AppendQueueFull);
         }
         let position = self.ledger.begin(1);
@@ -172,7 +177,7 @@ impl Cluster {
         // The logs that may have its messages.
         let filter = &membership.filter;
         let one = (!filter.has_wildcard())
-            .then(|| part_of(filter.matching().as_bytes(), self.shards.len()));
+            .then(|| part_of_name(filter.matching().as_bytes(), self.shards.len()));
         let shards = match one {
             Some(shard) => &self.shards[shard..=shard],
             None => &self.shards[..],
@@ -207,13 +212,13 @@ impl Cluster {
             let is_back = read_back.wait_for(|last| *last >= count);
             let is_back = self.pushing(shard.number..shard.number + 1, is_back);
             let tries = async {
-                while began.elapsed() < GIVEN_UP {
+                while began.elapsed() < GIVE_UP_AFTER {
                     match self
                         .engine
                         .append(shard.number, id.clone(), entry.clone())
                         .await
                     {
-                        Ok(()) => sleep(READ_BACK).await,
+                        Ok(()) => sleep(READ_BACK_TIMEOUT).await,
                         Err(error) => {
                             warn!(shard = shard.number, %error, "messages cannot be appended");
                             sleep(RETRY).await;
@@ -236,7 +241,7 @@ impl Cluster {
 
 /// Which of so many parts a name belongs to, such as a topic to a log: the same in each version of this software
 /// (FNV-1a).
-pub(in crate::cluster) fn part_of(name: &[u8], parts: usize) -> usize {
+pub(in crate::cluster) fn part_of_name(name: &[u8], parts: usize) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in name {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

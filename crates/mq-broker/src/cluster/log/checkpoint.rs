@@ -20,37 +20,37 @@ use crate::{
     cluster::{
         Cluster,
         engine::{Engine, EngineError, Key, Kind, Lasts, Put, RETRY},
-        patiently,
+        retry_at_start,
     },
     hub::LocalSessions,
     lock::{lock, read},
 };
 
 /// How often what is new in a log is kept as values.
-const CHECKPOINT: Duration = Duration::from_secs(10);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often that is tried in turn.
-const TRIES: usize = 100;
+const CHECKPOINT_TRIES: usize = 100;
 
 /// A checkpoint is so many of these old when it is kept: a node that begins then knows of some time before which member
 /// of a shared subscription each message was for, and can take over sessions that have died with another.
-const AGE: usize = 6;
+const CHECKPOINT_AGE: usize = 6;
 
 /// Values that are written at a time.
-const AT_ONCE: usize = 16;
+const MAX_WRITES_IN_FLIGHT: usize = 16;
 
 /// Retained messages that have changed.
 type Changes = VecDeque<(TopicName, RetainedChange)>;
 
 /// What could be the next checkpoints of a log.
 #[derive(Debug, Default)]
-pub(super) struct Noted(VecDeque<Checkpoint>);
+pub(super) struct CheckpointCandidates(VecDeque<Checkpoint>);
 
-impl Noted {
+impl CheckpointCandidates {
     /// Takes one of now, and gives the one that is old enough; that of the log's beginning if there is none yet.
     fn note(&mut self, checkpoint: Checkpoint) -> Checkpoint {
         self.0.push_back(checkpoint);
-        if self.0.len() > AGE {
+        if self.0.len() > CHECKPOINT_AGE {
             self.0.pop_front().unwrap_or_default()
         } else {
             Checkpoint::default()
@@ -105,7 +105,7 @@ impl Cluster {
     pub(in crate::cluster) async fn catch_up(&self) -> Result<(), EngineError> {
         let mut ends = Vec::new();
         for shard in 0..self.engine.shards() {
-            ends.push(patiently(|| self.engine.end(shard)).await?);
+            ends.push(retry_at_start(|| self.engine.end(shard)).await?);
         }
         let left = || {
             let shards = self.shards.iter().zip(&ends);
@@ -146,7 +146,7 @@ impl Cluster {
 
     /// Writes them, if this node is the one to do it.
     pub(in crate::cluster) async fn keep_checkpoints(self: Arc<Self>) {
-        let mut due = interval(CHECKPOINT);
+        let mut due = interval(CHECKPOINT_INTERVAL);
         // The first tick is at once.
         due.tick().await;
         loop {
@@ -168,7 +168,7 @@ impl Cluster {
 
     /// What may be kept of a log next; `None` if its reader is in the midst of an entry all the time.
     async fn note_checkpoint(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
-        for _ in 0..TRIES {
+        for _ in 0..CHECKPOINT_TRIES {
             if let Some(noted) = self.note_whole(shard) {
                 return Some(noted);
             }
@@ -181,7 +181,7 @@ impl Cluster {
     fn note_whole(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
         let state = lock(&shard.state);
         let fences = read(&self.fences).in_log(shard.number);
-        let checkpoint = lock(&shard.noted).note(state.checkpoint(fences)?);
+        let checkpoint = lock(&shard.candidates).note(state.checkpoint(fences)?);
         let entry = checkpoint.entry;
         let old = |change: &RetainedChange| change.at.entry() <= entry;
         let changes = state.retained.iter().filter(|(_, change)| old(change));
@@ -202,7 +202,7 @@ impl Cluster {
         }
         let mut writing = JoinSet::new();
         loop {
-            while writing.len() < AT_ONCE
+            while writing.len() < MAX_WRITES_IN_FLIGHT
                 && let Some((topic, change)) = changes.pop_front()
             {
                 let cluster = Arc::clone(self);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
-use super::{author::Author, groups::Membership, marks::Mark};
+use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership};
 use crate::{
     cluster::engine::{Malformed, Reader, Writer},
     store::StoredMessage,
@@ -75,20 +75,20 @@ impl Item {
 
 /// What goes from node to node, and may be lost.
 #[derive(Debug)]
-pub(in crate::cluster) enum Told<'a> {
+pub(in crate::cluster) enum NodeMessage<'a> {
     /// Of QoS 0.
     Message {
-        /// See [`Marks::head`](super::marks::Marks::head).
+        /// See [`ArrivalMarks::head`](super::arrival_marks::ArrivalMarks::head).
         head: &'a [u8],
         /// The members of shared subscriptions that it is for.
         chosen: Vec<ByteStr>,
         /// The form of an [`Item`].
         item: &'a [u8],
     },
-    Mark(Mark),
+    Mark(ArrivalMark),
 }
 
-impl<'a> Told<'a> {
+impl<'a> NodeMessage<'a> {
     pub(in crate::cluster) fn encode(&self) -> Bytes {
         let mut to = Writer::new(VERSION);
         match self {
@@ -114,7 +114,7 @@ impl<'a> Told<'a> {
                 chosen: from.all(Reader::text)?,
                 item: from.bytes()?,
             },
-            1 => Self::Mark(Mark::read(&mut from)?),
+            1 => Self::Mark(ArrivalMark::read(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;

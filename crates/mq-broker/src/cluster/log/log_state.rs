@@ -13,7 +13,7 @@ use crate::{
 const VERSION: u8 = 1;
 
 /// Entries of a log that make trimming it worth while.
-const MANY: u64 = 1_000;
+const MIN_TRIMMED_ENTRIES: u64 = 1_000;
 
 /// How far a reader of a log is, and what it knows by that.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(in crate::cluster) struct LogState {
     pub(in crate::cluster) entry: u64,
     /// Whether it is in the midst of the next one, which the rest may know in part.
     is_within: bool,
-    pub(in crate::cluster) counts: Counts,
+    pub(in crate::cluster) counts: BatchCounts,
     pub(in crate::cluster) groups: Groups,
     /// Topics whose retained message has changed, and is in no value yet.
     pub(super) retained: HashMap<TopicName, RetainedChange>,
@@ -30,7 +30,7 @@ pub(in crate::cluster) struct LogState {
 
 /// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::cluster) struct Counts(HashMap<Author, u64>);
+pub(in crate::cluster) struct BatchCounts(HashMap<Author, u64>);
 
 /// A topic's retained message, from one place of its log on.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,14 +46,14 @@ pub(in crate::cluster) struct Checkpoint {
     pub(in crate::cluster) entry: u64,
     /// Entries before this one are not kept.
     pub(in crate::cluster) first: u64,
-    pub(in crate::cluster) counts: Counts,
+    pub(in crate::cluster) counts: BatchCounts,
     /// Ends of lives, by the entry that says so.
     pub(in crate::cluster) fences: Vec<(Author, u64)>,
     /// [`Groups`] in their form.
     pub(in crate::cluster) groups: bytes::Bytes,
 }
 
-impl Counts {
+impl BatchCounts {
     pub(in crate::cluster) fn is_new(&mut self, author: &Author, count: u64) -> bool {
         let last = self.0.entry(author.clone()).or_default();
         core::mem::replace(last, count.max(*last)) < count
@@ -146,7 +146,7 @@ impl RetainedChange {
 impl Checkpoint {
     /// Whether trimming its log is worth while.
     pub(in crate::cluster) fn is_long(&self) -> bool {
-        self.entry >= self.first + MANY
+        self.entry >= self.first + MIN_TRIMMED_ENTRIES
     }
 
     pub(in crate::cluster) fn encode(&self) -> bytes::Bytes {
@@ -180,7 +180,7 @@ impl Checkpoint {
         let checkpoint = Self {
             entry: from.number()?,
             first: from.number()?,
-            counts: Counts(from.all(number)?.into_iter().collect()),
+            counts: BatchCounts(from.all(number)?.into_iter().collect()),
             fences: from.all(number)?,
             groups: bytes::Bytes::copy_from_slice(from.bytes()?),
         };
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_brings_back_what_was_known() {
-        let mut counts = Counts::default();
+        let mut counts = BatchCounts::default();
         assert!(counts.is_new(&author(2), 7));
         let checkpoint = Checkpoint {
             entry: 300,
@@ -221,7 +221,7 @@ mod tests {
         assert!(!state.counts.is_new(&author(2), 7));
         assert!(state.counts.is_new(&author(2), 8));
         state.counts.end(&author(2));
-        assert_eq!(state.counts, Counts::default());
+        assert_eq!(state.counts, BatchCounts::default());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tracing::error;
 
 use super::{
     author::Author,
-    entry::{Item, Told},
+    entry::{Item, NodeMessage},
 };
 use crate::{
     cluster::{Cluster, engine::Malformed},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Cluster {
-    pub(in crate::cluster) fn tell_all(
+    pub(in crate::cluster) fn send_qos0_to_nodes(
         &self,
         from: &ByteStr,
         message: StoredMessage,
@@ -37,8 +37,8 @@ impl Cluster {
             message,
         };
         if let Ok(item) = item.encode() {
-            let told = Told::Message {
-                head: &lock(&self.marks).head(),
+            let told = NodeMessage::Message {
+                head: &lock(&self.arrival_marks).head(),
                 chosen: chosen.clone(),
                 item: &item,
             };
@@ -48,36 +48,39 @@ impl Cluster {
     }
 
     /// Tells the other nodes this one's mark.
-    pub(in crate::cluster) fn tell_mark(&self) {
-        let mark = lock(&self.marks).own().clone();
-        self.engine.tell(Told::Mark(mark).encode());
+    pub(in crate::cluster) fn send_mark(&self) {
+        let mark = lock(&self.arrival_marks).own().clone();
+        self.engine.tell(NodeMessage::Mark(mark).encode());
     }
 
     /// QoS 0 of other nodes.
-    pub(in crate::cluster) async fn hear(
+    pub(in crate::cluster) async fn receive_qos0(
         self: Arc<Self>,
         mut told: mpsc::Receiver<Bytes>,
         local: Arc<dyn LocalSessions>,
     ) {
         let mut publisher = local.publisher();
         while let Some(message) = told.recv().await {
-            if self.hear_one(&message, &*local, &mut publisher).is_err() {
+            if self
+                .receive_one_qos0(&message, &*local, &mut publisher)
+                .is_err()
+            {
                 error!("another node tells what is no message");
             }
         }
     }
 
-    fn hear_one(
+    fn receive_one_qos0(
         &self,
         told: &[u8],
         local: &dyn LocalSessions,
         publisher: &mut Publisher,
     ) -> Result<(), Malformed> {
-        match Told::decode(told)? {
-            Told::Mark(mark) => lock(&self.marks).note(mark),
-            Told::Message { head, chosen, item } => {
+        match NodeMessage::decode(told)? {
+            NodeMessage::Mark(mark) => lock(&self.arrival_marks).note(mark),
+            NodeMessage::Message { head, chosen, item } => {
                 let is_over = |life: &Author| self.is_over(life);
-                let Some(late) = lock(&self.marks).late_for(head, is_over)? else {
+                let Some(late) = lock(&self.arrival_marks).late_for(head, is_over)? else {
                     return Ok(());
                 };
                 let Item { from, message, .. } = Item::decode(item)?;

@@ -12,7 +12,7 @@ use crate::{
     cluster::{
         Cluster,
         engine::{EngineError, Kind, Value},
-        log::{Author, part_of},
+        log::{Author, part_of_name},
     },
     hub::LocalSessions,
     lock::{lock, read},
@@ -140,7 +140,7 @@ impl Cluster {
     /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
     fn is_mine(&self, id: &ByteStr, living: &[String]) -> bool {
         // This node is one of them.
-        living[part_of(id.as_bytes(), living.len())] == self.author.node
+        living[part_of_name(id.as_bytes(), living.len())] == self.author.node
     }
 
     fn ended(&self) -> Vec<Author> {

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::{
-    claimed::{Claimed, Refused},
-    owned::Future,
+    message_search::{ClaimRefused, ClaimedSession},
+    owned::SessionFate,
     record::Record,
 };
 use crate::{
@@ -57,7 +57,7 @@ impl Cluster {
         });
         match timeout(CLAIM_TIMEOUT, claiming).await {
             Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(Refused::Others))) => Err(ReasonCode::ClientIdentifierNotValid),
+            Ok(Ok(Err(ClaimRefused::OtherUser))) => Err(ReasonCode::ClientIdentifierNotValid),
             Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
         }
     }
@@ -84,7 +84,7 @@ impl Cluster {
         id: &ByteStr,
         user: &User,
         take_over: TakeOver,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ClaimRefused> {
         let began = Instant::now();
         let mut asked = 0;
         while began.elapsed() < CLAIM_TIMEOUT {
@@ -92,7 +92,7 @@ impl Cluster {
                 let sessions = lock(&self.sessions);
                 match sessions.get(id) {
                     None => None,
-                    Some(owned) if owned.future == Future::Stays => return Ok(()),
+                    Some(owned) if owned.fate == SessionFate::Stays => return Ok(()),
                     Some(owned) => Some(owned.gone()),
                 }
             };
@@ -102,16 +102,16 @@ impl Cluster {
                 continue;
             }
             if self.ledger.has_failed() {
-                return Err(Refused::Busy);
+                return Err(ClaimRefused::Busy);
             }
             let (record, version) = self.record_of(id).await?;
             let known = record.session.as_ref().and_then(|kept| kept.user.as_ref());
             if take_over == TakeOver::SameUser && known.is_some_and(|known| known != user) {
-                return Err(Refused::Others);
+                return Err(ClaimRefused::OtherUser);
             }
             if let Some(owner) = self.other_owner(&record) {
                 if asked == MAX_RIVALS {
-                    return Err(Refused::Busy);
+                    return Err(ClaimRefused::Busy);
                 }
                 asked += u32::from(self.ask_to_let_go(owner, id).await);
                 continue;
@@ -120,7 +120,7 @@ impl Cluster {
                 return self.take_up(local, vec![claimed]).await;
             }
         }
-        Err(Refused::Busy)
+        Err(ClaimRefused::Busy)
     }
 
     /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
@@ -132,18 +132,18 @@ impl Cluster {
     }
 
     /// A session's record, and its version; an empty one, and 0, if there is none.
-    async fn record_of(&self, id: &ByteStr) -> Result<(Record, u64), Refused> {
+    async fn record_of(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
         let value = self.engine.value(Key::new(Kind::Session, &**id)).await;
         let value = value.map_err(|error| {
             warn!(client = %id, %error, "a session cannot be read");
-            Refused::Busy
+            ClaimRefused::Busy
         })?;
         let Some(Value { version, bytes }) = value else {
             return Ok((Record::default(), 0));
         };
         let record = Record::decode(&bytes).map_err(|_| {
             warn!(client = %id, "a session is of no known form");
-            Refused::Busy
+            ClaimRefused::Busy
         })?;
         Ok((record, version))
     }
@@ -161,26 +161,26 @@ impl Cluster {
         id: &ByteStr,
         mut record: Record,
         version: u64,
-    ) -> Result<Option<Claimed>, Refused> {
+    ) -> Result<Option<ClaimedSession>, ClaimRefused> {
         if let Some(owner) = &record.owner
             && !record.is_behind
         {
             let status = life::status_of(&*self.engine, &owner.node).await;
-            let (_, status) = status.map_err(|_| Refused::Busy)?;
+            let (_, status) = status.map_err(|_| ClaimRefused::Busy)?;
             record.raise(&status);
         }
         let coming = timeout(CLAIM_TIMEOUT, self.come_to(&record.next));
-        coming.await.map_err(|_| Refused::Busy)?;
+        coming.await.map_err(|_| ClaimRefused::Busy)?;
         let mine = Record {
             owner: Some(self.author.clone()),
             is_behind: true,
             ..record.clone()
         };
-        let bytes = mine.encode().map_err(|_| Refused::Busy)?;
+        let bytes = mine.encode().map_err(|_| ClaimRefused::Busy)?;
         let key = Key::new(Kind::Session, &**id);
         let put = self.put(key, version, bytes, Lasts::Always).await;
-        let version = put.map_err(|_| Refused::Busy)?;
-        Ok(version.map(|version| Claimed {
+        let version = put.map_err(|_| ClaimRefused::Busy)?;
+        Ok(version.map(|version| ClaimedSession {
             id: id.clone(),
             record,
             version,

@@ -11,7 +11,7 @@ use mq_codec::ByteStr;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
-use super::kept::{Kept, Place, size};
+use super::recorded_session::{MessagePlace, RecordedSession, size};
 use crate::{
     cluster::{
         Cluster,
@@ -27,17 +27,17 @@ const COPY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A
 /// session that is owed more keeps its log.
-const ONE: usize = 64 << 10;
-const ALL: usize = 256 << 10;
+const MAX_COPIED_MESSAGE_BYTES: usize = 64 << 10;
+const MAX_COPIED_BYTES: usize = 256 << 10;
 
 /// Messages that are copied in one go.
-const AT_ONCE: usize = 1_000;
+const MAX_COPIES_A_ROUND: usize = 1_000;
 
 /// Entries that are read for nothing rather than to begin to read anew.
-const NEAR: u64 = 100;
+const MAX_SKIPPED_ENTRIES: u64 = 100;
 
 /// By where they are in their log: the sessions that a message is for.
-type Wanted = BTreeMap<At, Vec<(ByteStr, Place)>>;
+type MessagesToCopy = BTreeMap<At, Vec<(ByteStr, MessagePlace)>>;
 
 impl Cluster {
     /// Copies what has waited for long. Runs as long as the node lives.
@@ -63,8 +63,8 @@ impl Cluster {
     }
 
     /// What sessions of this node have had from that log since before `old`.
-    fn old(&self, shard: u16, old: At, too_large: &HashSet<LogPosition>) -> Wanted {
-        let mut wanted = Wanted::new();
+    fn old(&self, shard: u16, old: At, too_large: &HashSet<LogPosition>) -> MessagesToCopy {
+        let mut wanted = MessagesToCopy::new();
         let mut count = 0;
         let sessions = lock(&self.sessions);
         for (id, owned) in &*sessions {
@@ -82,8 +82,9 @@ impl Cluster {
             if places.peek().is_none() {
                 continue;
             }
-            let room = ALL.saturating_sub(owned.kept.own_bytes()) / ONE;
-            for (place, position) in places.take(room.min(AT_ONCE - count)) {
+            let room =
+                MAX_COPIED_BYTES.saturating_sub(owned.kept.own_bytes()) / MAX_COPIED_MESSAGE_BYTES;
+            for (place, position) in places.take(room.min(MAX_COPIES_A_ROUND - count)) {
                 count += 1;
                 let here = wanted.entry(position.at).or_default();
                 here.push((id.clone(), place));
@@ -96,14 +97,14 @@ impl Cluster {
     async fn copy(
         &self,
         shard: u16,
-        mut wanted: Wanted,
+        mut wanted: MessagesToCopy,
         too_large: &mut HashSet<LogPosition>,
     ) -> Result<(), EngineError> {
         while let Some((first, _)) = wanted.first_key_value() {
             let mut entries = self.engine.follow(shard, first.entry() - 1);
             let mut last = first.entry() - 1;
             while let Some((next, _)) = wanted.first_key_value()
-                && next.entry() <= last + NEAR
+                && next.entry() <= last + MAX_SKIPPED_ENTRIES
             {
                 let entry = timeout(ENTRY_TIMEOUT, entries.recv()).await.ok().flatten();
                 let entry =
@@ -121,7 +122,9 @@ impl Cluster {
                     };
                     let position = LogPosition { shard, at };
                     match item {
-                        BatchItem::Message(item) if size(&item.message) <= ONE => {
+                        BatchItem::Message(item)
+                            if size(&item.message) <= MAX_COPIED_MESSAGE_BYTES =>
+                        {
                             self.put_copies(position, &item, sessions);
                         }
                         _ => {
@@ -136,7 +139,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn put_copies(&self, position: LogPosition, item: &Item, of: Vec<(ByteStr, Place)>) {
+    fn put_copies(&self, position: LogPosition, item: &Item, of: Vec<(ByteStr, MessagePlace)>) {
         let mut sessions = lock(&self.sessions);
         let round = lock(&self.floor).round;
         for (id, place) in of {
@@ -150,7 +153,7 @@ impl Cluster {
     }
 }
 
-impl Kept {
+impl RecordedSession {
     fn own_bytes(&self) -> usize {
         let owed = self.owed().map(|(_, owed)| owed.own_bytes());
         owed.fold(0, usize::saturating_add)
@@ -159,13 +162,13 @@ impl Kept {
     /// Copies a message of a log, if it is there still. Returns whether it is.
     pub(super) fn copy(
         &mut self,
-        place: Place,
+        place: MessagePlace,
         position: LogPosition,
         logged: &StoredMessage,
     ) -> bool {
         let owed = match place {
-            Place::Waiting(number) => self.waiting.get_mut(&number),
-            Place::InFlight(id) => {
+            MessagePlace::Waiting(number) => self.waiting.get_mut(&number),
+            MessagePlace::InFlight(id) => {
                 let mut in_flight = self.in_flight.iter_mut();
                 let found = in_flight.find(|(of, _)| *of == id);
                 found.and_then(|(_, owed)| owed.as_mut())

@@ -2,17 +2,17 @@
 
 mod adopt;
 mod claim;
-mod claimed;
 mod copies;
 mod floor;
-mod kept;
+mod message_search;
 mod owned;
 mod record;
+mod recorded_session;
 mod release;
 mod take_up;
 mod write;
 
 pub(super) use floor::Floor;
-pub(super) use kept::Kept;
-pub(super) use owned::Owned;
+pub(super) use owned::OwnedSession;
 pub(super) use record::Record;
+pub(super) use recorded_session::RecordedSession;

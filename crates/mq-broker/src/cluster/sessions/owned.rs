@@ -3,7 +3,7 @@
 use mq_codec::ByteStr;
 use tokio::sync::watch;
 
-use super::kept::{Kept, Place, Urgency};
+use super::recorded_session::{MessagePlace, RecordedSession, Urgency};
 use crate::{
     cluster::Cluster,
     lock::lock,
@@ -12,12 +12,12 @@ use crate::{
 
 /// A session of this node.
 #[derive(Debug)]
-pub(in crate::cluster) struct Owned {
-    pub(in crate::cluster) kept: Kept,
+pub(in crate::cluster) struct OwnedSession {
+    pub(in crate::cluster) kept: RecordedSession,
     /// That of the record.
     pub(in crate::cluster) version: u64,
     /// What becomes of it.
-    pub(in crate::cluster) future: Future,
+    pub(in crate::cluster) fate: SessionFate,
     /// By log: from where on no message is queued for it, once the hub has let it go.
     pub(super) end: Option<Vec<At>>,
     /// Its will was published by that call: no record is without the will before.
@@ -33,30 +33,30 @@ pub(in crate::cluster) struct Owned {
     /// Of the record's content.
     pub(super) written: u64,
     /// What it had at another node is still being read: the record has more.
-    pub(super) is_coming: bool,
-    /// Tells of a change of `future`. Dropped with the session.
+    pub(super) awaits_messages: bool,
+    /// Tells of a change of `fate`. Dropped with the session.
     gone: watch::Sender<()>,
 }
 
 /// What becomes of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cluster) enum Future {
+pub(in crate::cluster) enum SessionFate {
     /// It stays.
     Stays,
     /// The hub is letting it go: it takes no connection any more.
-    IsLeaving,
+    Releasing,
     /// It is let go, so that any node may take it.
-    IsLetGo,
+    Released,
     /// It ends.
     Ends,
 }
 
-impl Owned {
-    pub(in crate::cluster) fn new(kept: Kept, version: u64) -> Self {
+impl OwnedSession {
+    pub(in crate::cluster) fn new(kept: RecordedSession, version: u64) -> Self {
         Self {
             kept,
             version,
-            future: Future::Stays,
+            fate: SessionFate::Stays,
             end: None,
             published: None,
             waiting: Vec::new(),
@@ -65,17 +65,17 @@ impl Owned {
             differs: None,
             writes: None,
             written: 0,
-            is_coming: false,
+            awaits_messages: false,
             gone: watch::Sender::new(()),
         }
     }
 
     /// The first round of which the record may lack something.
     pub(super) fn lacks(&self) -> Option<u64> {
-        if self.is_coming {
+        if self.awaits_messages {
             return None;
         }
-        if self.future != Future::Stays {
+        if self.fate != SessionFate::Stays {
             // From now on the hub may queue nothing more for it.
             return Some(0);
         }
@@ -83,8 +83,8 @@ impl Owned {
     }
 
     /// It has what it had at another node.
-    pub(super) fn has_come(&mut self, round: u64) {
-        self.is_coming = false;
+    pub(super) fn messages_arrived(&mut self, round: u64) {
+        self.awaits_messages = false;
         self.differs = Some(round);
     }
 
@@ -126,7 +126,7 @@ impl Owned {
     /// Copies a message of a log into what is kept, in a round. Returns whether it is there still.
     pub(super) fn copy(
         &mut self,
-        place: Place,
+        place: MessagePlace,
         position: LogPosition,
         logged: &StoredMessage,
         round: u64,
@@ -140,11 +140,11 @@ impl Owned {
 
     /// Whether it stays, with all that it had elsewhere.
     pub(super) fn is_whole(&self) -> bool {
-        self.future == Future::Stays && !self.is_coming
+        self.fate == SessionFate::Stays && !self.awaits_messages
     }
 
     pub(super) fn is_kept_here(&self) -> bool {
-        matches!(self.future, Future::Stays | Future::IsLeaving)
+        matches!(self.fate, SessionFate::Stays | SessionFate::Releasing)
     }
 
     /// Changes when something else becomes of it, and ends when it is not this node's any more.
@@ -163,19 +163,19 @@ impl Cluster {
         let sessions = lock(&self.sessions);
         sessions
             .get(id)
-            .is_some_and(|owned| owned.future == Future::Stays)
+            .is_some_and(|owned| owned.fate == SessionFate::Stays)
     }
 
     /// Begins to let a session go: it takes no connection any more. False if it is not here, or goes already; then, if
     /// it is here, waits until it has gone.
-    pub(super) async fn begin_to_let_go(&self, id: &ByteStr) -> bool {
+    pub(super) async fn begin_release(&self, id: &ByteStr) -> bool {
         let gone = {
             let mut sessions = lock(&self.sessions);
             let Some(owned) = sessions.get_mut(id) else {
                 return false;
             };
-            if owned.future == Future::Stays {
-                owned.future = Future::IsLeaving;
+            if owned.fate == SessionFate::Stays {
+                owned.fate = SessionFate::Releasing;
                 return true;
             }
             owned.gone()
@@ -187,9 +187,9 @@ impl Cluster {
     /// Keeps a session that was to be let go, and cannot.
     pub(super) fn keep(&self, id: &ByteStr) {
         if let Some(owned) = lock(&self.sessions).get_mut(id)
-            && owned.future == Future::IsLeaving
+            && owned.fate == SessionFate::Releasing
         {
-            owned.future = Future::Stays;
+            owned.fate = SessionFate::Stays;
             owned.gone.send_replace(());
         }
     }
@@ -204,14 +204,14 @@ impl Cluster {
     }
 
     /// Lets a session go, which the hub has let go: its record says so, and then it is not this node's. Resolves then.
-    pub(super) async fn let_go(&self, id: &ByteStr) {
+    pub(super) async fn finish_release(&self, id: &ByteStr) {
         let gone = {
             let mut sessions = lock(&self.sessions);
             let Some(owned) = sessions.get_mut(id) else {
                 return;
             };
-            if owned.future == Future::IsLeaving {
-                owned.future = Future::IsLetGo;
+            if owned.fate == SessionFate::Releasing {
+                owned.fate = SessionFate::Released;
             }
             let gone = owned.gone();
             self.write_now(&mut sessions, id, None);
@@ -221,7 +221,7 @@ impl Cluster {
     }
 
     /// A session's will was published just now.
-    pub(in crate::cluster) fn note_published(&self, owned: &mut Owned) {
+    pub(in crate::cluster) fn note_published(&self, owned: &mut OwnedSession) {
         if let Some(will) = &owned.kept.will {
             let shard = self.shard_of(&will.message.message.topic);
             owned.published = Some(shard.last());
@@ -231,7 +231,7 @@ impl Cluster {
     pub(in crate::cluster) fn end(&self, id: &ByteStr) {
         let mut sessions = lock(&self.sessions);
         if let Some(owned) = sessions.get_mut(id) {
-            owned.future = Future::Ends;
+            owned.fate = SessionFate::Ends;
             self.write_now(&mut sessions, id, None);
         }
     }

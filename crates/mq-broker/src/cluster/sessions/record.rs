@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use mq_codec::{QoS, SubscriptionOptions, Version};
 
-use super::kept::{Form, Kept, Owed};
+use super::recorded_session::{DeliveryForm, OwedMessage, RecordedSession};
 use crate::{
     cluster::{
         engine::{Malformed, Reader, Writer},
@@ -26,7 +26,7 @@ pub(in crate::cluster) struct Record {
     /// The node that has it. Without one any node may take it.
     pub(in crate::cluster) owner: Option<Author>,
     /// `None` if it has ended.
-    pub(in crate::cluster) session: Option<Kept>,
+    pub(in crate::cluster) session: Option<RecordedSession>,
     /// By log: what is here or behind was not looked at for the session.
     pub(in crate::cluster) next: Vec<At>,
     /// What the owner says of all its sessions does not hold for this one: it has not been read since it was claimed.
@@ -49,7 +49,7 @@ impl Record {
     /// The same of parts that belong to others.
     pub(super) fn encode_parts(
         owner: Option<&Author>,
-        session: Option<&Kept>,
+        session: Option<&RecordedSession>,
         next: &[At],
         is_behind: bool,
     ) -> Result<Bytes, Malformed> {
@@ -89,7 +89,9 @@ impl Record {
         let next = from.all(|from| Ok(At(from.number()?)))?;
         let is_behind = from.byte()? != 0;
         let has_session = from.byte()? != 0;
-        let session = has_session.then(|| Kept::read(&mut from)).transpose()?;
+        let session = has_session
+            .then(|| RecordedSession::read(&mut from))
+            .transpose()?;
         from.end()?;
         Ok(Self {
             owner,
@@ -100,7 +102,7 @@ impl Record {
     }
 }
 
-impl Kept {
+impl RecordedSession {
     fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
         to.number(self.number);
         let (kind, time) = write_life(self.life);
@@ -152,11 +154,11 @@ impl Kept {
             let options = options.map_err(|_| Malformed)?;
             Ok((filter, (options, from.subscription_id()?)))
         })?;
-        let waiting = from.all(Owed::read)?;
+        let waiting = from.all(OwedMessage::read)?;
         let in_flight = from.all(|from| {
             let id = from.packet_id()?.ok_or(Malformed)?;
             let is_owed = from.byte()? != 0;
-            Ok((id, is_owed.then(|| Owed::read(from)).transpose()?))
+            Ok((id, is_owed.then(|| OwedMessage::read(from)).transpose()?))
         })?;
         let received = from.all(|from| from.packet_id()?.ok_or(Malformed))?;
         let has_will = from.byte()? != 0;
@@ -179,7 +181,7 @@ impl Kept {
     }
 }
 
-impl Owed {
+impl OwedMessage {
     fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
         match self {
             Self::Own(message) => {
@@ -205,7 +207,7 @@ impl Owed {
         let (shard, at) = (from.small()?, At(from.number()?));
         Ok(Self::Logged(
             LogPosition { shard, at },
-            Form {
+            DeliveryForm {
                 qos: QoS::from_bits(form & 3).ok_or(Malformed)?,
                 retain: form & 4 != 0,
                 subscription_ids: from.all(|from| from.subscription_id()?.ok_or(Malformed))?,

@@ -26,7 +26,7 @@ impl Cluster {
             let (cluster, local) = (Arc::clone(&self), Arc::clone(&local));
             // Each has its own time: one that does not end holds up no other.
             tokio::spawn(async move {
-                if !cluster.begin_to_let_go(&id).await {
+                if !cluster.begin_release(&id).await {
                     // The asker may have gone.
                     let _ = answer.send(Bytes::new());
                     return;
@@ -40,7 +40,7 @@ impl Cluster {
                 });
                 let end = Box::new(|| cluster.end_queueing(&id));
                 if local.release_session(&id, is_settled, end).await {
-                    cluster.let_go(&id).await;
+                    cluster.finish_release(&id).await;
                 } else {
                     cluster.keep(&id);
                 }

@@ -6,16 +6,16 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::{
-    claimed::{Claimed, Coming, Ranges, Refused, Wanted},
-    kept::Kept,
-    owned::Owned,
+    message_search::{ClaimRefused, ClaimedSession, EntryRanges, MessageSearch, PendingSession},
+    owned::OwnedSession,
     record::Record,
+    recorded_session::RecordedSession,
 };
 use crate::{
     cluster::{
         Cluster,
         engine::{Entry, Key, Kind, Lasts},
-        log::{BatchItem, Counts, LogEntry},
+        log::{BatchCounts, BatchItem, LogEntry},
     },
     hub::{ArrivingSession, LocalSessions},
     lock::lock,
@@ -30,26 +30,26 @@ impl Cluster {
     pub(super) async fn take_up(
         &self,
         local: &dyn LocalSessions,
-        claimed: Vec<Claimed>,
-    ) -> Result<(), Refused> {
-        let mut coming = Vec::new();
+        claimed: Vec<ClaimedSession>,
+    ) -> Result<(), ClaimRefused> {
+        let mut pending = Vec::new();
         for claimed in claimed {
-            coming.extend(self.begin_taking_up(local, claimed));
+            pending.extend(self.begin_taking_up(local, claimed));
         }
-        if !coming.is_empty() {
-            self.tell_mark();
+        if !pending.is_empty() {
+            self.send_mark();
         }
-        let mut ranges = Ranges::new();
-        for session in &coming {
+        let mut ranges = EntryRanges::new();
+        for session in &pending {
             session.widen(&mut ranges);
         }
-        if let Err(refused) = self.read_again(&mut coming, &ranges).await {
-            for session in coming {
+        if let Err(refused) = self.read_again(&mut pending, &ranges).await {
+            for session in pending {
                 self.give_back(local, session);
             }
             return Err(refused);
         }
-        for session in coming {
+        for session in pending {
             self.finish_taking_up(local, session)?;
         }
         Ok(())
@@ -57,8 +57,12 @@ impl Cluster {
 
     /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
     /// that came before.
-    fn begin_taking_up(&self, local: &dyn LocalSessions, claimed: Claimed) -> Option<Coming> {
-        let Claimed {
+    fn begin_taking_up(
+        &self,
+        local: &dyn LocalSessions,
+        claimed: ClaimedSession,
+    ) -> Option<PendingSession> {
+        let ClaimedSession {
             id,
             record,
             version,
@@ -66,7 +70,7 @@ impl Cluster {
         let Record { session, next, .. } = record;
         let kept = session.filter(|kept| !kept.ends_with_connection() || kept.will.is_some());
         let Some(kept) = kept else {
-            let owned = Owned::new(Kept::passing(version), version);
+            let owned = OwnedSession::new(RecordedSession::passing(version), version);
             lock(&self.sessions).insert(id, owned);
             return None;
         };
@@ -76,17 +80,17 @@ impl Cluster {
         let mut begun = Vec::new();
         let mut begin = || {
             // What is queued from here on is noted: in the record it stands behind the rest.
-            let mut owned = Owned::new(kept.clone(), version);
+            let mut owned = OwnedSession::new(kept.clone(), version);
             owned.kept.waiting.clear();
-            owned.is_coming = true;
+            owned.awaits_messages = true;
             lock(&self.sessions).insert(id.clone(), owned);
-            lock(&self.marks).comes(&id);
+            lock(&self.arrival_marks).comes(&id);
             let shards = self.shards.iter();
             begun = shards.map(|shard| shard.progress.begun()).collect();
         };
         let user = kept.user.as_ref();
         let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut begin);
-        let mut wanted = Wanted::new(kept, id.clone(), next, begun);
+        let mut wanted = MessageSearch::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
         for (shard, here) in (0..).zip(&self.shards).filter(|_| is_member) {
@@ -94,7 +98,7 @@ impl Cluster {
             let chosen = chosen.map(|at| LogPosition { shard, at });
             wanted.chosen.extend(chosen);
         }
-        Some(Coming {
+        Some(PendingSession {
             id,
             version,
             arriving,
@@ -103,13 +107,13 @@ impl Cluster {
     }
 
     /// Lets any node take a session that could not be read. Its record has all that it had.
-    fn give_back(&self, local: &dyn LocalSessions, coming: Coming) {
-        let Coming {
+    fn give_back(&self, local: &dyn LocalSessions, pending: PendingSession) {
+        let PendingSession {
             id,
             version,
             arriving,
             wanted,
-        } = coming;
+        } = pending;
         lock(&self.sessions).remove(&id);
         local.abandon_arrival(arriving);
         let record = Record {
@@ -128,13 +132,17 @@ impl Cluster {
         });
     }
 
-    fn finish_taking_up(&self, local: &dyn LocalSessions, coming: Coming) -> Result<(), Refused> {
-        let Coming {
+    fn finish_taking_up(
+        &self,
+        local: &dyn LocalSessions,
+        pending: PendingSession,
+    ) -> Result<(), ClaimRefused> {
+        let PendingSession {
             id,
             arriving,
             wanted,
             ..
-        } = coming;
+        } = pending;
         let (life, will) = (wanted.kept.life, wanted.kept.will.clone());
         let found = wanted.found();
         info!(
@@ -154,7 +162,7 @@ impl Cluster {
         let round = lock(&self.floor).round;
         let mut sessions = lock(&self.sessions);
         let Some(owned) = sessions.get_mut(&id) else {
-            return Err(Refused::Busy);
+            return Err(ClaimRefused::Busy);
         };
         owned.kept.received.extend(found.received.iter().copied());
         let received = owned.kept.received.iter().copied().collect();
@@ -165,7 +173,7 @@ impl Cluster {
             owned.kept.waiting.insert(number, owed);
             queued.insert(number, message);
         }
-        owned.has_come(round);
+        owned.messages_arrived(round);
         let record = SessionRecord {
             life,
             queued,
@@ -179,7 +187,11 @@ impl Cluster {
     }
 
     /// Reads again what sessions have to get.
-    async fn read_again(&self, coming: &mut [Coming], ranges: &Ranges) -> Result<(), Refused> {
+    async fn read_again(
+        &self,
+        pending: &mut [PendingSession],
+        ranges: &EntryRanges,
+    ) -> Result<(), ClaimRefused> {
         for (&shard, &(from, to)) in ranges {
             // What is not kept any more, nobody needs, or it is lost.
             let here = &self.shards[usize::from(shard)];
@@ -188,11 +200,11 @@ impl Cluster {
             if from > to.entry() || to == At::default() {
                 continue;
             }
-            let mut counts = Counts::default();
+            let mut counts = BatchCounts::default();
             let recent = lock(&here.recent).within(from, to.entry());
             if let Some(recent) = recent {
                 for entry in &recent {
-                    self.look_again(shard, entry, &mut counts, coming);
+                    self.look_again(shard, entry, &mut counts, pending);
                 }
                 continue;
             }
@@ -201,12 +213,12 @@ impl Cluster {
                 let entry = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
                     warn!(shard, "a log cannot be read again");
-                    return Err(Refused::Busy);
+                    return Err(ClaimRefused::Busy);
                 };
                 if entry.number > to.entry() {
                     break;
                 }
-                self.look_again(shard, &entry, &mut counts, coming);
+                self.look_again(shard, &entry, &mut counts, pending);
                 if entry.number == to.entry() {
                     break;
                 }
@@ -216,7 +228,13 @@ impl Cluster {
     }
 
     /// Looks for what one entry has for them.
-    fn look_again(&self, shard: u16, entry: &Entry, counts: &mut Counts, coming: &mut [Coming]) {
+    fn look_again(
+        &self,
+        shard: u16,
+        entry: &Entry,
+        counts: &mut BatchCounts,
+        pending: &mut [PendingSession],
+    ) {
         let Ok(LogEntry::Batch {
             author,
             count,
@@ -233,7 +251,7 @@ impl Cluster {
                 continue;
             };
             let at = At::new(entry.number, index);
-            for session in &mut *coming {
+            for session in &mut *pending {
                 session.wanted.look(LogPosition { shard, at }, &item);
             }
         }

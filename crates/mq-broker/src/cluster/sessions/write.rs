@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
 
 use super::{
-    owned::{Future, Owned},
+    owned::{OwnedSession, SessionFate},
     record::Record,
 };
 use crate::{
     Escaped,
     cluster::{
-        Cluster, GIVEN_UP,
+        Cluster, GIVE_UP_AFTER,
         engine::{Key, Kind, Lasts, Malformed, Put, RETRY},
     },
     lock::lock,
@@ -27,31 +27,31 @@ use crate::{
 };
 
 /// How often is looked whether a log has a will.
-const STEP: Duration = Duration::from_millis(10);
+const WILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The node's life has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failed;
+pub(super) struct NodeEnded;
 
 /// A write of a record.
-enum Begun {
+enum NextWrite {
     /// There is nothing to write, or nobody to do it.
     Nothing,
-    Write(Write),
+    Record(RecordWrite),
     /// No log has its will yet.
     NotYet,
     /// No value has room for it. Calls that were to be settled.
     TooLarge(Vec<Position>),
 }
 
-struct Write {
+struct RecordWrite {
     bytes: Bytes,
     /// The record has to be in this version still.
     version: u64,
     /// Calls that are settled by it.
     calls: Vec<Position>,
-    future: Future,
-    /// As [`Owned::written`].
+    future: SessionFate,
+    /// As [`OwnedSession::written`].
     content: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Cluster {
     pub(in crate::cluster) fn record_one(
         &self,
         id: &ByteStr,
-        change: impl FnOnce(&mut Owned, u64) -> bool,
+        change: impl FnOnce(&mut OwnedSession, u64) -> bool,
     ) -> Position {
         let mut sessions = lock(&self.sessions);
         let round = lock(&self.floor).round;
@@ -108,7 +108,7 @@ impl Cluster {
     /// Writes a session's record, for a call that waits for it.
     pub(in crate::cluster) fn write_now(
         &self,
-        sessions: &mut MutexGuard<'_, HashMap<ByteStr, Owned>>,
+        sessions: &mut MutexGuard<'_, HashMap<ByteStr, OwnedSession>>,
         id: &ByteStr,
         call: Option<Position>,
     ) {
@@ -130,11 +130,11 @@ impl Cluster {
     pub(in crate::cluster) fn begin_round(&self) {
         let next = self.progress();
         let mut sessions = lock(&self.sessions);
-        let lacks = sessions.values().filter_map(Owned::lacks).min();
+        let lacks = sessions.values().filter_map(OwnedSession::lacks).min();
         lock(&self.floor).begin_round(lacks, next);
         let mut changed = Vec::new();
         for (id, owned) in sessions.iter_mut() {
-            if owned.differs.is_none() || owned.is_coming {
+            if owned.differs.is_none() || owned.awaits_messages {
                 continue;
             }
             if !owned.is_writing && self.content(owned) == Some(owned.written) {
@@ -150,7 +150,7 @@ impl Cluster {
     }
 
     /// What its record says but for the places in the logs; `None` if it has no form.
-    fn content(&self, session: &Owned) -> Option<u64> {
+    fn content(&self, session: &OwnedSession) -> Option<u64> {
         let owner = session.is_kept_here().then_some(&self.author);
         let bytes = Record::encode_parts(owner, Some(&session.kept), &[], false).ok()?;
         let mut hasher = DefaultHasher::new();
@@ -159,44 +159,44 @@ impl Cluster {
     }
 
     /// What is to be written of a session, if anything.
-    fn begin_write(&self, id: &ByteStr) -> Begun {
+    fn begin_write(&self, id: &ByteStr) -> NextWrite {
         let mut sessions = lock(&self.sessions);
         let Some(owned) = sessions.get_mut(id) else {
-            return Begun::Nothing;
+            return NextWrite::Nothing;
         };
         if let Some(published) = owned.published {
             if self.ledger.is_open(published) {
-                return Begun::NotYet;
+                return NextWrite::NotYet;
             }
             owned.published = None;
         }
         if !core::mem::take(&mut owned.is_changed) {
             owned.is_writing = false;
-            return Begun::Nothing;
+            return NextWrite::Nothing;
         }
         let Ok(bytes) = self.encode(owned) else {
             error!(client = %id, "a session has no form");
             self.fail("a session cannot be written");
-            return Begun::Nothing;
+            return NextWrite::Nothing;
         };
         let calls = core::mem::take(&mut owned.waiting);
-        if bytes.len() > self.engine.largest_value() && owned.future != Future::Ends {
+        if bytes.len() > self.engine.largest_value() && owned.fate != SessionFate::Ends {
             let bytes = bytes.len();
             warn!(client = %Escaped(id), bytes, "a session is too large for the cluster, and ends");
-            if owned.future != Future::Stays {
+            if owned.fate != SessionFate::Stays {
                 // The hub does not have it any more.
-                owned.future = Future::Ends;
+                owned.fate = SessionFate::Ends;
                 owned.is_changed = true;
             }
-            return Begun::TooLarge(calls);
+            return NextWrite::TooLarge(calls);
         }
         owned.writes = owned.differs.take();
         let content = self.content(owned);
-        Begun::Write(Write {
+        NextWrite::Record(RecordWrite {
             bytes,
             version: owned.version,
             calls,
-            future: owned.future,
+            future: owned.fate,
             content,
         })
     }
@@ -205,19 +205,19 @@ impl Cluster {
         let key = Key::new(Kind::Session, &*id);
         loop {
             let write = match self.begin_write(&id) {
-                Begun::Nothing => return,
-                Begun::Write(write) => write,
-                Begun::NotYet if self.ledger.has_failed() => return,
-                Begun::NotYet => {
-                    sleep(STEP).await;
+                NextWrite::Nothing => return,
+                NextWrite::Record(write) => write,
+                NextWrite::NotYet if self.ledger.has_failed() => return,
+                NextWrite::NotYet => {
+                    sleep(WILL_POLL_INTERVAL).await;
                     continue;
                 }
-                Begun::TooLarge(calls) => {
+                NextWrite::TooLarge(calls) => {
                     self.end_too_large(&id, calls).await;
                     continue;
                 }
             };
-            let Write {
+            let RecordWrite {
                 bytes,
                 version,
                 calls,
@@ -225,12 +225,12 @@ impl Cluster {
                 content,
             } = write;
             let lasts = match future {
-                Future::Ends => Lasts::AWhile,
+                SessionFate::Ends => Lasts::AWhile,
                 _ => Lasts::Always,
             };
             let written = match self.put(key.clone(), version, bytes, lasts).await {
                 Ok(written) => written,
-                Err(Failed) => return,
+                Err(NodeEnded) => return,
             };
             let mut sessions = lock(&self.sessions);
             let is_over = match (written, sessions.get_mut(&id)) {
@@ -238,7 +238,7 @@ impl Cluster {
                     owned.version = version;
                     owned.writes = None;
                     owned.written = content.unwrap_or_default();
-                    matches!(future, Future::IsLetGo | Future::Ends)
+                    matches!(future, SessionFate::Released | SessionFate::Ends)
                 }
                 // Other nodes ask for a session, unless they have ended this node's life.
                 _ => return self.fail("another node has taken a session of it"),
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    fn encode(&self, owned: &Owned) -> Result<Bytes, Malformed> {
+    fn encode(&self, owned: &OwnedSession) -> Result<Bytes, Malformed> {
         // In this order: what is queued meanwhile is in `seen`.
         let mut next = owned.end.clone().unwrap_or_else(|| self.progress());
         for (shard, seen) in &owned.kept.seen {
@@ -286,7 +286,7 @@ impl Cluster {
         }
         Record::encode_parts(
             owned.is_kept_here().then_some(&self.author),
-            (owned.future != Future::Ends).then_some(&owned.kept),
+            (owned.fate != SessionFate::Ends).then_some(&owned.kept),
             &next,
             false,
         )
@@ -300,9 +300,9 @@ impl Cluster {
         last: u64,
         bytes: Bytes,
         lasts: Lasts,
-    ) -> Result<Option<u64>, Failed> {
+    ) -> Result<Option<u64>, NodeEnded> {
         let began = Instant::now();
-        while began.elapsed() < GIVEN_UP && !self.ledger.has_failed() {
+        while began.elapsed() < GIVE_UP_AFTER && !self.ledger.has_failed() {
             match self
                 .engine
                 .put(key.clone(), last, bytes.clone(), lasts)
@@ -323,6 +323,6 @@ impl Cluster {
             sleep(RETRY).await;
         }
         self.fail("a value could not be put for a minute");
-        Err(Failed)
+        Err(NodeEnded)
     }
 }

@@ -9,7 +9,7 @@ use super::{author::Author, entry::LogEntry};
 use crate::cluster::Cluster;
 
 /// For so long what was appended may be on its way back.
-const PUSH: Duration = Duration::from_secs(3);
+const EMPTY_ENTRY_INTERVAL: Duration = Duration::from_secs(3);
 
 impl Cluster {
     /// Waits for what those logs have to bring.
@@ -27,7 +27,7 @@ impl Cluster {
     async fn push(&self, shards: Range<u16>) -> Infallible {
         let Author { node, life } = &self.author;
         loop {
-            sleep(PUSH).await;
+            sleep(EMPTY_ENTRY_INTERVAL).await;
             for shard in shards.clone() {
                 let push = self.pushes.fetch_add(1, Ordering::Relaxed);
                 let id = format!("{node}.{life}.{shard}.push.{push}");

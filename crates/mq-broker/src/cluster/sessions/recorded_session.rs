@@ -13,7 +13,7 @@ use crate::store::{
 
 /// What a session's owner keeps of it.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(in crate::cluster) struct Kept {
+pub(in crate::cluster) struct RecordedSession {
     /// Which of the client's sessions it is: the version that its first record has got.
     pub(in crate::cluster) number: u64,
     pub(in crate::cluster) life: Life,
@@ -21,9 +21,9 @@ pub(in crate::cluster) struct Kept {
     pub(in crate::cluster) subscriptions:
         HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
     /// Messages that wait, by their number in the queue.
-    pub(super) waiting: BTreeMap<u64, Owed>,
+    pub(super) waiting: BTreeMap<u64, OwedMessage>,
     /// Messages that were sent, in that order; `None` once PUBREC has come.
-    pub(super) in_flight: Vec<(PacketId, Option<Owed>)>,
+    pub(super) in_flight: Vec<(PacketId, Option<OwedMessage>)>,
     /// QoS 2 messages of its client that were not released yet.
     pub(super) received: BTreeSet<PacketId>,
     /// What is published if its client's node dies.
@@ -34,16 +34,16 @@ pub(in crate::cluster) struct Kept {
 
 /// A message for a session.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Owed {
+pub(super) enum OwedMessage {
     /// In a log.
-    Logged(LogPosition, Form),
+    Logged(LogPosition, DeliveryForm),
     /// Of this session alone: a retained message, or a copy of one in a log.
     Own(Box<StoredMessage>),
 }
 
 /// Where a session has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum MessagePlace {
     /// By its number in the queue.
     Waiting(u64),
     InFlight(PacketId),
@@ -51,7 +51,7 @@ pub(super) enum Place {
 
 /// How a message from a log is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Form {
+pub(super) struct DeliveryForm {
     pub(super) qos: QoS,
     pub(in crate::cluster) retain: bool,
     pub(super) subscription_ids: Vec<SubscriptionId>,
@@ -68,7 +68,7 @@ pub(super) enum Urgency {
     Now,
 }
 
-impl Owed {
+impl OwedMessage {
     fn new(message: StoredMessage, origin: Option<LogPosition>) -> Self {
         let Some(position) = origin else {
             return Self::Own(Box::new(message));
@@ -79,7 +79,7 @@ impl Owed {
             subscription_ids,
             ..
         } = message;
-        let form = Form {
+        let form = DeliveryForm {
             qos,
             retain,
             subscription_ids,
@@ -126,7 +126,7 @@ pub(in crate::cluster) fn size(message: &StoredMessage) -> usize {
     encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
 }
 
-impl Form {
+impl DeliveryForm {
     /// The message that is sent, of one in a log.
     pub(in crate::cluster) fn of(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
@@ -138,7 +138,7 @@ impl Form {
     }
 }
 
-impl Kept {
+impl RecordedSession {
     /// Makes a change. `origin`: where messages that are queued by it are in the logs.
     pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> Urgency {
         match change {
@@ -178,7 +178,8 @@ impl Kept {
                     let seen = self.seen.entry(position.shard).or_default();
                     *seen = position.at.max(*seen);
                 }
-                self.waiting.insert(number, Owed::new(message, origin));
+                self.waiting
+                    .insert(number, OwedMessage::new(message, origin));
                 if origin.is_some() {
                     Urgency::Never
                 } else {
@@ -260,12 +261,12 @@ impl Kept {
     }
 
     /// Messages that it is to get still.
-    pub(super) fn owed(&self) -> impl Iterator<Item = (Place, &Owed)> {
+    pub(super) fn owed(&self) -> impl Iterator<Item = (MessagePlace, &OwedMessage)> {
         let waiting = self.waiting.iter();
-        let waiting = waiting.map(|(number, owed)| (Place::Waiting(*number), owed));
+        let waiting = waiting.map(|(number, owed)| (MessagePlace::Waiting(*number), owed));
         let in_flight = self.in_flight.iter();
         let in_flight =
-            in_flight.filter_map(|(id, owed)| Some((Place::InFlight(*id), owed.as_ref()?)));
+            in_flight.filter_map(|(id, owed)| Some((MessagePlace::InFlight(*id), owed.as_ref()?)));
         waiting.chain(in_flight)
     }
 

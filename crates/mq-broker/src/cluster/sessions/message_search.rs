@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use mq_codec::{ByteStr, PacketId, QoS};
 
 use super::{
-    kept::{Form, Kept, Owed},
     record::Record,
+    recorded_session::{DeliveryForm, OwedMessage, RecordedSession},
 };
 use crate::{
     cluster::log::Item,
@@ -16,35 +16,35 @@ use crate::{
 
 /// The reason for which a node does not get a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
+pub(super) enum ClaimRefused {
     /// The session is another user's.
-    Others,
+    OtherUser,
     /// The engine or the owner did not answer, or not in time.
     Busy,
 }
 
 /// The entries that a node reads again for a session that it takes over: by log, from where on, and up to where.
-pub(super) type Ranges = BTreeMap<u16, (At, At)>;
+pub(super) type EntryRanges = BTreeMap<u16, (At, At)>;
 
 /// A session whose record is this node's now.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct ClaimedSession {
     pub(in crate::cluster) id: ByteStr,
     pub(in crate::cluster) record: Record,
     pub(in crate::cluster) version: u64,
 }
 
 /// A session whose messages are being read.
-pub(super) struct Coming {
+pub(super) struct PendingSession {
     pub(in crate::cluster) id: ByteStr,
     pub(in crate::cluster) version: u64,
     pub(super) arriving: ArrivingSession,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: MessageSearch,
 }
 
-impl Coming {
+impl PendingSession {
     /// Widens the ranges by the entries that the session needs.
-    pub(super) fn widen(&self, ranges: &mut Ranges) {
+    pub(super) fn widen(&self, ranges: &mut EntryRanges) {
         let wanted = &self.wanted;
         for (shard, begun) in (0..).zip(&wanted.begun) {
             let from = wanted.next(shard);
@@ -59,8 +59,8 @@ impl Coming {
 }
 
 /// The messages that a session has to get.
-pub(super) struct Found {
-    pub(in crate::cluster) waiting: Vec<(Owed, StoredMessage)>,
+pub(super) struct FoundMessages {
+    pub(in crate::cluster) waiting: Vec<(OwedMessage, StoredMessage)>,
     pub(super) in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     pub(super) received: HashSet<PacketId>,
     /// Messages that are not in the logs any more.
@@ -68,8 +68,8 @@ pub(super) struct Found {
 }
 
 /// The search for the messages that a session has to get.
-pub(super) struct Wanted {
-    pub(in crate::cluster) kept: Kept,
+pub(super) struct MessageSearch {
+    pub(in crate::cluster) kept: RecordedSession,
     id: ByteStr,
     /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
     /// messages for it.
@@ -81,12 +81,17 @@ pub(super) struct Wanted {
     named: HashMap<LogPosition, StoredMessage>,
     names: HashSet<LogPosition>,
     /// Behind what the record has looked at.
-    behind: Vec<(Owed, StoredMessage)>,
+    behind: Vec<(OwedMessage, StoredMessage)>,
     received: HashSet<PacketId>,
 }
 
-impl Wanted {
-    pub(in crate::cluster) fn new(kept: Kept, id: ByteStr, next: Vec<At>, begun: Vec<At>) -> Self {
+impl MessageSearch {
+    pub(in crate::cluster) fn new(
+        kept: RecordedSession,
+        id: ByteStr,
+        next: Vec<At>,
+        begun: Vec<At>,
+    ) -> Self {
         Self {
             names: kept.positions().collect(),
             kept,
@@ -127,20 +132,21 @@ impl Wanted {
             return;
         };
         let message = form.of(&item.message);
-        self.behind.push((Owed::Logged(position, form), message));
+        self.behind
+            .push((OwedMessage::Logged(position, form), message));
     }
 
     /// Returns the form in which the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
-    fn form(&self, position: LogPosition, item: &Item) -> Option<Form> {
+    fn form(&self, position: LogPosition, item: &Item) -> Option<DeliveryForm> {
         let topic = &item.message.message.topic;
-        let mut form: Option<Form> = None;
+        let mut form: Option<DeliveryForm> = None;
         for (filter, (options, id)) in &self.kept.subscriptions {
             let is_own = options.no_local && item.from == self.id;
             let is_others = filter.shared().is_some() && !self.chosen.contains(&position);
             if is_own || is_others || !filter.matches(topic) {
                 continue;
             }
-            let form = form.get_or_insert_with(|| Form {
+            let form = form.get_or_insert_with(|| DeliveryForm {
                 qos: QoS::AtMostOnce,
                 retain: false,
                 subscription_ids: Vec::new(),
@@ -152,7 +158,7 @@ impl Wanted {
         form.filter(|form| form.qos > QoS::AtMostOnce)
     }
 
-    pub(in crate::cluster) fn found(self) -> Found {
+    pub(in crate::cluster) fn found(self) -> FoundMessages {
         let Self {
             kept,
             names,
@@ -162,9 +168,11 @@ impl Wanted {
             ..
         } = self;
         let lost = names.len() - named.len();
-        let message = |owed: &Owed| match owed {
-            Owed::Own(message) => Some((**message).clone()),
-            Owed::Logged(position, form) => named.get(position).map(|logged| form.of(logged)),
+        let message = |owed: &OwedMessage| match owed {
+            OwedMessage::Own(message) => Some((**message).clone()),
+            OwedMessage::Logged(position, form) => {
+                named.get(position).map(|logged| form.of(logged))
+            }
         };
         let waiting = kept.waiting.values();
         let waiting = waiting.filter_map(|owed| Some((owed.clone(), message(owed)?)));
@@ -172,7 +180,7 @@ impl Wanted {
             None => Some((*id, None)),
             Some(owed) => Some((*id, Some(message(owed)?))),
         });
-        Found {
+        FoundMessages {
             waiting: waiting.chain(behind).collect(),
             in_flight: in_flight.collect(),
             received,

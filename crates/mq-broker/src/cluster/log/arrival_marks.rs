@@ -16,19 +16,19 @@ use crate::cluster::engine::{Malformed, Reader, Writer};
 
 /// A node's count of the sessions that have come to it, in one of its lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::cluster) struct Mark {
+pub(in crate::cluster) struct ArrivalMark {
     pub(in crate::cluster) of: Author,
     pub(in crate::cluster) count: u64,
 }
 
 /// This node's marks, and those of the others.
 #[derive(Debug)]
-pub(in crate::cluster) struct Marks {
-    own: Mark,
+pub(in crate::cluster) struct ArrivalMarks {
+    own: ArrivalMark,
     /// Sessions that have come, by their marks, until all others know of them.
     came: VecDeque<(u64, ByteStr)>,
     /// The last mark of each other node, by its name.
-    known: BTreeMap<String, Mark>,
+    known: BTreeMap<String, ArrivalMark>,
     /// The form of what is known, behind this life.
     head: Option<Bytes>,
     /// Of each other node.
@@ -45,7 +45,7 @@ struct Heard {
     echoed: u64,
 }
 
-impl Mark {
+impl ArrivalMark {
     pub(in crate::cluster) fn write(&self, to: &mut Writer) {
         self.of.write(to);
         to.number(self.count);
@@ -63,11 +63,11 @@ impl Mark {
     }
 }
 
-impl Marks {
+impl ArrivalMarks {
     /// Those of a life that begins.
     pub(in crate::cluster) fn new(own: Author) -> Self {
         Self {
-            own: Mark { of: own, count: 0 },
+            own: ArrivalMark { of: own, count: 0 },
             came: VecDeque::new(),
             known: BTreeMap::new(),
             head: None,
@@ -82,12 +82,12 @@ impl Marks {
     }
 
     /// The last mark of this node.
-    pub(in crate::cluster) fn own(&self) -> &Mark {
+    pub(in crate::cluster) fn own(&self) -> &ArrivalMark {
         &self.own
     }
 
     /// Another node has told its mark.
-    pub(in crate::cluster) fn note(&mut self, mark: Mark) {
+    pub(in crate::cluster) fn note(&mut self, mark: ArrivalMark) {
         let known = self.known.get(&mark.of.node);
         if known.is_none_or(|known| known.is_behind(&mark)) {
             self.known.insert(mark.of.node.clone(), mark);
@@ -135,7 +135,7 @@ impl Marks {
     fn hear(&mut self, head: &[u8]) -> Result<usize, Malformed> {
         let mut from = Reader::part(head);
         let by = Author::read(&mut from)?;
-        let known = from.all(Mark::read)?;
+        let known = from.all(ArrivalMark::read)?;
         from.end()?;
         let own = known.iter().find(|mark| mark.of == self.own.of);
         let echoed = own.map_or(0, |mark| mark.count);
@@ -182,18 +182,18 @@ mod tests {
         }
     }
 
-    fn mark(node: &str, life: u64, count: u64) -> Mark {
+    fn mark(node: &str, life: u64, count: u64) -> ArrivalMark {
         let of = author(node, life);
-        Mark { of, count }
+        ArrivalMark { of, count }
     }
 
     /// The head of a node that knows these marks.
-    fn head(node: &str, known: &[Mark]) -> Bytes {
+    fn head(node: &str, known: &[ArrivalMark]) -> Bytes {
         head_of(author(node, 1), known)
     }
 
-    fn head_of(life: Author, known: &[Mark]) -> Bytes {
-        let mut marks = Marks::new(life);
+    fn head_of(life: Author, known: &[ArrivalMark]) -> Bytes {
+        let mut marks = ArrivalMarks::new(life);
         for mark in known {
             marks.note(mark.clone());
         }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_message_is_late_for_sessions_that_its_node_did_not_know_of() {
-        let mut marks = Marks::new(author("b", 2));
+        let mut marks = ArrivalMarks::new(author("b", 2));
         marks.comes(&id("first"));
         marks.comes(&id("second"));
         for (known, late) in [
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_session_that_all_know_of_is_forgotten() {
-        let mut marks = Marks::new(author("b", 2));
+        let mut marks = ArrivalMarks::new(author("b", 2));
         marks.comes(&id("one"));
         let nodes = ["a", "b", "c"].map(str::to_owned);
         for (node, left) in [("a", 1), ("c", 0)] {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_head_has_the_last_mark_of_each_life_that_goes_on() {
-        let mut marks = Marks::new(author("b", 2));
+        let mut marks = ArrivalMarks::new(author("b", 2));
         for (life, count) in [(1, 3), (1, 2), (2, 0), (1, 9)] {
             marks.note(mark("a", life, count));
             marks.head();
