@@ -1,4 +1,4 @@
-//! The doors that operators come in by: an HTTP port, and a Unix socket.
+//! Listeners for operators: an HTTP port, and a Unix socket.
 
 use std::{
     net::SocketAddr,
@@ -14,7 +14,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{Admin, AdminSettings, REQUEST_WITHIN, handle, places::Places};
+use super::{Admin, AdminSettings, REQUEST_WITHIN, connection_slots::ConnectionSlots, handle};
 use crate::Error;
 
 /// How long an HTTP connection may take in all: scrapes take milliseconds.
@@ -23,20 +23,20 @@ const HTTP_PATIENCE: Duration = Duration::from_secs(30);
 /// The same of the socket: a backup takes as long as the disk needs.
 const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
 
-/// Connections at once, through each door.
+/// Connections at once, of each listener.
 const AT_ONCE: usize = 16;
 
 /// The way that a request came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Door {
+pub(super) enum AdminListener {
     /// The port; the peer's address.
     Http(SocketAddr),
     Socket,
 }
 
-/// Doors that are open.
+/// Listeners for operators that are open.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
+pub(crate) struct AdminListeners {
     http: Option<TcpListener>,
     #[cfg(unix)]
     socket: Option<(tokio::net::UnixListener, SocketFile)>,
@@ -55,13 +55,13 @@ impl Drop for SocketFile {
     }
 }
 
-impl Doors {
+impl AdminListeners {
     /// Opens what the settings name.
     pub(crate) async fn open(settings: &AdminSettings) -> Result<Self, Error> {
-        let mut doors = Self::default();
+        let mut listeners = Self::default();
         if let Some(address) = settings.http {
             let listener = TcpListener::bind(address).await;
-            doors.http = Some(listener.map_err(|source| Error::Admin {
+            listeners.http = Some(listener.map_err(|source| Error::Admin {
                 place: address.to_string(),
                 source,
             })?);
@@ -78,12 +78,12 @@ impl Doors {
             };
             #[cfg(unix)]
             {
-                doors.socket = Some(open_socket(path).map_err(failed)?);
+                listeners.socket = Some(open_socket(path).map_err(failed)?);
             }
             #[cfg(not(unix))]
             return Err(failed(std::io::ErrorKind::Unsupported.into()));
         }
-        Ok(doors)
+        Ok(listeners)
     }
 
     /// Where HTTP is, with the port that was chosen.
@@ -97,10 +97,12 @@ impl Doors {
             let Some(listener) = &self.http else {
                 return std::future::pending().await;
             };
-            let places = Places::new(AT_ONCE);
+            let slots = ConnectionSlots::new(AT_ONCE);
             loop {
                 match listener.accept().await {
-                    Ok((stream, peer)) => answer(stream, Door::Http(peer), &admin, &places).await,
+                    Ok((stream, peer)) => {
+                        answer(stream, AdminListener::Http(peer), &admin, &slots).await
+                    }
                     Err(error) => pause(&error).await,
                 }
             }
@@ -110,10 +112,10 @@ impl Doors {
             let Some((listener, _file)) = &self.socket else {
                 return std::future::pending().await;
             };
-            let places = Places::new(AT_ONCE);
+            let slots = ConnectionSlots::new(AT_ONCE);
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => answer(stream, Door::Socket, &admin, &places).await,
+                    Ok((stream, _)) => answer(stream, AdminListener::Socket, &admin, &slots).await,
                     Err(error) => pause(&error).await,
                 }
             }
@@ -153,26 +155,26 @@ async fn pause(error: &std::io::Error) {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// Serves one connection in a task of its own, once there is a place for it.
-async fn answer<S>(stream: S, door: Door, admin: &Admin, places: &Places)
+/// Serves one connection in a task of its own, once there is a slot for it.
+async fn answer<S>(stream: S, listener: AdminListener, admin: &Admin, slots: &ConnectionSlots)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let place = places.take().await;
+    let slot = slots.take().await;
     let admin = admin.clone();
     tokio::spawn(async move {
         let service = service_fn(|request| {
-            place.keep();
-            handle(&admin, door, request)
+            slot.keep();
+            handle(&admin, listener, request)
         });
         let served = hyper::server::conn::http1::Builder::new()
             .keep_alive(false)
             .timer(TokioTimer::new())
             .header_read_timeout(REQUEST_WITHIN)
             .serve_connection(TokioIo::new(stream), service);
-        let patience = match door {
-            Door::Http(_) => HTTP_PATIENCE,
-            Door::Socket => SOCKET_PATIENCE,
+        let patience = match listener {
+            AdminListener::Http(_) => HTTP_PATIENCE,
+            AdminListener::Socket => SOCKET_PATIENCE,
         };
         tokio::select! {
             served = tokio::time::timeout(patience, served) => match served {
@@ -180,7 +182,7 @@ where
                 Ok(Err(error)) => debug!(%error, "an operator's request failed"),
                 Err(_) => debug!("an operator's request took too long"),
             },
-            () = place.wanted() => debug!("an operator's connection was silent while others came"),
+            () = slot.wanted() => debug!("an operator's connection was silent while others came"),
         }
     });
 }

@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 
 /// Holds back writes to the file until it is accepted. Reads see the held-back writes.
 #[derive(Debug)]
-pub(super) struct Trial<B>(Arc<Inner<B>>);
+pub(super) struct UnverifiedFile<B>(Arc<Inner<B>>);
 
 #[derive(Debug)]
 struct Inner<B> {
@@ -49,7 +49,7 @@ enum Write {
     Sync,
 }
 
-impl<B: StorageBackend> Trial<B> {
+impl<B: StorageBackend> UnverifiedFile<B> {
     pub(super) fn new(file: B) -> Self {
         Self(Arc::new(Inner {
             file,
@@ -110,7 +110,7 @@ impl<B> Inner<B> {
     }
 }
 
-impl<B> Clone for Trial<B> {
+impl<B> Clone for UnverifiedFile<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -129,7 +129,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops
     })
 }
 
-impl<B: StorageBackend> StorageBackend for Trial<B> {
+impl<B: StorageBackend> StorageBackend for UnverifiedFile<B> {
     fn len(&self) -> io::Result<u64> {
         match self.held()? {
             Some(held) => Ok(held.len),
@@ -255,7 +255,7 @@ mod tests {
             file.set_len(model.len() as u64).unwrap();
             file.write(0, &model).unwrap();
             let before = model.clone();
-            let trial = Trial::new(file);
+            let trial = UnverifiedFile::new(file);
             for _ in 0..random.usize(1..30) {
                 match random.u8(..4) {
                     0 => {

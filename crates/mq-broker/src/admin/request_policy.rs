@@ -29,13 +29,13 @@ const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"
 
 /// Checks requests.
 #[derive(Debug, Default)]
-pub(super) struct Gate<'a> {
+pub(super) struct RequestPolicy<'a> {
     pub(super) tokens: Option<&'a Tokens>,
     /// Names of this broker.
     pub(super) hosts: &'a [String],
 }
 
-impl Gate<'_> {
+impl RequestPolicy<'_> {
     /// Whether the request may be answered.
     pub(super) fn check(
         &self,
@@ -145,8 +145,13 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn status(gate: &Gate<'_>, peer: [u8; 4], need: Need, headers: &[(&str, &str)]) -> u16 {
-        match gate.check(&head(headers), peer.into(), need) {
+    fn status(
+        policy: &RequestPolicy<'_>,
+        peer: [u8; 4],
+        need: Need,
+        headers: &[(&str, &str)],
+    ) -> u16 {
+        match policy.check(&head(headers), peer.into(), need) {
             Ok(()) => 200,
             Err((status, _)) => status.as_u16(),
         }
@@ -154,22 +159,22 @@ mod tests {
 
     #[test]
     fn without_a_token_this_machine_alone_reads_and_nobody_changes() {
-        let gate = Gate::default();
+        let policy = RequestPolicy::default();
         let host = ("host", "127.0.0.1:9883");
-        assert_eq!(status(&gate, NEAR, Need::Read, &[host]), 200);
+        assert_eq!(status(&policy, NEAR, Need::Read, &[host]), 200);
         for name in ["localhost:9883", "[::1]:9883", "LOCALHOST"] {
-            assert_eq!(status(&gate, NEAR, Need::Read, &[("host", name)]), 200);
+            assert_eq!(status(&policy, NEAR, Need::Read, &[("host", name)]), 200);
         }
-        assert_eq!(status(&gate, NEAR, Need::Change, &[host]), 403);
-        assert_eq!(status(&gate, FAR, Need::Read, &[host]), 401);
+        assert_eq!(status(&policy, NEAR, Need::Change, &[host]), 403);
+        assert_eq!(status(&policy, FAR, Need::Read, &[host]), 401);
         let far = ("host", "192.0.2.1:9883");
-        assert_eq!(status(&gate, NEAR, Need::Read, &[far]), 401);
+        assert_eq!(status(&policy, NEAR, Need::Read, &[far]), 401);
         for name in PASSED_ON {
             let headers = [host, (name, "for=192.0.2.7")];
-            assert_eq!(status(&gate, NEAR, Need::Read, &headers), 401, "{name}");
+            assert_eq!(status(&policy, NEAR, Need::Read, &headers), 401, "{name}");
         }
-        assert_eq!(status(&gate, NEAR, Need::Read, &[]), 400);
-        assert_eq!(status(&gate, NEAR, Need::Read, &[host, host]), 400);
+        assert_eq!(status(&policy, NEAR, Need::Read, &[]), 400);
+        assert_eq!(status(&policy, NEAR, Need::Read, &[host, host]), 400);
     }
 
     #[test]
@@ -180,7 +185,7 @@ mod tests {
         let token = std::fs::read_to_string(&path).unwrap();
         let token = token.trim_end();
         let tokens = Tokens::open(path).unwrap();
-        let gate = Gate {
+        let policy = RequestPolicy {
             tokens: Some(&tokens),
             hosts: &["broker.example".to_owned()],
         };
@@ -197,7 +202,7 @@ mod tests {
         ] {
             for need in [Need::Read, Need::Change] {
                 let headers = [host, ("authorization", given.as_str())];
-                assert_eq!(status(&gate, FAR, need, &headers), 200, "{given}");
+                assert_eq!(status(&policy, FAR, need, &headers), 200, "{given}");
             }
         }
         for given in [
@@ -213,7 +218,7 @@ mod tests {
             // A wrong token is refused even where none is needed.
             for (peer, host) in [(FAR, host), (NEAR, ("host", "localhost"))] {
                 let headers = [host, ("authorization", given)];
-                assert_eq!(status(&gate, peer, Need::Read, &headers), 401, "{given}");
+                assert_eq!(status(&policy, peer, Need::Read, &headers), 401, "{given}");
             }
         }
         let twice = format!("Bearer {token}");
@@ -222,13 +227,13 @@ mod tests {
             ("authorization", twice.as_str()),
             ("authorization", "x"),
         ];
-        assert_eq!(status(&gate, FAR, Need::Read, &twice), 401);
-        assert_eq!(status(&gate, NEAR, Need::Change, &[host]), 401);
+        assert_eq!(status(&policy, FAR, Need::Read, &twice), 401);
+        assert_eq!(status(&policy, NEAR, Need::Change, &[host]), 401);
     }
 
     #[test]
     fn pages_of_other_sites_cannot_ask() {
-        let gate = Gate::default();
+        let policy = RequestPolicy::default();
         let host = ("host", "127.0.0.1:9883");
         for origin in [
             "http://evil.example",
@@ -238,22 +243,22 @@ mod tests {
             "127.0.0.1:9883",
         ] {
             let headers = [host, ("origin", origin)];
-            assert_eq!(status(&gate, NEAR, Need::Read, &headers), 403, "{origin}");
+            assert_eq!(status(&policy, NEAR, Need::Read, &headers), 403, "{origin}");
         }
         let own = [host, ("origin", "http://127.0.0.1:9883")];
-        assert_eq!(status(&gate, NEAR, Need::Read, &own), 200);
+        assert_eq!(status(&policy, NEAR, Need::Read, &own), 200);
         // A name of the other site's that leads here.
         let rebound = [("host", "evil.example:9883")];
-        assert_eq!(status(&gate, NEAR, Need::Read, &rebound), 421);
+        assert_eq!(status(&policy, NEAR, Need::Read, &rebound), 421);
         for site in ["cross-site", "same-site"] {
             let fetch = [host, ("sec-fetch-site", site), ("sec-fetch-mode", "cors")];
-            assert_eq!(status(&gate, NEAR, Need::Read, &fetch), 403);
+            assert_eq!(status(&policy, NEAR, Need::Read, &fetch), 403);
             let link = [
                 host,
                 ("sec-fetch-site", site),
                 ("sec-fetch-mode", "navigate"),
             ];
-            assert_eq!(status(&gate, NEAR, Need::Read, &link), 200);
+            assert_eq!(status(&policy, NEAR, Need::Read, &link), 200);
         }
     }
 }

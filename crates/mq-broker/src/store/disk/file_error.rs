@@ -9,7 +9,7 @@ use crate::store::StoreError;
 
 /// The error of a file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
+pub(super) enum FileError {
     #[error(transparent)]
     Database(Box<redb::Error>),
     #[error(
@@ -31,7 +31,7 @@ pub(super) enum Failed {
     Thread(std::io::Error),
 }
 
-impl Failed {
+impl FileError {
     /// Returns the error of the store at that place.
     pub(super) fn at(self, place: impl fmt::Display) -> StoreError {
         let place = place.to_string();
@@ -70,7 +70,7 @@ impl Failed {
 
 macro_rules! from_redb {
     ($($error:ident)*) => {
-        $(impl From<redb::$error> for Failed {
+        $(impl From<redb::$error> for FileError {
             fn from(error: redb::$error) -> Self {
                 Self::Database(Box::new(error.into()))
             }

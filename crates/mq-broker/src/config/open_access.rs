@@ -1,4 +1,4 @@
-//! Whether clients on other machines come in without a user.
+//! Access of clients on other machines without a user.
 //!
 //! A broker without a list of users lets all clients in. It does so on this machine alone, unless
 //! the operator says otherwise: leaving out a key does not open a broker to the world.
