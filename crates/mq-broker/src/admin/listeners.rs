@@ -101,7 +101,7 @@ impl AdminListeners {
             loop {
                 match listener.accept().await {
                     Ok((stream, peer)) => {
-                        answer(stream, AdminListener::Http(peer), &admin, &slots).await
+                        answer(stream, AdminListener::Http(peer), &admin, &slots).await;
                     }
                     Err(error) => pause(&error).await,
                 }

@@ -78,7 +78,7 @@ impl Cluster {
         let mut subscriptions =
             subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
         let mut begun = Vec::new();
-        let mut begin = || {
+        let mut note_begun = || {
             // What is queued from here on is noted: in the record it stands behind the rest.
             let mut owned = OwnedSession::new(kept.clone(), version);
             owned.kept.waiting.clear();
@@ -89,7 +89,7 @@ impl Cluster {
             begun = shards.map(|shard| shard.progress.begun()).collect();
         };
         let user = kept.user.as_ref();
-        let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut begin);
+        let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut note_begun);
         let mut wanted = MessageSearch::new(kept, id.clone(), next, begun);
         let mut filters = wanted.kept.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());

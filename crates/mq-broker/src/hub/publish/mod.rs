@@ -199,7 +199,7 @@ impl Hub {
         }
         match (publication.origin, &self.cluster) {
             (Some(origin), Some(cluster)) => {
-                delivering.record_logged_and_queue(&**cluster, origin, changes)
+                delivering.record_logged_and_queue(&**cluster, origin, changes);
             }
             _ => delivering.record_and_queue(changes),
         }
