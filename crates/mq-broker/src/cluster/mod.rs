@@ -44,7 +44,7 @@
 //!  engine/                      what nodes share: the trait, NATS, memory; the byte form of entries and values
 //! ```
 //!
-//! A room names those below it and none above; [`Cluster`], whose methods each room has its part of, is above all.
+//! A room names those below it and none above; `Cluster`, whose methods each room has its part of, is above all.
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
