@@ -75,6 +75,11 @@ const BROKER: &[&str] = &[
     "clock",
 ];
 
+/// The modules of mq-broker's `cluster`, from the top down. A folder counts as one module.
+const CLUSTER: &[&str] = &[
+    "settings", "status", "leave", "trim", "sessions", "life", "log", "engine",
+];
+
 /// Names such as `Error` of `crate::Error`, and the modules that they come from.
 type Exports = Vec<(String, String)>;
 
@@ -196,6 +201,35 @@ fn files_of_a_folder_name_each_other_in_no_circle() {
         let found = circles_of_files(&source);
         assert!(found.is_empty(), "{name}: {}", found.join("\n"));
     }
+}
+
+#[test]
+fn no_module_of_the_cluster_names_one_above_it() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/mq-broker/src/cluster");
+    let mut wrong = Vec::new();
+    // `mod.rs` is above all.
+    for (path, module) in sources(&source, None)
+        .into_iter()
+        .filter(|(_, m)| m != "mod")
+    {
+        let source = code(&fs::read_to_string(&path).unwrap());
+        let is_file = path
+            .with_extension("")
+            .ends_with(format!("cluster/{module}"));
+        let beside = if is_file {
+            named(&source, "super::")
+        } else {
+            BTreeSet::new()
+        };
+        let names = named(&source, "cluster::").into_iter().chain(beside);
+        // Other names are the folder's own, above all modules.
+        let above = names.filter(|name| {
+            let place = CLUSTER.iter().position(|other| other == name);
+            place.is_some_and(|place| place < level(&module, CLUSTER))
+        });
+        wrong.extend(above.map(|name| format!("{}: {name}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

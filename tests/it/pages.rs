@@ -215,3 +215,171 @@ fn what_is_said_of_quinn_is_about_the_version_in_use() {
         "quinn-proto is {version} now: does its probe carry data? Look again at docs/reference/recovery.md"
     );
 }
+
+/// Files that a page may name from there: the root, each crate, and each crate's sources.
+fn bases(root: &Path) -> Vec<PathBuf> {
+    let crates = fs::read_dir(root.join("crates")).unwrap();
+    let crates = crates.map(|entry| entry.unwrap().path());
+    let mut bases: Vec<_> = crates
+        .flat_map(|path| [path.join("src"), path.clone()])
+        .collect();
+    bases.push(root.join("crates"));
+    bases.push(root.to_owned());
+    bases
+}
+
+/// All that the crates define.
+struct Defined {
+    /// Modules and crates, each with the one that it is in.
+    modules: BTreeSet<(String, String)>,
+    /// Items, variants and fields.
+    items: BTreeSet<String>,
+    /// Items with the module that they are in.
+    within: BTreeSet<(String, String)>,
+}
+
+impl Defined {
+    fn below(root: &Path) -> Self {
+        let (mut modules, mut items, mut within) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for folder in fs::read_dir(root.join("crates")).unwrap() {
+            let folder = folder.unwrap();
+            let source = folder.path().join("src");
+            let name = folder.file_name().to_str().unwrap().replace('-', "_");
+            modules.insert((String::new(), name.clone()));
+            for path in sources(&source) {
+                let parts = path.strip_prefix(&source).unwrap().with_extension("");
+                let mut outer = name.clone();
+                for part in parts.iter().map(|part| part.to_str().unwrap()) {
+                    modules.insert((outer.clone(), part.to_owned()));
+                    if !["mod", "lib"].contains(&part) {
+                        part.clone_into(&mut outer);
+                    }
+                }
+                if let Ok(source) = fs::read_to_string(&path) {
+                    for name in source.lines().filter_map(item) {
+                        items.insert(name.to_owned());
+                        within.insert((outer.clone(), name.to_owned()));
+                    }
+                }
+            }
+        }
+        Self {
+            modules,
+            items,
+            within,
+        }
+    }
+
+    /// Whether something has that path: each name is defined, and of two that are modules the one has the other.
+    fn has(&self, path: &str) -> bool {
+        let names: Vec<_> = path.split("::").collect();
+        let is_module = |name: &str| self.modules.iter().any(|(_, inner)| inner == name);
+        let is_there = |name: &&str| is_module(name) || self.items.contains(*name);
+        let is_within = |pair: &[&str]| {
+            let names = (pair[0].to_owned(), pair[1].to_owned());
+            !is_module(pair[0])
+                || !is_module(pair[1])
+                || self.modules.contains(&names)
+                || self.within.contains(&names)
+        };
+        names.iter().all(is_there) && names.windows(2).all(is_within)
+    }
+}
+
+/// The name that a line of a source defines: an item, a variant or a field.
+fn item(line: &str) -> Option<&str> {
+    const ITEMS: &[&str] = &[
+        "fn",
+        "struct",
+        "enum",
+        "trait",
+        "type",
+        "const",
+        "static",
+        "mod",
+        "macro_rules!",
+    ];
+    let words: Vec<_> = line.split_whitespace().take(6).collect();
+    let keyword = words.iter().position(|word| ITEMS.contains(word));
+    let word = match keyword {
+        Some(at) => words.get(at + 1)?,
+        // Behind `pub` or `pub(in a::b)`.
+        None => words
+            .iter()
+            .find(|word| !word.starts_with("pub") && !word.ends_with(')'))?,
+    };
+    let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let (name, after) = word.split_at(end.unwrap_or(word.len()));
+    let is_field = after == ":";
+    let is_variant =
+        name.starts_with(|c: char| c.is_ascii_uppercase()) && !after.starts_with([':', '.', ')']);
+    (keyword.is_some() || is_field || is_variant).then_some(name)
+}
+
+/// The texts between backticks of a page, without its blocks of code.
+fn quoted(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose
+        .flat_map(|prose| prose.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+/// Whether a text has the form of a path of names, such as `hub::Hub::publish`.
+fn is_path_of_names(text: &str) -> bool {
+    let is_name = |name: &str| {
+        let mut characters = name.chars();
+        let is_first = |c: char| c.is_ascii_alphabetic() || c == '_';
+        characters.next().is_some_and(is_first)
+            && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    text.contains("::") && text.split("::").all(is_name)
+}
+
+/// Whether a text has the form of a file's path, such as `hub/mod.rs`, or of a folder's, such as `bridge/`.
+fn is_path_of_a_file(text: &str) -> bool {
+    let ends = [".rs", "/", ".toml", ".md"].iter();
+    let is_relative = !text.starts_with('/') && !text.contains(' ') && !text.contains("://");
+    is_relative && ends.into_iter().any(|end| text.ends_with(end))
+}
+
+/// The names and paths of a page that no file below `root` has.
+fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
+    let (defined, bases) = (Defined::below(root), bases(root));
+    let is_gone = |text: &&str| {
+        if is_path_of_names(text) {
+            !defined.has(text)
+        } else {
+            is_path_of_a_file(text) && !bases.iter().any(|base| base.join(text).exists())
+        }
+    };
+    quoted(page).into_iter().filter(is_gone).collect()
+}
+
+#[test]
+fn what_the_architecture_names_is_there() {
+    let root = root();
+    let page = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let gone = gone(&page, &root);
+    assert!(gone.is_empty(), "{}", gone.join("\n"));
+    let count = quoted(&page)
+        .into_iter()
+        .filter(|text| is_path_of_names(text))
+        .count();
+    assert!(count > 50, "{count} names");
+}
+
+#[test]
+fn a_name_or_path_that_is_gone_is_found() {
+    let page = "`mq_broker::hub::Hub::publish`, `hub/mod.rs`, `bridge/`, `Overflow::Spill`, `mq_broker::hub::Hut`, `/`,\n\
+                `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
+    assert_eq!(
+        gone(page, &root()),
+        [
+            "mq_broker::hub::Hut",
+            "hub/mode.rs",
+            "bridges/",
+            "store::router"
+        ]
+    );
+}

@@ -12,7 +12,7 @@ use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings,
-    admin::{Admin, Doors, STREAMS},
+    admin::{Admin, AdminListeners, STREAMS},
     auth::{FileAccess, Guard},
     bridge::{self, BridgeTask},
     clock,
@@ -94,7 +94,7 @@ impl Broker {
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
         prepare(&mut settings.listen, &worker_pool);
         let listeners = bind_all(&settings).await?;
-        let doors = Doors::open(&settings.admin).await?;
+        let admin_listeners = AdminListeners::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
@@ -133,8 +133,8 @@ impl Broker {
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
         let mut services = acceptor.begin_services(&metrics);
-        let admin_address = doors.http_address();
-        services.spawn(doors.serve(Admin {
+        let admin_address = admin_listeners.http_address();
+        services.spawn(admin_listeners.serve(Admin {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
             bridges: bridges.iter().map(BridgeTask::figures).collect(),

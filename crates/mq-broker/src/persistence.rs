@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use tokio::task::JoinSet;
 
 #[cfg(feature = "cluster")]
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, hub::LocalSessions};
 use crate::{
     error::Error,
     hub::{Hub, Nodes},
@@ -112,7 +112,8 @@ fn status(node: &Node) -> Arc<dyn ClusterStatus> {
 
 #[cfg(feature = "cluster")]
 async fn join(node: &Node, hub: &Arc<Hub>, tasks: &mut JoinSet<()>) -> Result<(), Error> {
-    node.join(hub, tasks).await.map_err(not_joined)
+    let local: Arc<dyn LocalSessions> = Arc::clone(hub) as _;
+    node.join(&local, tasks).await.map_err(not_joined)
 }
 
 #[cfg(feature = "cluster")]

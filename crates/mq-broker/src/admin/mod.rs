@@ -10,16 +10,16 @@
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
 //!
 //! The mode of the socket's file lets its owner alone in, and lets the owner do everything. Over HTTP everybody
-//! gets the first three; `gate` decides about the rest.
+//! gets the first three; `request_policy` decides about the rest.
 
 mod answer;
-mod doors;
+mod connection_slots;
 mod events;
 mod exposition;
-mod gate;
+mod listeners;
 mod page;
 mod parameters;
-mod places;
+mod request_policy;
 mod status;
 mod tokens;
 mod v1;
@@ -45,9 +45,9 @@ use crate::{
     view::ClusterStatus,
 };
 use answer::{Answer, Failure, failed, text};
-use doors::Door;
-pub(crate) use doors::Doors;
-use gate::{Gate, Need};
+use listeners::AdminListener;
+pub(crate) use listeners::AdminListeners;
+use request_policy::{Need, RequestPolicy};
 pub(crate) use tokens::Tokens;
 pub use tokens::make_token_file;
 
@@ -113,17 +113,17 @@ pub(crate) struct Admin {
     pub(crate) streams: Arc<Semaphore>,
 }
 
-/// Streams of events at once: half of the places, so that the others answer scrapes.
+/// Streams of events at once: half of the slots, so that the others answer scrapes.
 pub(crate) const STREAMS: usize = 8;
 
 async fn handle(
     admin: &Admin,
-    door: Door,
+    listener: AdminListener,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    Ok(match (method, path.as_str(), door) {
+    Ok(match (method, path.as_str(), listener) {
         (Method::GET, "/metrics", _) => answer::whole(
             StatusCode::OK,
             exposition::CONTENT_TYPE,
@@ -131,28 +131,28 @@ async fn handle(
         ),
         (Method::GET, "/healthz", _) => verdict("ok", admin.why_not_healthy()),
         (Method::GET, "/readyz", _) => verdict("ready", admin.why_not_ready()),
-        (Method::POST, "/backup", Door::Socket) => back_up(admin, request).await,
+        (Method::POST, "/backup", AdminListener::Socket) => back_up(admin, request).await,
         (_, "/metrics" | "/healthz" | "/readyz" | "/backup", _) => {
             text(StatusCode::METHOD_NOT_ALLOWED, "not here, or not so\n")
         }
-        _ => guarded(admin, door, request).await,
+        _ => guarded(admin, listener, request).await,
     })
 }
 
 /// Answers what is not for everybody.
-async fn guarded(admin: &Admin, door: Door, request: Request<Incoming>) -> Answer {
+async fn guarded(admin: &Admin, listener: AdminListener, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let is_page = head.uri.path() == "/";
     let need = match head.method {
         Method::GET | Method::HEAD => Need::Read,
         _ => Need::Change,
     };
-    if let Door::Http(peer) = door {
-        let gate = Gate {
+    if let AdminListener::Http(peer) = listener {
+        let policy = RequestPolicy {
             tokens: admin.tokens.as_deref(),
             hosts: &admin.hosts,
         };
-        if let Err(failure) = gate.check(&head, peer.ip(), need) {
+        if let Err(failure) = policy.check(&head, peer.ip(), need) {
             return admin.refuse(failure, peer, is_page);
         }
     }

@@ -22,7 +22,7 @@ use super::{
     jwt::{Keys, Token, TokenRules},
     passwords::Passwords,
     scram::{self, ScramExchange},
-    stand_in::Secret,
+    unknown_users::Secret,
 };
 use crate::{Error, error::Mistake, escaped::Escaped, lock};
 

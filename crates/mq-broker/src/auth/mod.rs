@@ -91,9 +91,9 @@ mod password_file;
 mod passwords;
 mod scram;
 mod scram_keys;
-mod stand_in;
 mod take_over;
 mod throttle;
+mod unknown_users;
 
 use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 

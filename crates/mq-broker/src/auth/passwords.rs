@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq as _;
 use super::{
     hash_text::{decode, not_base64, number, three},
     scram_keys::{self, StoredKeys},
-    stand_in::{self, Kind, Secret},
+    unknown_users::{self, Kind, Secret},
 };
 
 /// Cost of new argon2id hashes: OWASP's first recommendation, 19 MiB and two passes; some 30 ms on
@@ -166,7 +166,7 @@ impl Passwords {
 
 /// The secret of a line, if the line has one.
 fn secret_of(line: &str) -> Option<Secret> {
-    Secret::parse(line.trim().strip_prefix(stand_in::LINE)?)
+    Secret::parse(line.trim().strip_prefix(unknown_users::LINE)?)
 }
 
 /// Whether a line can have that user.

@@ -200,7 +200,7 @@ fn unescape(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{hash_text::decode, stand_in::Secret};
+    use crate::auth::{hash_text::decode, unknown_users::Secret};
 
     /// The example of RFC 7677 §3.
     const SALT: &str = "W22ZaJ0SNY7soEsUEjb6gQ==";

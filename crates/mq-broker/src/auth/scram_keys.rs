@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{
     hash_text::{decode, number, three},
-    stand_in::Secret,
+    unknown_users::Secret,
 };
 
 /// The name of this kind in a password file's line.

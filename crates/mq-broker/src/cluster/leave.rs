@@ -8,17 +8,20 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Cluster, RETRY, engine::Put};
+use super::{
+    Cluster,
+    engine::{Put, RETRY},
+};
 use crate::lock::lock;
 
 /// For so long records may be written. What is not in them comes again, at QoS 1.
-const RECORDS: Duration = Duration::from_secs(3);
+const RECORDS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// For so long the end of this life may take. If it is not there, others wait for the lease.
-const ENDING: Duration = Duration::from_secs(1);
+const END_OF_LIFE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often is looked whether the records are written.
-const STEP: Duration = Duration::from_millis(10);
+const RECORDS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Cluster {
     /// Ends this life in order. No client is connected any more. Takes 4 s at most.
@@ -26,7 +29,10 @@ impl Cluster {
         if self.ledger.has_failed() {
             return;
         }
-        if timeout(RECORDS, self.complete_records()).await.is_err() {
+        if timeout(RECORDS_TIMEOUT, self.complete_records())
+            .await
+            .is_err()
+        {
             warn!("not all records of sessions were written in time");
         }
         self.is_leaving.store(true, Ordering::Release);
@@ -40,7 +46,7 @@ impl Cluster {
                 sleep(RETRY).await;
             }
         };
-        if timeout(ENDING, ending).await.is_ok() {
+        if timeout(END_OF_LIFE_TIMEOUT, ending).await.is_ok() {
             info!(node = self.author.node, "the node has left its cluster");
         } else {
             warn!("other nodes have to wait for the lease: this node's life could not be ended");
@@ -60,7 +66,7 @@ impl Cluster {
             if lock(&self.floor).is_at(&end) {
                 return;
             }
-            sleep(STEP).await;
+            sleep(RECORDS_POLL_INTERVAL).await;
         }
     }
 }

@@ -10,12 +10,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::info;
 
 use super::{
-    APPENDED_ONCE, Cluster, RETRY,
-    author::Author,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value},
-    entry::LogEntry,
-    record::Record,
-    wire::{Malformed, Reader, Writer},
+    Cluster,
+    engine::{
+        APPENDED_ONCE, Engine, EngineError, Key, Kind, Lasts, Malformed, Put, RETRY, Reader, Value,
+        Writer,
+    },
+    log::{Author, LogEntry},
 };
 use crate::{
     lock::{lock, read},
@@ -25,24 +25,24 @@ use crate::{
 const VERSION: u8 = 1;
 
 /// How often a node shows that it lives, in one lease.
-const BEATS: u32 = 3;
+const BEATS_A_LEASE: u32 = 3;
 
 /// After so many beats the records are written of sessions of which no change is urgent. What is not in them yet comes
 /// again from a node that dies, at QoS 1.
-const RECORDS: u64 = 10;
+const BEATS_A_ROUND: u64 = 10;
 
 /// For so long a fence may take.
-const FENCING: Duration = Duration::from_secs(10);
+const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Earlier lives of a node of which it is known how complete their records are.
-const REMEMBERED: usize = 16;
+const MAX_REMEMBERED_LIVES: usize = 16;
 
 /// What is known of other nodes, by name.
-pub(super) type Lives = HashMap<String, Seen>;
+pub(super) type Lives = HashMap<String, LastSign>;
 
 /// A node's last sign of life.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct LastSign {
     life: u64,
     version: u64,
     /// How many signs of this node's own life have come since. So a node that was stopped, or cut off with all others,
@@ -51,11 +51,11 @@ pub(super) struct Seen {
     at: Instant,
 }
 
-impl Seen {
+impl LastSign {
     /// Whether nothing was heard of it for a lease. A node's first signs of its own life come faster than later ones, so
     /// they alone do not tell.
     fn is_silent(&self, lease: Duration) -> bool {
-        self.missed >= BEATS && self.at.elapsed() >= lease
+        self.missed >= BEATS_A_LEASE && self.at.elapsed() >= lease
     }
 
     /// Its node's present life, as far as it is known.
@@ -77,7 +77,7 @@ pub(super) struct Status {
     life: u64,
     /// Grows while it lives.
     beat: u64,
-    /// By life: [up to where](super::floor) its sessions' records are complete.
+    /// By life: [up to where](super::sessions::Floor) its sessions' records are complete.
     floors: BTreeMap<u64, Vec<At>>,
 }
 
@@ -105,32 +105,21 @@ impl Status {
         Ok(Self { life, beat, floors })
     }
 
-    /// Lets a record of a session of this node say where to read on: what a life has said of its records stands when it
-    /// is over.
-    pub(super) fn raise(&self, record: &mut Record) {
-        let Some(owner) = record.owner.as_ref().filter(|_| !record.is_behind) else {
-            return;
-        };
-        let Some(floor) = self.floors.get(&owner.life) else {
-            return;
-        };
-        let most = floor.len().max(record.next.len());
-        record.next.resize(most, At::default());
-        for (next, floor) in record.next.iter_mut().zip(floor) {
-            *next = (*floor).max(*next);
-        }
+    /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
+    pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
+        self.floors.get(&life).map(Vec::as_slice)
     }
 
     /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
     pub(super) fn present_floor(&self, shard: u16) -> At {
-        let floor = self.floors.get(&self.life);
+        let floor = self.floor_of(self.life);
         let at = floor.and_then(|floor| floor.get(usize::from(shard)));
         at.copied().unwrap_or_default()
     }
 
     fn set_floor(&mut self, life: u64, floor: Vec<At>) {
         self.floors.insert(life, floor);
-        if self.floors.len() > REMEMBERED {
+        if self.floors.len() > MAX_REMEMBERED_LIVES {
             self.floors.pop_first();
         }
     }
@@ -171,18 +160,18 @@ pub(super) async fn status_of(
 impl Cluster {
     /// Shows that this node lives, and writes what could wait.
     pub(super) async fn live(self: Arc<Self>) {
-        let mut beats = interval(self.lease / BEATS);
+        let mut beats = interval(self.lease / BEATS_A_LEASE);
         // Beats that come at once after a pause would make all others seem silent.
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for beat in 1.. {
             beats.tick().await;
-            if beat % RECORDS == 0 {
+            if beat % BEATS_A_ROUND == 0 {
                 self.begin_round();
             }
             // If it fails, the next one may not.
             let _ = self.show_life(Some(beat)).await;
-            lock(&self.marks).forget(&self.not_over());
-            self.tell_mark();
+            lock(&self.arrival_marks).forget(&self.not_over());
+            self.send_mark();
             if self.ledger.has_failed() {
                 return;
             }
@@ -226,7 +215,7 @@ impl Cluster {
             }
             self.beats.send_modify(|beats| *beats += 1);
         }
-        let seen = Seen {
+        let seen = LastSign {
             life,
             version,
             missed: 0,
@@ -301,7 +290,7 @@ impl Cluster {
         );
         self.append_fences(author).await?;
         let ended = self.pushing(0..self.engine.shards(), self.until_over(author));
-        let ended = timeout(FENCING, ended).await;
+        let ended = timeout(FENCE_TIMEOUT, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
             EngineError::unavailable(format!("the fence of {node} does not come back"))
@@ -337,4 +326,4 @@ pub(super) fn unknown_form(node: &str) -> EngineError {
 
 // An append of a fence that was tried within this time is one with the earlier try; a later one is a second fence,
 // which changes nothing.
-const _: () = assert!(FENCING.as_secs() < APPENDED_ONCE.as_secs());
+const _: () = assert!(FENCE_TIMEOUT.as_secs() < APPENDED_ONCE.as_secs());

@@ -6,18 +6,18 @@
 //! - **The log is the truth.** A message of QoS 1 or 2, or a retained one, is appended to one of a few logs, by its
 //!   topic. Each node reads all logs in their order and queues the messages for its own sessions. The publisher gets
 //!   its acknowledgement when its node has read the message back: then it is on the disks of a majority, in its place.
-//! - **A session has one owner**: the node that its record (`record.rs`) names. Each write of the record is a
+//! - **A session has one owner**: the node that its record (`sessions/record.rs`) names. Each write of the record is a
 //!   compare-and-set on its last version, so that an owner that has lost the session learns it by its next write.
 //!
-//! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
-//! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
-//! (`adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member
-//! of a shared subscription gets a message follows from its log (`groups.rs`); messages that wait for long are copied into
-//! the records of their sessions (`copies.rs`); and what nobody needs is trimmed (`trim.rs`).
+//! Around them: a checkpoint of each log (`log/checkpoint.rs`) and retained messages as values let a node begin; a floor
+//! (`sessions/floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
+//! (`sessions/adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member
+//! of a shared subscription gets a message follows from its log (`log/groups.rs`); messages that wait for long are copied into
+//! the records of their sessions (`sessions/copies.rs`); and what nobody needs is trimmed (`trim.rs`).
 //!
 //! A node that takes a session over reads the logs on from the places that the record names, mostly in its own memory
-//! (`recent.rs`). If the owner lives it is
-//! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
+//! (`log/recent.rs`). If the owner lives it is
+//! asked to let go first. If it does not answer, its life is ended: a fence (`log/fences.rs`) in each log, behind which what it
 //! appends counts for nothing, for any reader. A node that reads its own fence ends itself.
 //!
 //! ```text
@@ -28,7 +28,23 @@
 //! ```
 //!
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
-//! for sessions that have come from another node, is not for them (`marks.rs`).
+//! for sessions that have come from another node, is not for them (`log/arrival_marks.rs`).
+//!
+//! # Rooms
+//!
+//! ```text
+//!  mod, status, leave, trim     the node, and what needs all rooms
+//!    |
+//!  sessions/                    records; claims, releases, adoptions; the messages that a session has to get
+//!    |
+//!  life                         signs of life, and the ends of lives
+//!    |
+//!  log/                         entries; the way into a log and out of it; what follows from a log alone
+//!    |
+//!  engine/                      what nodes share: the trait, NATS, memory; the byte form of entries and values
+//! ```
+//!
+//! A room names those below it and none above; `Cluster`, whose methods each room has its part of, is above all.
 //!
 //! # What is not there yet
 //! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
@@ -36,36 +52,14 @@
 //! mailbox is dropped and counted. A session whose record no value has room for ends. What a member of a shared
 //! subscription leaves with its session goes to members of its node alone, and to nobody if it ends with its node.
 
-mod adopt;
-mod append;
-mod author;
-mod checkpoint;
-mod claim;
-mod claimed;
-mod copies;
 mod engine;
-mod entry;
-mod fences;
-mod floor;
-mod follow;
-mod groups;
 mod leave;
-mod ledger;
 mod life;
-mod log_state;
-mod marks;
-mod memory;
-#[cfg(feature = "cluster")]
-mod nats;
-mod owned;
-mod progress;
-mod push;
-mod recent;
-mod record;
+mod log;
+mod sessions;
 mod settings;
-mod shown;
+mod status;
 mod trim;
-mod wire;
 
 use std::{
     collections::HashMap,
@@ -77,11 +71,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -89,48 +82,30 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{
-        AppendQueueFull, ClusterMessage, ClusterReceivers, Hub, MemberState, NodeFuture, Nodes,
-        Publisher,
+    hub::{AppendQueueFull, LocalSessions, MemberState, NodeFuture, Nodes},
+    store::{
+        Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },
-    lock::lock,
-    store::{Change, Position, SessionChange, Snapshot, Store, StoreError, StoredMessage, User},
 };
 pub use engine::{
-    Answer, Asked, Engine, EngineCause, EngineError, Entry, Key, Kind, Lasts, Put, Value,
+    APPENDED_ONCE, Answer, Asked, Engine, EngineCause, EngineError, Entry, FORGOTTEN, Faults, Key,
+    Kind, Lasts, MemoryEngine, MemoryWorld, Put, Value,
 };
-pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
-pub use nats::{NatsEngine, NatsSettings};
+pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
-use append::Shard;
-use author::Author;
-use entry::{Item, Told};
-use fences::Fences;
-use floor::Floor;
-use groups::Membership;
-use ledger::Ledger;
+use engine::RETRY;
 use life::Lives;
-use marks::Marks;
-use owned::Owned;
-use wire::Malformed;
-
-/// For so long an engine knows an entry that was appended, and does not append it again.
-pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
-
-/// A value that was put for [`a while`](Lasts::AWhile) is there for so long.
-pub const FORGOTTEN: Duration = Duration::from_hours(1);
+use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, checkpoints};
+use sessions::{Floor, OwnedSession};
 
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
 /// a further try is the same one.
-const GIVEN_UP: Duration = Duration::from_mins(1);
+const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 
 /// For so long a node that begins tries again what the engine has not done.
-const BEGINNING: Duration = Duration::from_secs(30);
-
-/// Between two tries.
-const RETRY: Duration = Duration::from_millis(100);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// This node, as one of a cluster.
 pub(crate) struct Cluster {
@@ -141,7 +116,7 @@ pub(crate) struct Cluster {
     log_max_bytes: u64,
     /// By number.
     shards: Box<[Shard]>,
-    sessions: Mutex<HashMap<ByteStr, Owned>>,
+    sessions: Mutex<HashMap<ByteStr, OwnedSession>>,
     /// One claim of a session at a time.
     claims: Mutex<HashMap<ByteStr, Arc<tokio::sync::Mutex<()>>>>,
     fences: RwLock<Fences>,
@@ -153,16 +128,16 @@ pub(crate) struct Cluster {
     floor: Mutex<Floor>,
     /// Of members of shared subscriptions, for messages that are in no log.
     turn: AtomicU64,
-    /// Counts [entries that say nothing](push).
+    /// Counts [entries that say nothing](log).
     pushes: AtomicU64,
-    marks: Mutex<Marks>,
+    arrival_marks: Mutex<ArrivalMarks>,
     ledger: Ledger,
     /// Whether this node ends its life itself.
     is_leaving: AtomicBool,
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
     this: Weak<Self>,
-    hub: OnceLock<Weak<Hub>>,
+    local: OnceLock<Weak<dyn LocalSessions>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -190,12 +165,10 @@ impl Cluster {
             ..
         } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
-        let author = patiently(|| life::begin(&*engine, node.clone())).await?;
+        let author = retry_at_start(|| life::begin(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
-        for (number, checkpoint) in
-            (0..).zip(patiently(|| checkpoint::checkpoints(&*engine)).await?)
-        {
+        for (number, checkpoint) in (0..).zip(retry_at_start(|| checkpoints(&*engine)).await?) {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }
@@ -203,7 +176,7 @@ impl Cluster {
         }
         Ok(Arc::new_cyclic(|this| Self {
             engine,
-            marks: Mutex::new(Marks::new(author.clone())),
+            arrival_marks: Mutex::new(ArrivalMarks::new(author.clone())),
             author,
             lease,
             log_max_bytes,
@@ -221,7 +194,7 @@ impl Cluster {
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
             this: this.clone(),
-            hub: OnceLock::new(),
+            local: OnceLock::new(),
         }))
     }
 
@@ -232,18 +205,18 @@ impl Cluster {
     /// If the engine cannot be asked.
     pub(crate) async fn join(
         self: &Arc<Self>,
-        hub: &Arc<Hub>,
+        local: &Arc<dyn LocalSessions>,
         tasks: &mut JoinSet<()>,
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
-        let _ = self.hub.set(Arc::downgrade(hub));
-        patiently(|| self.load_retained(hub)).await?;
+        let _ = self.local.set(Arc::downgrade(local));
+        retry_at_start(|| self.load_retained(&**local)).await?;
         for shard in 0..self.engine.shards() {
-            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
+            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(local)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
         }
-        tasks.spawn(Arc::clone(self).hear(self.engine.told(), Arc::clone(hub)));
-        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(hub)));
+        tasks.spawn(Arc::clone(self).receive_qos0(self.engine.told(), Arc::clone(local)));
+        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(local)));
         tasks.spawn(Arc::clone(self).live());
         tasks.spawn(Arc::clone(self).watch_lives());
         tasks.spawn(Arc::clone(self).adopt());
@@ -256,14 +229,14 @@ impl Cluster {
                 life: self.author.life - 1,
                 ..self.author.clone()
             };
-            patiently(|| self.end_life(&earlier)).await?;
+            retry_at_start(|| self.end_life(&earlier)).await?;
         }
         self.catch_up().await
     }
 
     /// `None` before this node takes part, and once its broker has gone.
-    fn hub(&self) -> Option<Arc<Hub>> {
-        self.hub.get()?.upgrade()
+    fn local(&self) -> Option<Arc<dyn LocalSessions>> {
+        self.local.get()?.upgrade()
     }
 
     /// Ends this life: nothing is acknowledged from here on.
@@ -276,52 +249,17 @@ impl Cluster {
         }
         self.ledger.fail();
     }
-
-    /// QoS 0 of other nodes.
-    async fn hear(self: Arc<Self>, mut told: mpsc::Receiver<Bytes>, hub: Arc<Hub>) {
-        let mut publisher = hub.publisher();
-        while let Some(message) = told.recv().await {
-            if self.hear_one(&message, &hub, &mut publisher).is_err() {
-                error!("another node tells what is no message");
-            }
-        }
-    }
-
-    fn hear_one(&self, told: &[u8], hub: &Hub, publisher: &mut Publisher) -> Result<(), Malformed> {
-        match Told::decode(told)? {
-            Told::Mark(mark) => lock(&self.marks).note(mark),
-            Told::Message { head, chosen, item } => {
-                let is_over = |life: &Author| self.is_over(life);
-                let Some(late) = lock(&self.marks).late_for(head, is_over)? else {
-                    return Ok(());
-                };
-                let Item { from, message, .. } = Item::decode(item)?;
-                let message = ClusterMessage {
-                    from,
-                    packet_id: None,
-                    message,
-                    to: ClusterReceivers {
-                        group_members: &chosen,
-                        already_delivered: &late,
-                    },
-                };
-                hub.publish_from_cluster(message, publisher, || None);
-                publisher.wake_readers();
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Does a step of the beginning, if need be again.
-async fn patiently<T, F>(mut step: impl FnMut() -> F) -> Result<T, EngineError>
+async fn retry_at_start<T, F>(mut step: impl FnMut() -> F) -> Result<T, EngineError>
 where
     F: Future<Output = Result<T, EngineError>>,
 {
     let began = Instant::now();
     loop {
         match step().await {
-            Err(_) if began.elapsed() < BEGINNING => sleep(RETRY).await,
+            Err(_) if began.elapsed() < START_TIMEOUT => sleep(RETRY).await,
             done => return done,
         }
     }
@@ -334,34 +272,7 @@ impl Store for Cluster {
     }
 
     fn record(&self, changes: Vec<Change>) -> Position {
-        let mut sessions = lock(&self.sessions);
-        let round = lock(&self.floor).round;
-        let mut origin = None;
-        let mut ids = Vec::new();
-        for change in changes {
-            match change {
-                Change::At(position) => origin = Some(position),
-                Change::Session(id, change) => {
-                    let Some(owned) = sessions.get_mut(&id) else {
-                        continue;
-                    };
-                    if matches!(change, SessionChange::WillPublished) {
-                        self.note_published(owned);
-                    }
-                    if owned.apply(change, origin, round) {
-                        ids.push(id);
-                    }
-                }
-                // What is retained is in the log, and a node has its name.
-                Change::Retained(_) | Change::Unretained(_) | Change::BrokerId(_) => {}
-            }
-        }
-        ids.dedup();
-        let position = self.ledger.begin(ids.len());
-        for id in ids {
-            self.write_now(&mut sessions, &id, Some(position));
-        }
-        position
+        self.record_from(None, changes)
     }
 
     fn settled(&self) -> watch::Receiver<Position> {
@@ -380,7 +291,7 @@ impl Nodes for Cluster {
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
-        self.tell_all(from, message)
+        self.send_qos0_to_nodes(from, message)
     }
 
     fn update_membership(
@@ -395,6 +306,22 @@ impl Nodes for Cluster {
             filter: filter.clone(),
             state,
             lasts,
+        })
+    }
+
+    fn record_logged(&self, origin: LogPosition, changes: Vec<Change>) -> Position {
+        self.record_from(Some(origin), changes)
+    }
+
+    fn record_will(&self, client: &ByteStr, will: Option<Box<StoredWill>>) -> Position {
+        self.record_one(client, |owned, round| owned.set_will(will, round))
+    }
+
+    fn record_published_will(&self, client: &ByteStr) -> Position {
+        self.record_one(client, |owned, round| {
+            self.note_published(owned);
+            owned.end_will(round);
+            false
         })
     }
 

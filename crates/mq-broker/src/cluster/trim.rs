@@ -12,27 +12,15 @@ use tracing::{info, warn};
 
 use super::{
     Cluster,
-    checkpoint::key,
-    engine::{EngineError, Kind, Lasts, Put},
+    engine::{EngineError, Kind, Lasts, Malformed, Put},
     life::{Status, unknown_form},
-    log_state::Checkpoint,
-    record::{Kept, Record},
-    wire::Malformed,
+    log::{Checkpoint, key},
+    sessions::{Record, RecordedSession},
 };
 use crate::{lock::lock, store::At};
 
 /// Interval at which a node looks for entries to forget.
 const TRIM_INTERVAL: Duration = Duration::from_mins(1);
-
-/// Entries of a log from which on it is.
-const MANY: u64 = 1_000;
-
-impl Checkpoint {
-    /// Whether trimming its log is worth while.
-    pub(super) fn is_long(&self) -> bool {
-        self.entry >= self.first + MANY
-    }
-}
 
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
@@ -129,13 +117,13 @@ impl Cluster {
             }
             let owner = record.owner.as_ref();
             if let Some(status) = owner.and_then(|owner| statuses.get(&owner.node)) {
-                status.raise(&mut record);
+                record.raise(status);
             }
             record.next.resize(needed.len(), At::default());
             for (next, needed) in record.next.iter().zip(&mut needed) {
                 *needed = next.entry().min(*needed);
             }
-            for position in record.session.iter().flat_map(Kept::positions) {
+            for position in record.session.iter().flat_map(RecordedSession::positions) {
                 let needed = &mut needed[usize::from(position.shard)];
                 *needed = position.at.entry().min(*needed);
             }

@@ -14,12 +14,12 @@ use crate::{Error, Overflow, Settings, Storage, files};
 
 mod bridge;
 mod cluster;
-mod openness;
+mod open_access;
 mod tables;
 
 pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 pub use cluster::ClusterConfig;
-use openness::DEFAULT_LISTENERS;
+use open_access::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
     LogFormat, OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,

@@ -58,14 +58,17 @@ use crate::{
     metrics::Metrics,
     refusal_log::RefusalLog,
     session::Session,
-    store::{Snapshot, Store, StoredMessage},
+    store::{Snapshot, Store},
     workers::WorkerChannels,
 };
 pub(crate) use attach::HeldSession;
 use bans::Bans;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
-pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
+pub(crate) use nodes::{
+    AppendQueueFull, ArrivingSubscription, LocalSessions, MAX_RIVALS, MemberState, NodeFuture,
+    Nodes,
+};
 pub(crate) use operators::{BridgeStatus, Operators};
 pub(crate) use publish::{
     Acknowledgement, ClusterMessage, ClusterReceivers, Publisher, RoutedMessage,
@@ -235,11 +238,6 @@ impl Hub {
     /// Returns `true` if that client may not publish to the topic, because the broker does.
     pub(crate) fn is_own_topic(&self, topic: &TopicName, client_id: &str) -> bool {
         self.settings.own_topics.has(topic, client_id)
-    }
-
-    /// Retains a message that the cluster has kept.
-    pub(crate) fn restore_retained(&self, message: StoredMessage) {
-        self.retained.restore(message, &self.metrics);
     }
 
     /// Returns the door for operators.

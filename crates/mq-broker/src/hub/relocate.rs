@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mq_codec::{ByteStr, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter};
+use mq_codec::{ByteStr, ReasonCode};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Hub, MemberState, attach::take_state};
+use super::{ArrivingSubscription, Hub, MemberState, attach::take_state};
 use crate::{
     clock,
     lock::write,
@@ -25,15 +25,14 @@ pub(crate) struct ArrivingSession {
 }
 
 impl ArrivingSession {
-    /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
-    /// is called at that moment.
-    pub(crate) fn begin<T>(
+    /// See [`LocalSessions::begin_arrival`](super::LocalSessions::begin_arrival).
+    pub(super) fn begin(
         hub: &Hub,
         client_id: &ByteStr,
         user: Option<&User>,
-        subscriptions: impl Iterator<Item = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>)>,
-        then: impl FnOnce() -> T,
-    ) -> (Self, T) {
+        subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
+        then: &mut dyn FnMut(),
+    ) -> Self {
         let sessions = &hub.sessions;
         let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
         let mut state = Arc::clone(&session.state)
@@ -52,13 +51,13 @@ impl ArrivingSession {
             };
             hub.restore_subscription(&mut routing, &mut state, filter, subscriber);
         }
-        let value = then();
+        then();
         drop(routing);
-        (Self { session, state }, value)
+        Self { session, state }
     }
 
-    /// Gives an arriving session its messages and its will; a connection can have it from then on.
-    pub(crate) fn finish(self, hub: &Hub, record: SessionRecord, will: Option<StoredWill>) {
+    /// See [`LocalSessions::finish_arrival`](super::LocalSessions::finish_arrival).
+    pub(super) fn finish(self, hub: &Hub, record: SessionRecord, will: Option<StoredWill>) {
         let Self { session, mut state } = self;
         let SessionRecord {
             life,
@@ -87,8 +86,8 @@ impl ArrivingSession {
         hub.timers.set(&session);
     }
 
-    /// Forgets a session that could not be restored; nothing of it is lost but what this node knew.
-    pub(crate) fn abandon(self, hub: &Hub) {
+    /// See [`LocalSessions::abandon_arrival`](super::LocalSessions::abandon_arrival).
+    pub(super) fn abandon(self, hub: &Hub) {
         let Self { session, mut state } = self;
         hub.forget(&session, &mut state, || {});
     }
@@ -100,10 +99,8 @@ impl ArrivingSession {
 }
 
 impl Hub {
-    /// Lets a session go to another node, once its connection has ended and `is_settled` says so. `then` is called at the
-    /// moment from which on no message is queued for it here, even if there is none. False if it is not settled, has ended
-    /// meanwhile, or its connection does not end in time.
-    pub(crate) async fn release_session(
+    /// See [`LocalSessions::release_session`](super::LocalSessions::release_session).
+    pub(super) async fn release_session(
         &self,
         client_id: &ByteStr,
         is_settled: impl Future<Output = bool>,
@@ -124,9 +121,8 @@ impl Hub {
         is_settled.await && self.forget(&session, &mut state, then)
     }
 
-    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does
-    /// not end in time.
-    pub(crate) async fn end_unkeepable(&self, client_id: &ByteStr) -> bool {
+    /// See [`LocalSessions::end_unkeepable`](super::LocalSessions::end_unkeepable).
+    pub(super) async fn end_unkeepable(&self, client_id: &ByteStr) -> bool {
         let session = self.sessions.get(client_id);
         let Some(session) = session else {
             return true;

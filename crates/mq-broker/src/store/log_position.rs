@@ -2,7 +2,7 @@
 
 /// The place of a message in the logs of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LogPosition {
+pub(crate) struct LogPosition {
     pub(crate) shard: u16,
     pub(crate) at: At,
 }

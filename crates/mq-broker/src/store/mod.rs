@@ -43,9 +43,7 @@ pub use disk::{decode_message, encode_message};
 pub(crate) use disk::{read_life, read_user, write_life, write_user};
 pub use error::StoreError;
 pub use in_memory::MemoryStore;
-pub(crate) use log_position::At;
-#[doc(hidden)]
-pub use log_position::LogPosition;
+pub(crate) use log_position::{At, LogPosition};
 pub(crate) use snapshot::BRIDGE_PREFIX;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 pub use spilled::Spilled;
@@ -160,10 +158,6 @@ pub enum Change {
     /// The broker has this identifier from now on. Bridges are known to other brokers by it: a store that forgets it
     /// makes them other clients there after each start.
     BrokerId(BrokerId),
-    /// In a cluster: where the message that the changes behind this one are about is in its logs. No other store
-    /// gets it.
-    #[doc(hidden)]
-    At(LogPosition),
 }
 
 /// A change of one session. The first is always [`Attached`](Self::Attached).
@@ -256,18 +250,11 @@ pub enum SessionChange {
         /// The flow.
         flow: FlowId,
     },
-    /// In a cluster: what is published if the client's node dies. No other store gets it.
-    #[doc(hidden)]
-    Will(Option<Box<StoredWill>>),
-    /// In a cluster: the will is on its way to a log. No other store gets it.
-    #[doc(hidden)]
-    WillPublished,
 }
 
 /// A will as a cluster keeps it.
-#[doc(hidden)]
 #[derive(Clone, PartialEq, Debug)]
-pub struct StoredWill {
+pub(crate) struct StoredWill {
     pub(crate) message: StoredMessage,
     /// How long after the end of its connection it is published.
     pub(crate) delay: Duration,

@@ -122,7 +122,6 @@ impl Snapshot {
                 self.retained.remove(&topic);
             }
             Change::BrokerId(id) => self.broker_id = Some(id),
-            Change::At(_) => {}
         }
     }
 
@@ -176,7 +175,7 @@ impl SessionRecord {
             }
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
             // There is no record left to change.
-            SessionChange::Ended | SessionChange::Will(_) | SessionChange::WillPublished => {}
+            SessionChange::Ended => {}
             SessionChange::Subscribed {
                 filter,
                 options,

@@ -77,13 +77,12 @@ impl Hub {
         true
     }
 
-    /// Queues a message of the cluster for the sessions of this node that it is for. `begin` is called at the moment at
-    /// which its receivers are found, and returns its position in the logs.
-    pub(crate) fn publish_from_cluster(
+    /// See [`LocalSessions::publish_from_cluster`](crate::hub::LocalSessions::publish_from_cluster).
+    pub(in crate::hub) fn publish_from_cluster(
         &self,
         message: ClusterMessage<'_>,
         publisher: &mut Publisher,
-        begin: impl FnOnce() -> Option<LogPosition>,
+        begin: &mut dyn FnMut() -> Option<LogPosition>,
     ) {
         let ClusterMessage {
             from,
@@ -98,7 +97,7 @@ impl Hub {
             expires_at,
             ..
         } = message;
-        let publication = Publication {
+        let mut publication = Publication {
             message,
             qos,
             retain,
@@ -107,11 +106,12 @@ impl Hub {
             sender: self.sessions.key_of(&from),
             group_members: Some(self.sessions.keys_of(to.group_members)),
             already_delivered: self.sessions.keys_of(to.already_delivered),
+            origin: None,
         };
         let mut routed = RoutedMessage::default();
         let routing = read(&self.routing);
         let mut changes = Vec::new();
-        changes.extend(begin().map(Change::At));
+        publication.origin = begin();
         if retain {
             // Without room for it, others have it; nor is it recorded: the logs have it.
             let _ = self.retain(&publication, publisher);

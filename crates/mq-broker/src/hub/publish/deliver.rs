@@ -12,14 +12,14 @@ use super::{Publication, RoutedMessage, outcome::SharedCopy};
 use crate::{
     clock,
     delivery::DeliveryTag as _,
-    hub::{dropped, queued},
+    hub::{Nodes, dropped, queued},
     journal::Journal,
     mailbox::{BACKPRESSURE_PAUSE, Backpressure, Push},
     memory_limit::MemoryLimit,
     metrics::Metrics,
     router::{LaneSlot, Target},
     session::Session,
-    store::{Change, SessionChange, User},
+    store::{Change, LogPosition, SessionChange, User},
     workers::WorkerChannels,
 };
 
@@ -126,12 +126,34 @@ impl<'a> Delivering<'a> {
     /// Records the deliveries that were added together with `changes`, then queues them. A reader that takes one finds
     /// it in the store.
     pub(in crate::hub) fn record_and_queue(&mut self, mut changes: Vec<Change>) {
+        self.collect_changes(&mut changes);
+        self.journal.record(changes);
+        self.queue_ready();
+    }
+
+    /// Does it for a message of the cluster, which gets its place in the logs with the changes.
+    pub(super) fn record_logged_and_queue(
+        &mut self,
+        cluster: &dyn Nodes,
+        origin: LogPosition,
+        mut changes: Vec<Change>,
+    ) {
+        self.collect_changes(&mut changes);
+        self.journal
+            .note_recorded(cluster.record_logged(origin, changes));
+        self.queue_ready();
+    }
+
+    /// Numbers the deliveries that the store keeps, and adds their changes.
+    fn collect_changes(&mut self, changes: &mut Vec<Change>) {
         for (session, delivery) in &mut self.writer.ready {
             if delivery.qos > QoS::AtMostOnce && self.journal.records_session(session) {
                 changes.push(queued(session, delivery));
             }
         }
-        self.journal.record(changes);
+    }
+
+    fn queue_ready(&mut self) {
         let mut ready = core::mem::take(&mut self.writer.ready);
         for (session, delivery) in ready.drain(..) {
             self.queue(&session, delivery);

@@ -32,7 +32,13 @@ use mq_codec::{PublishProperties, QoS};
 use mq_proto::{Message, Received};
 
 use super::{Hub, NoRoomToRetain, Routing};
-use crate::{auth::Principal, lock::read, router::SessionKey, session::Session, store::Change};
+use crate::{
+    auth::Principal,
+    lock::read,
+    router::SessionKey,
+    session::Session,
+    store::{Change, LogPosition},
+};
 pub(crate) use cluster::{ClusterMessage, ClusterReceivers};
 use deliver::Delivering;
 pub(crate) use outcome::{Acknowledgement, RoutedMessage};
@@ -51,6 +57,8 @@ struct Publication {
     group_members: Option<Vec<SessionKey>>,
     /// In a cluster: sessions here that have it by another way.
     already_delivered: Vec<SessionKey>,
+    /// In a cluster: its place in the logs, if it came from one.
+    origin: Option<LogPosition>,
 }
 
 impl Hub {
@@ -103,6 +111,7 @@ impl Hub {
             sender: from.map(|from| from.key),
             group_members: None,
             already_delivered: Vec::new(),
+            origin: None,
         };
         let mut routed = RoutedMessage::new(ticket);
         if let Some(from) = from {
@@ -188,7 +197,12 @@ impl Hub {
             }
             delivering.add(session, publication.delivery(target, session));
         }
-        delivering.record_and_queue(changes);
+        match (publication.origin, &self.cluster) {
+            (Some(origin), Some(cluster)) => {
+                delivering.record_logged_and_queue(&**cluster, origin, changes);
+            }
+            _ => delivering.record_and_queue(changes),
+        }
         targets.len()
     }
 

@@ -10,7 +10,6 @@ use crate::{
     journal::Journal,
     lock::read,
     session::{KeptWill, Session},
-    store::{Change, SessionChange},
 };
 
 impl Hub {
@@ -26,10 +25,9 @@ impl Hub {
         will: Option<&KeptWill>,
         journal: &mut Journal,
     ) {
-        if self.is_clustered() {
+        if let Some(cluster) = &self.cluster {
             let will = will.map(|will| Box::new(will.stored()));
-            let change = SessionChange::Will(will);
-            journal.record(vec![Change::Session(session.client_id.clone(), change)]);
+            journal.note_recorded(cluster.record_will(&session.client_id, will));
         }
     }
 
@@ -37,10 +35,8 @@ impl Hub {
     /// it to the store at once, or drops it.
     pub(in crate::hub) fn publish_will(&self, session: &Session, will: KeptWill) {
         self.publish_allowed_will(session, will);
-        if self.is_clustered() {
-            let change = SessionChange::WillPublished;
-            let change = Change::Session(session.client_id.clone(), change);
-            self.journal().record(vec![change]);
+        if let Some(cluster) = &self.cluster {
+            cluster.record_published_will(&session.client_id);
         }
     }
 

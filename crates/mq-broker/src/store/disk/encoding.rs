@@ -11,7 +11,7 @@ use mq_proto::Message;
 
 use super::{
     super::{Life, StoredFlow, StoredMessage, User},
-    failed::Failed,
+    file_error::FileError,
 };
 
 /// Stands for "never" in the place of a time.
@@ -30,7 +30,7 @@ const SLOT_MASK: u64 = 0x7FFF;
 pub(super) const HEAD: usize = 8;
 
 /// When it expires, in milliseconds since 1970, whether it is shared, and its slot; then a PUBLISH.
-pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
+pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, FileError> {
     let StoredMessage {
         message,
         qos,
@@ -60,15 +60,15 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
     Ok(out.into())
 }
 
-pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
-    let (head, packet) = bytes.split_first_chunk().ok_or(Failed::Damaged)?;
+pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, FileError> {
+    let (head, packet) = bytes.split_first_chunk().ok_or(FileError::Damaged)?;
     let (expires_at, shared, slot) = read_mark(u64::from_be_bytes(*head));
     let Packet::Publish(mut packet) = decode(packet)? else {
-        return Err(Failed::Damaged);
+        return Err(FileError::Damaged);
     };
     // An alias is for the connection that the message came by.
     if packet.properties.topic_alias.is_some() {
-        return Err(Failed::Damaged);
+        return Err(FileError::Damaged);
     }
     let mut subscription_ids = Vec::new();
     // Only then: `&mut` would allocate.
@@ -149,7 +149,7 @@ pub(super) fn subscription(options: SubscriptionOptions, id: Option<Subscription
 
 pub(super) fn read_subscription(
     (options, id): (u8, u32),
-) -> Result<(SubscriptionOptions, Option<SubscriptionId>), Failed> {
+) -> Result<(SubscriptionOptions, Option<SubscriptionId>), FileError> {
     let options = SubscriptionOptions::from_bits(options, Version::V5)?;
     Ok((options, SubscriptionId::new(id)))
 }
@@ -162,13 +162,13 @@ pub(super) fn life(life: Life) -> (u8, u64) {
     }
 }
 
-pub(super) fn read_life((kind, number): (u8, u64)) -> Result<Life, Failed> {
+pub(super) fn read_life((kind, number): (u8, u64)) -> Result<Life, FileError> {
     match kind {
         0 => Ok(Life::Connected(
             (number != NEVER).then(|| Duration::from_millis(number)),
         )),
         1 => Ok(Life::Away(time(number))),
-        _ => Err(Failed::Damaged),
+        _ => Err(FileError::Damaged),
     }
 }
 
@@ -180,21 +180,23 @@ pub(super) fn user(user: &User) -> (u8, &str) {
     }
 }
 
-pub(super) fn read_user((kind, name): (u8, &str)) -> Result<User, Failed> {
+pub(super) fn read_user((kind, name): (u8, &str)) -> Result<User, FileError> {
     match (kind, name) {
         (0, "") => Ok(User::Anonymous),
         (1, name) => {
-            let name = ByteStr::new(name).map_err(|_| Failed::Damaged)?;
+            let name = ByteStr::new(name).map_err(|_| FileError::Damaged)?;
             Ok(User::Named(name))
         }
-        _ => Err(Failed::Damaged),
+        _ => Err(FileError::Damaged),
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Packet, Failed> {
+fn decode(bytes: &[u8]) -> Result<Packet, FileError> {
     let mut buffer = BytesMut::from(bytes);
     let packet = Decoder::new(Some(Version::V5), u32::MAX).decode(&mut buffer)?;
-    packet.filter(|_| buffer.is_empty()).ok_or(Failed::Damaged)
+    packet
+        .filter(|_| buffer.is_empty())
+        .ok_or(FileError::Damaged)
 }
 
 /// Rounded up, so that no message expires earlier by being kept.

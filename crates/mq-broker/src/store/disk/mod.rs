@@ -12,9 +12,9 @@
 
 mod calls;
 mod encoding;
-mod failed;
+mod file_error;
 mod tables;
-mod trial;
+mod unverified_file;
 mod worker;
 
 use std::{
@@ -34,9 +34,9 @@ use tracing::warn;
 use super::{Change, Life, Position, Snapshot, Store, StoreError, StoredMessage, User};
 use crate::files::{create_private, make_private, sync_folder};
 use calls::Calls;
-use failed::Failed;
+use file_error::FileError;
 use tables::Tables;
-use trial::Trial;
+use unverified_file::UnverifiedFile;
 use worker::Worker;
 
 /// Bytes of pages that are kept in memory.
@@ -90,7 +90,7 @@ impl DiskStore {
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
     /// names the file. It is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
-        let of_file = |error: Failed| error.at(path.display());
+        let of_file = |error: FileError| error.at(path.display());
         let found = std::fs::metadata(path).ok();
         if found.as_ref().is_some_and(|found| found.len() == 0) {
             // redb would take it for a new file.
@@ -105,13 +105,13 @@ impl DiskStore {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path);
-        let file = file.map_err(|error| of_file(Failed::Io(error)))?;
+        let file = file.map_err(|error| of_file(FileError::Io(error)))?;
         if let Err(error) = make_private(&file) {
             let path = path.display();
             warn!(%error, "the store {path} stays readable for others than its owner");
         }
         let store = FileBackend::new(file)
-            .map_err(Failed::Opening)
+            .map_err(FileError::Opening)
             .and_then(|file| Self::start(path.to_owned(), file, durability));
         let store = store.map_err(|error| {
             // Half of a new file, as on a full disk, would bar the next start. A file that another
@@ -123,7 +123,7 @@ impl DiskStore {
         })?;
         if found.is_none() {
             // A power failure must not lose the file's name.
-            sync_folder(path).map_err(|error| of_file(Failed::Io(error)))?;
+            sync_folder(path).map_err(|error| of_file(FileError::Io(error)))?;
         }
         Ok(store)
     }
@@ -140,12 +140,12 @@ impl DiskStore {
         path: PathBuf,
         file: impl StorageBackend,
         durability: Durability,
-    ) -> Result<Self, Failed> {
-        let trial = Trial::new(file);
+    ) -> Result<Self, FileError> {
+        let trial = UnverifiedFile::new(file);
         let database = builder().create_with_backend(trial.clone());
-        let database = Arc::new(database.map_err(Failed::Opening)?);
+        let database = Arc::new(database.map_err(FileError::Opening)?);
         let tables = Tables::open(&database)?;
-        trial.accept().map_err(Failed::Io)?;
+        trial.accept().map_err(FileError::Io)?;
         let sender = watch::Sender::new(Position::default());
         let settled = sender.subscribe();
         let calls = Arc::new(Calls::default());
@@ -158,7 +158,9 @@ impl DiskStore {
             sync_every: durability.sync_every(),
         };
         let thread = std::thread::Builder::new().name("store".to_owned());
-        let worker = thread.spawn(move || worker.run()).map_err(Failed::Thread)?;
+        let worker = thread
+            .spawn(move || worker.run())
+            .map_err(FileError::Thread)?;
         Ok(Self {
             path,
             database,
@@ -217,11 +219,11 @@ impl Store for DiskStore {
         let part = to.with_extension("part");
         let _ = std::fs::remove_file(&part);
         let written = create_private(&part)
-            .map_err(Failed::Io)
-            .and_then(|_| Database::create(&part).map_err(Failed::Opening))
+            .map_err(FileError::Io)
+            .and_then(|_| Database::create(&part).map_err(FileError::Opening))
             .and_then(|copy| tables::copy(&self.database, &copy))
-            .and_then(|()| std::fs::rename(&part, to).map_err(Failed::Io))
-            .and_then(|()| sync_folder(to).map_err(Failed::Io));
+            .and_then(|()| std::fs::rename(&part, to).map_err(FileError::Io))
+            .and_then(|()| sync_folder(to).map_err(FileError::Io));
         if written.is_err() {
             let _ = std::fs::remove_file(&part);
         }

@@ -18,7 +18,7 @@ use super::{
         StoredMessage, User,
     },
     encoding,
-    failed::Failed,
+    file_error::FileError,
 };
 
 /// The version of the tables below. A file of an earlier version is migrated when it is opened, in
@@ -69,14 +69,14 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Makes what is missing in a new file, and reads what the writer has to know.
-    pub(super) fn open(database: &Database) -> Result<Self, Failed> {
+    pub(super) fn open(database: &Database) -> Result<Self, FileError> {
         let transaction = database.begin_write()?;
         {
             let mut about = transaction.open_table(ABOUT)?;
             let format = about.get("format")?.map(|format| format.value());
             match format {
                 Some(FORMAT) => {}
-                Some(later) if later > FORMAT => return Err(Failed::Format(later, FORMAT)),
+                Some(later) if later > FORMAT => return Err(FileError::Format(later, FORMAT)),
                 // A new file, or one of an earlier version: all of its tables are here and mean the
                 // same.
                 Some(_) | None => {
@@ -108,7 +108,7 @@ impl Tables {
         database: &Database,
         calls: Vec<Vec<Change>>,
         sync: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), FileError> {
         let mut transaction = database.begin_write()?;
         if sync {
             // In two phases: damage to settled changes is an error, and never silently an earlier
@@ -126,7 +126,7 @@ impl Tables {
         Ok(())
     }
 
-    fn apply(&mut self, rows: &mut Rows<'_>, change: Change) -> Result<(), Failed> {
+    fn apply(&mut self, rows: &mut Rows<'_>, change: Change) -> Result<(), FileError> {
         match change {
             Change::Session(client_id, change) => self.apply_to(rows, &client_id, change),
             Change::Retained(message) => {
@@ -143,7 +143,6 @@ impl Tables {
                 rows.about.insert(BROKER_ID, id.bits())?;
                 Ok(())
             }
-            Change::At(_) => Ok(()),
         }
     }
 
@@ -152,7 +151,7 @@ impl Tables {
         rows: &mut Rows<'_>,
         client_id: &ByteStr,
         change: SessionChange,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), FileError> {
         let client = client_id.as_str();
         match change {
             SessionChange::Attached { expiry, user } => {
@@ -242,7 +241,6 @@ impl Tables {
                 let value = encoding::flow(kept);
                 rows.flows.insert((client, flow.0), value)?;
             }
-            SessionChange::Will(_) | SessionChange::WillPublished => {}
             SessionChange::FlowEnded { flow } => {
                 rows.flows.remove((client, flow.0))?;
                 let of_flow = (client, flow.0, 0)..=(client, flow.0, u16::MAX);
@@ -285,13 +283,13 @@ impl<'t> Rows<'t> {
         })
     }
 
-    fn set_life(&mut self, client: &str, life: Life) -> Result<(), Failed> {
+    fn set_life(&mut self, client: &str, life: Life) -> Result<(), FileError> {
         self.sessions.insert(client, encoding::life(life))?;
         Ok(())
     }
 
     /// Rarely another one than there is.
-    fn set_user(&mut self, client: &str, user: &User) -> Result<(), Failed> {
+    fn set_user(&mut self, client: &str, user: &User) -> Result<(), FileError> {
         let row = encoding::user(user);
         let is_there = self.users.get(client)?.is_some_and(|is| is.value() == row);
         if !is_there {
@@ -301,7 +299,7 @@ impl<'t> Rows<'t> {
     }
 
     /// Removes everything of a session.
-    fn end(&mut self, client: &str) -> Result<(), Failed> {
+    fn end(&mut self, client: &str) -> Result<(), FileError> {
         self.sessions.remove(client)?;
         self.users.remove(client)?;
         // The least identifier that is greater.
@@ -323,7 +321,7 @@ impl<'t> Rows<'t> {
 }
 
 /// Reads everything in the file.
-pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
+pub(super) fn load(database: &Database) -> Result<Snapshot, FileError> {
     let transaction = database.begin_read()?;
     let mut snapshot = Snapshot::default();
     for row in transaction.open_table(SESSIONS)?.iter()? {
@@ -345,7 +343,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         let (client, filter) = key.value();
         // Whichever version made it: this takes rows of all of them.
         let filter = TopicFilter::in_version(filter, Version::V3_1_1);
-        let filter = filter.map_err(|_| Failed::Damaged)?;
+        let filter = filter.map_err(|_| FileError::Damaged)?;
         let value = encoding::read_subscription(value.value())?;
         session(sessions, client)?
             .subscriptions
@@ -404,7 +402,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         let (key, slot) = row?;
         let (client, filter) = key.value();
         let filter = TopicFilter::in_version(filter, Version::V3_1_1);
-        let filter = filter.map_err(|_| Failed::Damaged)?;
+        let filter = filter.map_err(|_| FileError::Damaged)?;
         session(sessions, client)?
             .slots
             .insert(filter, slot.value());
@@ -413,12 +411,12 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         let (key, _) = row?;
         let (client, flow, id) = key.value();
         let flow = session(sessions, client)?.flows.get_mut(&FlowId(flow));
-        let received = &mut flow.ok_or(Failed::Damaged)?.received;
+        let received = &mut flow.ok_or(FileError::Damaged)?.received;
         received.insert(packet_id(id)?);
     }
     for row in transaction.open_table(RETAINED)?.iter()? {
         let (topic, message) = row?;
-        let topic = TopicName::new(topic.value()).map_err(|_| Failed::Damaged)?;
+        let topic = TopicName::new(topic.value()).map_err(|_| FileError::Damaged)?;
         let message = encoding::read_message(message.value())?;
         snapshot.retained.insert(topic, message);
     }
@@ -456,7 +454,7 @@ pub(super) fn queued(
     client: &str,
     numbers: RangeInclusive<u64>,
     most: usize,
-) -> Result<Vec<(u64, StoredMessage)>, Failed> {
+) -> Result<Vec<(u64, StoredMessage)>, FileError> {
     let transaction = database.begin_read()?;
     let table = transaction.open_table(QUEUED)?;
     let mut bytes = 0;
@@ -477,17 +475,17 @@ pub(super) fn queued(
 fn session<'a>(
     sessions: &'a mut HashMap<ByteStr, SessionRecord>,
     client: &str,
-) -> Result<&'a mut SessionRecord, Failed> {
-    sessions.get_mut(&text(client)?).ok_or(Failed::Damaged)
+) -> Result<&'a mut SessionRecord, FileError> {
+    sessions.get_mut(&text(client)?).ok_or(FileError::Damaged)
 }
 
 /// Copies everything from one database to another, as it is at one moment.
-pub(super) fn copy(from: &Database, to: &Database) -> Result<(), Failed> {
+pub(super) fn copy(from: &Database, to: &Database) -> Result<(), FileError> {
     fn table<K: Key, V: Value>(
         from: &ReadTransaction,
         to: &WriteTransaction,
         definition: TableDefinition<'_, K, V>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), FileError> {
         let mut copy = to.open_table(definition)?;
         for row in from.open_table(definition)?.iter()? {
             let (key, value) = row?;
@@ -511,12 +509,12 @@ pub(super) fn copy(from: &Database, to: &Database) -> Result<(), Failed> {
     Ok(())
 }
 
-fn text(text: &str) -> Result<ByteStr, Failed> {
-    ByteStr::new(text).map_err(|_| Failed::Damaged)
+fn text(text: &str) -> Result<ByteStr, FileError> {
+    ByteStr::new(text).map_err(|_| FileError::Damaged)
 }
 
-fn packet_id(id: u16) -> Result<PacketId, Failed> {
-    PacketId::new(id).ok_or(Failed::Damaged)
+fn packet_id(id: u16) -> Result<PacketId, FileError> {
+    PacketId::new(id).ok_or(FileError::Damaged)
 }
 
 /// For a test: as if another version had written it.

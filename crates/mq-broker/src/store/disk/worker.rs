@@ -10,7 +10,7 @@ use redb::Database;
 use tokio::sync::watch;
 use tracing::error;
 
-use super::{super::Position, calls::Calls, failed::Failed, tables::Tables};
+use super::{super::Position, calls::Calls, file_error::FileError, tables::Tables};
 
 /// The committing thread's own data.
 pub(super) struct Worker {
@@ -31,7 +31,7 @@ impl Worker {
         }
     }
 
-    fn work(&mut self) -> Result<(), Failed> {
+    fn work(&mut self) -> Result<(), FileError> {
         // When changes committed in memory have to be on the disk.
         let mut sync_at = None;
         let mut group = Group::default();

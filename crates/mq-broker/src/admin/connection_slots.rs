@@ -1,0 +1,77 @@
+//! Slots for HTTP connections: a bounded number, which silent connections cannot keep.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::lock::lock;
+
+/// The slots of one listener. When all are taken, a new connection takes the slot of the one that has
+/// been silent for longest. Where none is silent it waits.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionSlots {
+    free: Arc<Semaphore>,
+    /// Connections whose request has not come yet, the oldest first.
+    silent: Arc<Mutex<VecDeque<Arc<Notify>>>>,
+}
+
+/// A connection's slot.
+#[derive(Debug)]
+pub(super) struct ConnectionSlot {
+    slots: ConnectionSlots,
+    leave: Arc<Notify>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ConnectionSlots {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(count)),
+            silent: Arc::default(),
+        }
+    }
+
+    /// Waits for a slot, after telling the oldest silent connection to leave. Cancel-safe.
+    pub(super) async fn take(&self) -> ConnectionSlot {
+        if self.free.available_permits() == 0 {
+            let oldest = self.silent().pop_front();
+            if let Some(oldest) = oldest {
+                oldest.notify_one();
+            }
+        }
+        let permit = Arc::clone(&self.free).acquire_owned().await;
+        let leave = Arc::new(Notify::new());
+        self.silent().push_back(Arc::clone(&leave));
+        ConnectionSlot {
+            slots: self.clone(),
+            leave,
+            _permit: permit.expect("nobody closes the semaphore"),
+        }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, VecDeque<Arc<Notify>>> {
+        lock(&self.silent)
+    }
+}
+
+impl ConnectionSlot {
+    /// The request has come: the connection keeps the slot until it is answered.
+    pub(super) fn keep(&self) {
+        let mut silent = self.slots.silent();
+        silent.retain(|other| !Arc::ptr_eq(other, &self.leave));
+    }
+
+    /// Resolves when another connection needs the slot. Cancel-safe.
+    pub(super) async fn wanted(&self) {
+        self.leave.notified().await;
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.keep();
+    }
+}

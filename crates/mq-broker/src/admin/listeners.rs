@@ -1,0 +1,188 @@
+//! Listeners for operators: an HTTP port, and a Unix socket.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+};
+use tracing::{debug, warn};
+
+use super::{Admin, AdminSettings, REQUEST_WITHIN, connection_slots::ConnectionSlots, handle};
+use crate::Error;
+
+/// How long an HTTP connection may take in all: scrapes take milliseconds.
+const HTTP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same of the socket: a backup takes as long as the disk needs.
+const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
+
+/// Connections at once, of each listener.
+const AT_ONCE: usize = 16;
+
+/// The way that a request came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AdminListener {
+    /// The port; the peer's address.
+    Http(SocketAddr),
+    Socket,
+}
+
+/// Listeners for operators that are open.
+#[derive(Debug, Default)]
+pub(crate) struct AdminListeners {
+    http: Option<TcpListener>,
+    #[cfg(unix)]
+    socket: Option<(tokio::net::UnixListener, SocketFile)>,
+}
+
+/// Removes a socket's file when it is dropped.
+#[cfg(unix)]
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+#[cfg(unix)]
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // The file may be another broker's by now, or gone; neither matters to this one.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl AdminListeners {
+    /// Opens what the settings name.
+    pub(crate) async fn open(settings: &AdminSettings) -> Result<Self, Error> {
+        let mut listeners = Self::default();
+        if let Some(address) = settings.http {
+            let listener = TcpListener::bind(address).await;
+            listeners.http = Some(listener.map_err(|source| Error::Admin {
+                place: address.to_string(),
+                source,
+            })?);
+            if settings.token_file.is_some() && !address.ip().is_loopback() {
+                warn!(
+                    "{address} answers operators unencrypted: use loopback and an SSH tunnel, or a proxy with TLS"
+                );
+            }
+        }
+        if let Some(path) = &settings.socket {
+            let failed = |source| Error::Admin {
+                place: path.display().to_string(),
+                source,
+            };
+            #[cfg(unix)]
+            {
+                listeners.socket = Some(open_socket(path).map_err(failed)?);
+            }
+            #[cfg(not(unix))]
+            return Err(failed(std::io::ErrorKind::Unsupported.into()));
+        }
+        Ok(listeners)
+    }
+
+    /// Where HTTP is, with the port that was chosen.
+    pub(crate) fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
+    }
+
+    /// Answers until it is dropped.
+    pub(crate) async fn serve(self, admin: Admin) {
+        let http = async {
+            let Some(listener) = &self.http else {
+                return std::future::pending().await;
+            };
+            let slots = ConnectionSlots::new(AT_ONCE);
+            loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => {
+                        answer(stream, AdminListener::Http(peer), &admin, &slots).await;
+                    }
+                    Err(error) => pause(&error).await,
+                }
+            }
+        };
+        #[cfg(unix)]
+        let socket = async {
+            let Some((listener, _file)) = &self.socket else {
+                return std::future::pending().await;
+            };
+            let slots = ConnectionSlots::new(AT_ONCE);
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => answer(stream, AdminListener::Socket, &admin, &slots).await,
+                    Err(error) => pause(&error).await,
+                }
+            }
+        };
+        #[cfg(not(unix))]
+        let socket = std::future::pending::<()>();
+        tokio::join!(http, socket);
+    }
+}
+
+#[cfg(unix)]
+fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, SocketFile)> {
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
+
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            return Err(std::io::Error::other(
+                "there is something else than a socket",
+            ));
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(std::io::ErrorKind::AddrInUse.into());
+        }
+        std::fs::remove_file(path)?;
+    }
+    // Moved to its place only once it is for the owner alone.
+    let private = path.with_extension("new");
+    let _ = std::fs::remove_file(&private);
+    let listener = tokio::net::UnixListener::bind(&private)?;
+    std::fs::set_permissions(&private, PermissionsExt::from_mode(0o600))?;
+    std::fs::rename(&private, path)?;
+    Ok((listener, SocketFile(path.to_owned())))
+}
+
+async fn pause(error: &std::io::Error) {
+    warn!(%error, "an operator's connection could not be accepted");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// Serves one connection in a task of its own, once there is a slot for it.
+async fn answer<S>(stream: S, listener: AdminListener, admin: &Admin, slots: &ConnectionSlots)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let slot = slots.take().await;
+    let admin = admin.clone();
+    tokio::spawn(async move {
+        let service = service_fn(|request| {
+            slot.keep();
+            handle(&admin, listener, request)
+        });
+        let served = hyper::server::conn::http1::Builder::new()
+            .keep_alive(false)
+            .timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_WITHIN)
+            .serve_connection(TokioIo::new(stream), service);
+        let patience = match listener {
+            AdminListener::Http(_) => HTTP_PATIENCE,
+            AdminListener::Socket => SOCKET_PATIENCE,
+        };
+        tokio::select! {
+            served = tokio::time::timeout(patience, served) => match served {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%error, "an operator's request failed"),
+                Err(_) => debug!("an operator's request took too long"),
+            },
+            () = slot.wanted() => debug!("an operator's connection was silent while others came"),
+        }
+    });
+}

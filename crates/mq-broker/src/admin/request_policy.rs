@@ -1,0 +1,264 @@
+//! Decides which requests over HTTP are answered.
+//!
+//! Metrics and health are for everybody. To read the rest a request needs a token, or has to come from
+//! this machine itself. A change always needs a token. The pages of other sites cannot ask, neither by
+//! their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that leads to this address (`Host`).
+
+use std::net::IpAddr;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{AUTHORIZATION, HOST, HeaderName, ORIGIN},
+    http::{request, uri::Authority},
+};
+
+use super::{answer::Failure, tokens::Tokens};
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Need {
+    /// Shows what any client sees.
+    Read,
+    /// Changes something.
+    Change,
+}
+
+/// Headers of a request that somebody passed on: it may come from anywhere.
+const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+/// Checks requests.
+#[derive(Debug, Default)]
+pub(super) struct RequestPolicy<'a> {
+    pub(super) tokens: Option<&'a Tokens>,
+    /// Names of this broker.
+    pub(super) hosts: &'a [String],
+}
+
+impl RequestPolicy<'_> {
+    /// Whether the request may be answered.
+    pub(super) fn check(
+        &self,
+        head: &request::Parts,
+        peer: IpAddr,
+        need: Need,
+    ) -> Result<(), Failure> {
+        let host = only(&head.headers, &HOST).and_then(|host| host.parse::<Authority>().ok());
+        let host = host.ok_or_else(|| refused(StatusCode::BAD_REQUEST, "Host is missing"))?;
+        let name = host.host().trim_matches(['[', ']']);
+        let address = name.parse::<IpAddr>().ok();
+        let is_local = name.eq_ignore_ascii_case("localhost");
+        let is_listed = self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
+        if !is_local && !is_listed && address.is_none() {
+            let problem = "the broker is not known by that name: see admin.hosts";
+            return Err(refused(StatusCode::MISDIRECTED_REQUEST, problem));
+        }
+        if is_of_another_page(&head.headers, &host, need) {
+            return Err(refused(StatusCode::FORBIDDEN, "another site's page asks"));
+        }
+        match token(&head.headers) {
+            Some(token) if self.tokens.is_some_and(|tokens| tokens.has(&token)) => return Ok(()),
+            Some(_) => return Err(refused(StatusCode::UNAUTHORIZED, "the token is wrong")),
+            None => {}
+        }
+        if need == Need::Change && self.tokens.is_none() {
+            let problem = "without admin.token_file nothing can be changed over HTTP";
+            return Err(refused(StatusCode::FORBIDDEN, problem));
+        }
+        let is_near = is_local || address.is_some_and(|address| address.is_loopback());
+        let is_passed_on = PASSED_ON
+            .iter()
+            .any(|name| head.headers.contains_key(*name));
+        if need == Need::Read && is_near && peer.to_canonical().is_loopback() && !is_passed_on {
+            return Ok(());
+        }
+        Err(refused(StatusCode::UNAUTHORIZED, "a token is missing"))
+    }
+}
+
+fn refused(status: StatusCode, problem: &str) -> Failure {
+    (status, problem.to_owned())
+}
+
+/// The header's value, if it is there once.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Whether a browser asks for a page that is not the broker's.
+fn is_of_another_page(headers: &HeaderMap, host: &Authority, need: Need) -> bool {
+    let origin = headers.contains_key(ORIGIN).then(|| {
+        let origin = only(headers, &ORIGIN)?;
+        origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"))
+    });
+    let is_own = |origin: &str| origin.eq_ignore_ascii_case(host.as_str());
+    if origin.is_some_and(|origin| !origin.is_some_and(is_own)) {
+        return true;
+    }
+    let said = |name: &'static str| only(headers, &HeaderName::from_static(name));
+    match said("sec-fetch-site") {
+        // A link to the page, from anywhere, only shows it.
+        Some("cross-site" | "same-site") => {
+            need == Need::Change || said("sec-fetch-mode") != Some("navigate")
+        }
+        _ => false,
+    }
+}
+
+/// The token: of Bearer, or the password of Basic, by which browsers ask for it.
+fn token(headers: &HeaderMap) -> Option<Vec<u8>> {
+    if !headers.contains_key(AUTHORIZATION) {
+        return None;
+    }
+    // From here on a token was given, right or not.
+    let given = only(headers, &AUTHORIZATION).unwrap_or_default();
+    let (scheme, value) = given.split_once(' ').unwrap_or_default();
+    let value = value.trim();
+    Some(if scheme.eq_ignore_ascii_case("bearer") {
+        value.as_bytes().to_vec()
+    } else if scheme.eq_ignore_ascii_case("basic") {
+        let pair = BASE64_STANDARD.decode(value).unwrap_or_default();
+        let colon = pair.iter().position(|byte| *byte == b':');
+        colon.map_or_else(Vec::new, |at| pair[at + 1..].to_vec())
+    } else {
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::tokens::make_token_file;
+
+    const NEAR: [u8; 4] = [127, 0, 0, 1];
+    const FAR: [u8; 4] = [192, 0, 2, 7];
+
+    fn head(headers: &[(&str, &str)]) -> request::Parts {
+        let mut request = hyper::Request::builder().uri("/v1/status");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn status(
+        policy: &RequestPolicy<'_>,
+        peer: [u8; 4],
+        need: Need,
+        headers: &[(&str, &str)],
+    ) -> u16 {
+        match policy.check(&head(headers), peer.into(), need) {
+            Ok(()) => 200,
+            Err((status, _)) => status.as_u16(),
+        }
+    }
+
+    #[test]
+    fn without_a_token_this_machine_alone_reads_and_nobody_changes() {
+        let policy = RequestPolicy::default();
+        let host = ("host", "127.0.0.1:9883");
+        assert_eq!(status(&policy, NEAR, Need::Read, &[host]), 200);
+        for name in ["localhost:9883", "[::1]:9883", "LOCALHOST"] {
+            assert_eq!(status(&policy, NEAR, Need::Read, &[("host", name)]), 200);
+        }
+        assert_eq!(status(&policy, NEAR, Need::Change, &[host]), 403);
+        assert_eq!(status(&policy, FAR, Need::Read, &[host]), 401);
+        let far = ("host", "192.0.2.1:9883");
+        assert_eq!(status(&policy, NEAR, Need::Read, &[far]), 401);
+        for name in PASSED_ON {
+            let headers = [host, (name, "for=192.0.2.7")];
+            assert_eq!(status(&policy, NEAR, Need::Read, &headers), 401, "{name}");
+        }
+        assert_eq!(status(&policy, NEAR, Need::Read, &[]), 400);
+        assert_eq!(status(&policy, NEAR, Need::Read, &[host, host]), 400);
+    }
+
+    #[test]
+    fn a_token_opens_all_from_everywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        make_token_file(&path).unwrap();
+        let token = std::fs::read_to_string(&path).unwrap();
+        let token = token.trim_end();
+        let tokens = Tokens::open(path).unwrap();
+        let policy = RequestPolicy {
+            tokens: Some(&tokens),
+            hosts: &["broker.example".to_owned()],
+        };
+        let basic = |user: &str| {
+            let pair = BASE64_STANDARD.encode(format!("{user}:{token}"));
+            format!("Basic {pair}")
+        };
+        let host = ("host", "broker.example");
+        for given in [
+            format!("Bearer {token}"),
+            format!("bearer {token}"),
+            basic(""),
+            basic("ann"),
+        ] {
+            for need in [Need::Read, Need::Change] {
+                let headers = [host, ("authorization", given.as_str())];
+                assert_eq!(status(&policy, FAR, need, &headers), 200, "{given}");
+            }
+        }
+        for given in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer x",
+            "Basic",
+            "Basic !",
+            "Basic eA==",
+            token,
+        ] {
+            // A wrong token is refused even where none is needed.
+            for (peer, host) in [(FAR, host), (NEAR, ("host", "localhost"))] {
+                let headers = [host, ("authorization", given)];
+                assert_eq!(status(&policy, peer, Need::Read, &headers), 401, "{given}");
+            }
+        }
+        let twice = format!("Bearer {token}");
+        let twice = [
+            host,
+            ("authorization", twice.as_str()),
+            ("authorization", "x"),
+        ];
+        assert_eq!(status(&policy, FAR, Need::Read, &twice), 401);
+        assert_eq!(status(&policy, NEAR, Need::Change, &[host]), 401);
+    }
+
+    #[test]
+    fn pages_of_other_sites_cannot_ask() {
+        let policy = RequestPolicy::default();
+        let host = ("host", "127.0.0.1:9883");
+        for origin in [
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1",
+            "http://127.0.0.1:98830",
+            "127.0.0.1:9883",
+        ] {
+            let headers = [host, ("origin", origin)];
+            assert_eq!(status(&policy, NEAR, Need::Read, &headers), 403, "{origin}");
+        }
+        let own = [host, ("origin", "http://127.0.0.1:9883")];
+        assert_eq!(status(&policy, NEAR, Need::Read, &own), 200);
+        // A name of the other site's that leads here.
+        let rebound = [("host", "evil.example:9883")];
+        assert_eq!(status(&policy, NEAR, Need::Read, &rebound), 421);
+        for site in ["cross-site", "same-site"] {
+            let fetch = [host, ("sec-fetch-site", site), ("sec-fetch-mode", "cors")];
+            assert_eq!(status(&policy, NEAR, Need::Read, &fetch), 403);
+            let link = [
+                host,
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", "navigate"),
+            ];
+            assert_eq!(status(&policy, NEAR, Need::Read, &link), 200);
+        }
+    }
+}

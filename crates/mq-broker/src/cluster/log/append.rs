@@ -1,0 +1,250 @@
+//! The way of a message into its log.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId, TopicName};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+use tracing::warn;
+
+use super::{
+    checkpoint::CheckpointCandidates,
+    entry::{BatchItem, Item, LogEntry},
+    groups::Membership,
+    log_state::{Checkpoint, LogState},
+    progress::Progress,
+    recent::Recent,
+};
+use crate::{
+    cluster::{Cluster, GIVE_UP_AFTER, engine::RETRY},
+    hub::AppendQueueFull,
+    lock::lock,
+    store::{At, Position, StoredMessage},
+};
+
+/// Messages in a batch, and their bytes, at most; one message may have more.
+const MAX_BATCH_MESSAGES: usize = 1_000;
+const MAX_BATCH_BYTES: usize = 256 * 1024;
+
+/// Bytes that wait to be appended to one log, at most.
+const MAX_QUEUE_BYTES: usize = 64 << 20;
+
+/// For so long an entry that the engine has taken may be on its way back.
+const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// This node's part of one log.
+#[derive(Debug)]
+pub(in crate::cluster) struct Shard {
+    pub(in crate::cluster) number: u16,
+    queue: Mutex<Queue>,
+    grown: Notify,
+    /// How many messages are on their way into the log, and since when.
+    under_way: Mutex<Option<(usize, Instant)>>,
+    pub(in crate::cluster) progress: Progress,
+    /// The last of this node's batches that was read back.
+    pub(super) read_back: watch::Sender<u64>,
+    pub(in crate::cluster) state: Mutex<LogState>,
+    pub(in crate::cluster) recent: Mutex<Recent>,
+    /// The last checkpoint, with its version.
+    pub(in crate::cluster) kept: Mutex<(u64, Checkpoint)>,
+    pub(super) candidates: Mutex<CheckpointCandidates>,
+}
+
+/// Messages that wait to be appended.
+#[derive(Debug, Default)]
+struct Queue {
+    items: VecDeque<(Bytes, Position)>,
+    bytes: usize,
+    /// Of the last one that has come.
+    last: Position,
+}
+
+impl Queue {
+    fn push(&mut self, item: Bytes, position: Position) {
+        self.bytes += item.len();
+        self.items.push_back((item, position));
+        self.last = position;
+    }
+}
+
+impl Shard {
+    /// Goes on from a checkpoint.
+    pub(in crate::cluster) fn new(number: u16, checkpoint: &Checkpoint, recent: usize) -> Self {
+        let progress = Progress::default();
+        progress.finish(At::end_of(checkpoint.entry));
+        Self {
+            number,
+            queue: Mutex::default(),
+            grown: Notify::new(),
+            under_way: Mutex::default(),
+            progress,
+            read_back: watch::Sender::new(0),
+            state: Mutex::new(LogState::from_checkpoint(checkpoint)),
+            recent: Mutex::new(Recent::new(recent)),
+            kept: Mutex::default(),
+            candidates: Mutex::default(),
+        }
+    }
+
+    /// The last call that has something for this log.
+    pub(in crate::cluster) fn last(&self) -> Position {
+        lock(&self.queue).last
+    }
+
+    /// How many messages are not in the log yet, and for how long the first of them has been on its way.
+    pub(in crate::cluster) fn waiting(&self) -> (usize, Duration) {
+        let queued = lock(&self.queue).items.len();
+        let under_way = *lock(&self.under_way);
+        let (sent, since) = under_way.unzip();
+        let time = since.map_or(Duration::ZERO, |since| since.elapsed());
+        (queued + sent.unwrap_or_default(), time)
+    }
+
+    /// The next batch, once there is one.
+    async fn batch(&self) -> Vec<(Bytes, Position)> {
+        loop {
+            let grown = self.grown.notified();
+            {
+                let mut queue = lock(&self.queue);
+                let mut bytes = 0;
+                let fits = |(item, _): &&(Bytes, Position)| {
+                    let before = bytes;
+                    bytes += item.len();
+                    before == 0 || bytes <= MAX_BATCH_BYTES
+                };
+                let count = queue
+                    .items
+                    .iter()
+                    .take(MAX_BATCH_MESSAGES)
+                    .take_while(fits)
+                    .count();
+                if count > 0 {
+                    let batch: Vec<_> = queue.items.drain(..count).collect();
+                    queue.bytes -= batch.iter().map(|(item, _)| item.len()).sum::<usize>();
+                    return batch;
+                }
+            }
+            grown.await;
+        }
+    }
+}
+
+impl Cluster {
+    /// The log of a topic.
+    pub(in crate::cluster) fn shard_of(&self, topic: &TopicName) -> &Shard {
+        &self.shards[part_of_name(topic.as_bytes(), self.shards.len())]
+    }
+
+    /// See [`Nodes::append`](crate::hub::Nodes::append).
+    pub(in crate::cluster) fn append_one(
+        &self,
+        from: &ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+    ) -> Result<Position, AppendQueueFull> {
+        let shard = self.shard_of(&message.message.topic);
+        let session = packet_id.and_then(|_| self.session_number(from));
+        let item = Item {
+            from: from.clone(),
+            packet_id,
+            session: session.unwrap_or_default(),
+            message,
+        };
+        // MQTT has a form for each message that has come by it.
+        let item = BatchItem::Message(item)
+            .encode()
+            .map_err(|_| AppendQueueFull)?;
+        let mut queue = lock(&shard.queue);
+        if queue.bytes + item.len() > MAX_QUEUE_BYTES && !queue.items.is_empty() {
+            return Err(AppendQueueFull);
+        }
+        let position = self.ledger.begin(1);
+        queue.push(item, position);
+        drop(queue);
+        shard.grown.notify_one();
+        Ok(position)
+    }
+
+    /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
+    pub(in crate::cluster) fn append_member(&self, membership: Membership) -> Position {
+        // The logs that may have its messages.
+        let filter = &membership.filter;
+        let one = (!filter.has_wildcard())
+            .then(|| part_of_name(filter.matching().as_bytes(), self.shards.len()));
+        let shards = match one {
+            Some(shard) => &self.shards[shard..=shard],
+            None => &self.shards[..],
+        };
+        let item = BatchItem::Member(membership);
+        let Ok(item) = item.encode() else {
+            return self.ledger.last();
+        };
+        let position = self.ledger.begin(shards.len());
+        for shard in shards {
+            lock(&shard.queue).push(item.clone(), position);
+            shard.grown.notify_one();
+        }
+        position
+    }
+
+    /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no
+    /// batch overtakes another, whatever has to be tried again.
+    pub(in crate::cluster) async fn write_shard(self: Arc<Self>, shard: u16) {
+        let shard = &self.shards[usize::from(shard)];
+        let mut read_back = shard.read_back.subscribe();
+        for count in 1.. {
+            let batch = shard.batch().await;
+            let (items, positions): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let entry = LogEntry::batch(&self.author, count, &items);
+            let id = format!(
+                "{}.{}.{}.{count}",
+                self.author.node, self.author.life, shard.number
+            );
+            let began = Instant::now();
+            *lock(&shard.under_way) = Some((items.len(), began));
+            let is_back = read_back.wait_for(|last| *last >= count);
+            let is_back = self.pushing(shard.number..shard.number + 1, is_back);
+            let tries = async {
+                while began.elapsed() < GIVE_UP_AFTER {
+                    match self
+                        .engine
+                        .append(shard.number, id.clone(), entry.clone())
+                        .await
+                    {
+                        Ok(()) => sleep(READ_BACK_TIMEOUT).await,
+                        Err(error) => {
+                            warn!(shard = shard.number, %error, "messages cannot be appended");
+                            sleep(RETRY).await;
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                // The sender is this node's.
+                _ = is_back => {}
+                () = tries => return self.fail("messages could not be appended for a minute"),
+            }
+            *lock(&shard.under_way) = None;
+            for position in positions {
+                self.ledger.done(position);
+            }
+        }
+    }
+}
+
+/// Which of so many parts a name belongs to, such as a topic to a log: the same in each version of this software
+/// (FNV-1a).
+pub(in crate::cluster) fn part_of_name(name: &[u8], parts: usize) -> usize {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in name {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    usize::try_from(hash % parts as u64).unwrap_or_default()
+}

@@ -1,0 +1,192 @@
+//! What the logs hold.
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId};
+
+use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership};
+use crate::{
+    cluster::engine::{Malformed, Reader, Writer},
+    store::StoredMessage,
+};
+
+const VERSION: u8 = 1;
+
+/// An entry of a log.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::cluster) enum LogEntry {
+    /// Messages of the clients of one node.
+    Batch {
+        author: Author,
+        /// Counts the author's batches in this log, from 1; 0 with no items says nothing.
+        count: u64,
+        items: Vec<BatchItem>,
+    },
+    /// What that author, or an earlier life of its node, appends from here on counts for nothing.
+    Fence(Author),
+}
+
+/// A part of a batch.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::cluster) enum BatchItem {
+    Message(Item),
+    /// A session of the author is a member of a shared subscription, or is not any more.
+    Member(Membership),
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::cluster) struct Item {
+    /// The client that published it.
+    pub(in crate::cluster) from: ByteStr,
+    /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
+    pub(in crate::cluster) packet_id: Option<PacketId>,
+    /// Which of the client's sessions that is; see the session's record. A later one knows nothing of it.
+    pub(in crate::cluster) session: u64,
+    /// As it was published.
+    pub(in crate::cluster) message: StoredMessage,
+}
+
+impl Item {
+    /// Its form.
+    ///
+    /// # Errors
+    /// If MQTT has no form for it.
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
+        let mut to = Writer::default();
+        to.bytes(self.from.as_bytes());
+        to.packet_id(self.packet_id);
+        to.number(self.session);
+        to.message(&self.message)?;
+        Ok(to.finish())
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::part(bytes);
+        let item = Self {
+            from: from.text()?,
+            packet_id: from.packet_id()?,
+            session: from.number()?,
+            message: from.message()?,
+        };
+        from.end()?;
+        Ok(item)
+    }
+}
+
+/// What goes from node to node, and may be lost.
+#[derive(Debug)]
+pub(in crate::cluster) enum NodeMessage<'a> {
+    /// Of QoS 0.
+    Message {
+        /// See [`ArrivalMarks::head`](super::arrival_marks::ArrivalMarks::head).
+        head: &'a [u8],
+        /// The members of shared subscriptions that it is for.
+        chosen: Vec<ByteStr>,
+        /// The form of an [`Item`].
+        item: &'a [u8],
+    },
+    Mark(ArrivalMark),
+}
+
+impl<'a> NodeMessage<'a> {
+    pub(in crate::cluster) fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        match self {
+            Self::Message { head, chosen, item } => {
+                to.byte(0);
+                to.bytes(head);
+                to.all(chosen.iter(), |to, client| to.bytes(client.as_bytes()));
+                to.bytes(item);
+            }
+            Self::Mark(mark) => {
+                to.byte(1);
+                mark.write(&mut to);
+            }
+        }
+        to.finish()
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let told = match from.byte()? {
+            0 => Self::Message {
+                head: from.bytes()?,
+                chosen: from.all(Reader::text)?,
+                item: from.bytes()?,
+            },
+            1 => Self::Mark(ArrivalMark::read(&mut from)?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(told)
+    }
+}
+
+impl BatchItem {
+    /// # Errors
+    /// If MQTT has no form for a message.
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
+        let mut to = Writer::default();
+        match self {
+            Self::Message(item) => {
+                to.byte(0);
+                to.bytes(&item.encode()?);
+            }
+            Self::Member(membership) => {
+                to.byte(1);
+                membership.write(&mut to);
+            }
+        }
+        Ok(to.finish())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::part(bytes);
+        let item = match from.byte()? {
+            0 => Self::Message(Item::decode(from.bytes()?)?),
+            1 => Self::Member(Membership::read(&mut from)?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(item)
+    }
+}
+
+impl LogEntry {
+    /// A batch of items that were encoded.
+    pub(in crate::cluster) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.byte(0);
+        author.write(&mut to);
+        to.number(count);
+        to.all(items.iter(), |to, item| to.bytes(item));
+        to.finish()
+    }
+
+    /// A batch of nothing, which is no author's first one.
+    pub(in crate::cluster) fn nothing(author: &Author) -> Bytes {
+        Self::batch(author, 0, &[])
+    }
+
+    pub(in crate::cluster) fn fence(author: &Author) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.byte(1);
+        author.write(&mut to);
+        to.finish()
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let entry = match from.byte()? {
+            0 => Self::Batch {
+                author: Author::read(&mut from)?,
+                count: from.number()?,
+                items: from.all(|from| BatchItem::decode(from.bytes()?))?,
+            },
+            1 => Self::Fence(Author::read(&mut from)?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(entry)
+    }
+}

@@ -1,0 +1,133 @@
+//! The way of messages from the logs to the sessions of this node.
+
+use std::sync::Arc;
+
+use tracing::error;
+
+use super::{
+    author::Author,
+    entry::{BatchItem, Item, LogEntry},
+};
+use crate::{
+    cluster::{Cluster, engine::Entry},
+    hub::{ClusterMessage, ClusterReceivers, LocalSessions, Publisher},
+    lock::{lock, read, write},
+    store::{At, LogPosition},
+};
+
+impl Cluster {
+    /// Reads one log, as long as this node lives.
+    pub(in crate::cluster) async fn follow(
+        self: Arc<Self>,
+        shard: u16,
+        local: Arc<dyn LocalSessions>,
+    ) {
+        let here = &self.shards[usize::from(shard)];
+        let last = lock(&here.state).entry;
+        let mut entries = self.engine.follow(shard, last);
+        let mut publisher = local.publisher();
+        while let Some(entry) = entries.recv().await {
+            lock(&here.state).begin();
+            lock(&here.recent).push(&entry);
+            match LogEntry::decode(&entry.bytes) {
+                Ok(LogEntry::Fence(author)) => {
+                    if self.is_ended_by(&author) {
+                        return self.fail("another node has ended its life");
+                    }
+                    write(&self.fences).note(&author, shard, entry.number);
+                    let mut state = lock(&here.state);
+                    state.counts.end(&author);
+                    state.groups.end(&author);
+                    self.fenced.send_modify(|count| *count += 1);
+                }
+                Ok(LogEntry::Batch {
+                    author,
+                    count,
+                    items,
+                }) => {
+                    let is_new = lock(&here.state).counts.is_new(&author, count);
+                    if is_new && !self.rejects(&author, shard, &entry) {
+                        for (index, item) in items.into_iter().enumerate() {
+                            let at = At::new(entry.number, index);
+                            match item {
+                                BatchItem::Member(membership) => {
+                                    lock(&here.state).groups.change(&author, membership);
+                                }
+                                BatchItem::Message(item) => {
+                                    let position = LogPosition { shard, at };
+                                    self.queue(position, item, &*local, &mut publisher);
+                                }
+                            }
+                        }
+                        publisher.wake_readers();
+                    }
+                    if author == self.author {
+                        here.progress.finish(At::end_of(entry.number));
+                        here.read_back.send_modify(|last| *last = count.max(*last));
+                    }
+                }
+                Err(_) => {
+                    error!(
+                        shard,
+                        entry = entry.number,
+                        "an entry of a log is of no known form"
+                    );
+                    return self.fail("it cannot read a log");
+                }
+            }
+            lock(&here.state).finish(entry.number);
+            here.progress.finish(At::end_of(entry.number));
+        }
+        self.fail("a log has no next entry for it");
+    }
+
+    /// Whether an entry is behind the fence of its author.
+    pub(in crate::cluster) fn rejects(&self, author: &Author, shard: u16, entry: &Entry) -> bool {
+        read(&self.fences).rejects(author, shard, entry.number)
+    }
+
+    fn queue(
+        &self,
+        position: LogPosition,
+        item: Item,
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) {
+        let Item {
+            from,
+            packet_id,
+            session,
+            message,
+        } = item;
+        let packet_id = packet_id.filter(|_| self.session_number(&from) == Some(session));
+        let here = &self.shards[usize::from(position.shard)];
+        let progress = &here.progress;
+        let chosen = {
+            let mut state = lock(&here.state);
+            if message.retain {
+                state.retain(position.at, &message);
+            }
+            let topic = message.message.topic.as_bytes();
+            state.groups.choose(position.at, topic)
+        };
+        let message = ClusterMessage {
+            from,
+            packet_id,
+            message,
+            to: ClusterReceivers {
+                group_members: &chosen,
+                already_delivered: &[],
+            },
+        };
+        local.publish_from_cluster(message, publisher, &mut || {
+            progress.begin(position.at);
+            Some(position)
+        });
+        progress.finish(position.at);
+    }
+
+    /// Whether that fence ends this life.
+    fn is_ended_by(&self, author: &Author) -> bool {
+        author.node == self.author.node && author.life >= self.author.life
+    }
+}

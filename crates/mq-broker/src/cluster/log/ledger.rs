@@ -1,0 +1,120 @@
+//! Which calls of the store are settled: all parts of them, and of all calls before.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use tokio::sync::watch;
+
+use crate::{lock::lock, store::Position};
+
+#[derive(Debug)]
+pub(in crate::cluster) struct Ledger {
+    open: Mutex<Open>,
+    settled: watch::Receiver<Position>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// The last call.
+    last: u64,
+    /// How many parts each call waits for, that waits for any.
+    parts: BTreeMap<u64, usize>,
+    /// `None` once nothing can be settled any more.
+    tell: Option<watch::Sender<Position>>,
+}
+
+impl Ledger {
+    pub(in crate::cluster) fn new() -> Self {
+        let (tell, settled) = watch::channel(Position::default());
+        Self {
+            open: Mutex::new(Open {
+                last: 0,
+                parts: BTreeMap::new(),
+                tell: Some(tell),
+            }),
+            settled,
+        }
+    }
+
+    /// Begins a call that waits for so many parts.
+    pub(in crate::cluster) fn begin(&self, parts: usize) -> Position {
+        let mut open = lock(&self.open);
+        open.last += 1;
+        let position = open.last;
+        if parts > 0 {
+            open.parts.insert(position, parts);
+        }
+        open.tell();
+        Position(position)
+    }
+
+    /// A part of that call is done.
+    pub(in crate::cluster) fn done(&self, Position(position): Position) {
+        let mut open = lock(&self.open);
+        let Some(parts) = open.parts.get_mut(&position) else {
+            return;
+        };
+        *parts -= 1;
+        if *parts == 0 {
+            open.parts.remove(&position);
+            open.tell();
+        }
+    }
+
+    /// Whether a call still waits for a part, apart from the calls before it.
+    pub(in crate::cluster) fn is_open(&self, Position(position): Position) -> bool {
+        lock(&self.open).parts.contains_key(&position)
+    }
+
+    /// Nothing is settled from here on.
+    pub(in crate::cluster) fn fail(&self) {
+        lock(&self.open).tell = None;
+    }
+
+    pub(in crate::cluster) fn has_failed(&self) -> bool {
+        lock(&self.open).tell.is_none()
+    }
+
+    pub(in crate::cluster) fn settled(&self) -> watch::Receiver<Position> {
+        self.settled.clone()
+    }
+
+    /// The last call.
+    pub(in crate::cluster) fn last(&self) -> Position {
+        Position(lock(&self.open).last)
+    }
+}
+
+impl Open {
+    fn tell(&self) {
+        let first = self.parts.first_key_value();
+        let settled = Position(first.map_or(self.last, |(first, _)| first - 1));
+        if let Some(tell) = &self.tell {
+            tell.send_if_modified(|known| core::mem::replace(known, settled) != settled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_settled_with_all_calls_before_it() {
+        let ledger = Ledger::new();
+        let settled = || ledger.settled().borrow().0;
+        let calls: Vec<_> = [0, 2, 0, 1, 0].map(|parts| ledger.begin(parts)).into();
+        assert_eq!(settled(), 1);
+        assert!(ledger.is_open(calls[3]));
+        ledger.done(calls[3]);
+        assert!(!ledger.is_open(calls[3]));
+        assert_eq!(settled(), 1);
+        ledger.done(calls[1]);
+        assert_eq!(settled(), 1);
+        ledger.done(calls[1]);
+        assert_eq!(settled(), 5);
+        ledger.fail();
+        ledger.begin(0);
+        assert_eq!(settled(), 5);
+        assert!(ledger.has_failed());
+    }
+}

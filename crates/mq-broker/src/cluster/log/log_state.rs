@@ -1,0 +1,262 @@
+//! What follows from a log alone: the same for each reader at the same place.
+
+use std::collections::HashMap;
+
+use mq_codec::TopicName;
+
+use super::{author::Author, groups::Groups};
+use crate::{
+    cluster::engine::{Malformed, Reader, Writer},
+    store::{At, StoredMessage},
+};
+
+const VERSION: u8 = 1;
+
+/// Entries of a log that make trimming it worth while.
+const MIN_TRIMMED_ENTRIES: u64 = 1_000;
+
+/// How far a reader of a log is, and what it knows by that.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct LogState {
+    /// The last entry that it has read.
+    pub(in crate::cluster) entry: u64,
+    /// Whether it is in the midst of the next one, which the rest may know in part.
+    is_within: bool,
+    pub(in crate::cluster) counts: BatchCounts,
+    pub(in crate::cluster) groups: Groups,
+    /// Topics whose retained message has changed, and is in no value yet.
+    pub(super) retained: HashMap<TopicName, RetainedChange>,
+}
+
+/// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::cluster) struct BatchCounts(HashMap<Author, u64>);
+
+/// A topic's retained message, from one place of its log on.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct RetainedChange {
+    pub(in crate::cluster) at: At,
+    /// `None`: it has none any more.
+    pub(in crate::cluster) message: Option<StoredMessage>,
+}
+
+/// What is kept of a log's state, so that a node may begin to read from there.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::cluster) struct Checkpoint {
+    pub(in crate::cluster) entry: u64,
+    /// Entries before this one are not kept.
+    pub(in crate::cluster) first: u64,
+    pub(in crate::cluster) counts: BatchCounts,
+    /// Ends of lives, by the entry that says so.
+    pub(in crate::cluster) fences: Vec<(Author, u64)>,
+    /// [`Groups`] in their form.
+    pub(in crate::cluster) groups: bytes::Bytes,
+}
+
+impl BatchCounts {
+    pub(in crate::cluster) fn is_new(&mut self, author: &Author, count: u64) -> bool {
+        let last = self.0.entry(author.clone()).or_default();
+        core::mem::replace(last, count.max(*last)) < count
+    }
+
+    /// Forgets lives that have ended: what comes of them counts for nothing anyway.
+    pub(in crate::cluster) fn end(&mut self, ended: &Author) {
+        let goes_on = |author: &Author| author.node != ended.node || author.life > ended.life;
+        self.0.retain(|author, _| goes_on(author));
+    }
+}
+
+impl LogState {
+    pub(super) fn from_checkpoint(checkpoint: &Checkpoint) -> Self {
+        Self {
+            entry: checkpoint.entry,
+            is_within: false,
+            counts: checkpoint.counts.clone(),
+            groups: checkpoint.groups().unwrap_or_default(),
+            retained: HashMap::new(),
+        }
+    }
+
+    /// The next entry is being read.
+    pub(in crate::cluster) fn begin(&mut self) {
+        self.is_within = true;
+    }
+
+    /// That entry has been read.
+    pub(in crate::cluster) fn finish(&mut self, entry: u64) {
+        self.entry = entry;
+        self.is_within = false;
+    }
+
+    /// What is kept of it, with the ends of lives that stand in the log. `None` in the midst of an entry: whoever began
+    /// there would take the entry for one that it has read.
+    pub(in crate::cluster) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Option<Checkpoint> {
+        if self.is_within {
+            return None;
+        }
+        let mut groups = Writer::default();
+        self.groups.write(&mut groups);
+        Some(Checkpoint {
+            entry: self.entry,
+            first: 0,
+            counts: self.counts.clone(),
+            fences,
+            groups: groups.finish(),
+        })
+    }
+
+    /// A retained message has come.
+    pub(in crate::cluster) fn retain(&mut self, at: At, message: &StoredMessage) {
+        let topic = message.message.topic.detached();
+        let is_end = message.message.payload.is_empty();
+        let message = (!is_end).then(|| message.clone());
+        self.retained.insert(topic, RetainedChange { at, message });
+    }
+
+    /// Values have what was retained up to that entry.
+    pub(super) fn is_kept(&mut self, entry: u64) {
+        let is_later = |change: &RetainedChange| change.at.entry() > entry;
+        self.retained.retain(|_, change| is_later(change));
+    }
+}
+
+impl RetainedChange {
+    /// # Errors
+    /// If MQTT has no form for the message.
+    pub(in crate::cluster) fn encode(&self) -> Result<bytes::Bytes, Malformed> {
+        let mut to = Writer::new(VERSION);
+        to.number(self.at.0);
+        to.byte(self.message.is_some().into());
+        if let Some(message) = &self.message {
+            to.message(message)?;
+        }
+        Ok(to.finish())
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let at = At(from.number()?);
+        let is_there = from.byte()? != 0;
+        let message = is_there.then(|| from.message()).transpose()?;
+        from.end()?;
+        Ok(Self { at, message })
+    }
+}
+
+impl Checkpoint {
+    /// Whether trimming its log is worth while.
+    pub(in crate::cluster) fn is_long(&self) -> bool {
+        self.entry >= self.first + MIN_TRIMMED_ENTRIES
+    }
+
+    pub(in crate::cluster) fn encode(&self) -> bytes::Bytes {
+        let mut to = Writer::new(VERSION);
+        to.number(self.entry);
+        to.number(self.first);
+        let number = |to: &mut Writer, (author, number): (&Author, &u64)| {
+            author.write(to);
+            to.number(*number);
+        };
+        to.all(self.counts.0.iter(), number);
+        let fences = self.fences.iter();
+        to.all(fences.map(|(author, entry)| (author, entry)), number);
+        to.bytes(&self.groups);
+        to.finish()
+    }
+
+    fn groups(&self) -> Result<Groups, Malformed> {
+        if self.groups.is_empty() {
+            return Ok(Groups::default());
+        }
+        let mut from = Reader::part(&self.groups);
+        let groups = Groups::read(&mut from)?;
+        from.end()?;
+        Ok(groups)
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let number = |from: &mut Reader<'_>| Ok((Author::read(from)?, from.number()?));
+        let checkpoint = Self {
+            entry: from.number()?,
+            first: from.number()?,
+            counts: BatchCounts(from.all(number)?.into_iter().collect()),
+            fences: from.all(number)?,
+            groups: bytes::Bytes::copy_from_slice(from.bytes()?),
+        };
+        checkpoint.groups()?;
+        from.end()?;
+        Ok(checkpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::QoS;
+    use mq_proto::{Delivery, Message};
+
+    use super::*;
+
+    fn author(life: u64) -> Author {
+        Author {
+            node: "a".to_owned(),
+            life,
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_brings_back_what_was_known() {
+        let mut counts = BatchCounts::default();
+        assert!(counts.is_new(&author(2), 7));
+        let checkpoint = Checkpoint {
+            entry: 300,
+            first: 12,
+            counts,
+            fences: vec![(author(1), 4)],
+            groups: bytes::Bytes::new(),
+        };
+        let read = Checkpoint::decode(&checkpoint.encode());
+        assert_eq!(read.as_ref(), Ok(&checkpoint));
+        let mut state = LogState::from_checkpoint(&checkpoint);
+        assert!(!state.counts.is_new(&author(2), 7));
+        assert!(state.counts.is_new(&author(2), 8));
+        state.counts.end(&author(2));
+        assert_eq!(state.counts, BatchCounts::default());
+    }
+
+    #[test]
+    fn there_is_no_checkpoint_in_the_midst_of_an_entry() {
+        let mut state = LogState::default();
+        state.begin();
+        assert!(state.counts.is_new(&author(1), 1));
+        assert_eq!(state.checkpoint(Vec::new()), None);
+        state.finish(1);
+        let checkpoint = state.checkpoint(Vec::new()).unwrap();
+        assert_eq!(checkpoint.entry, 1);
+        let mut later = LogState::from_checkpoint(&checkpoint);
+        assert!(later.counts.is_new(&author(1), 2));
+    }
+
+    #[test]
+    fn a_topic_has_its_last_retained_message_until_a_value_has_it() {
+        let message = |payload: &'static str| {
+            let message = Message::new(TopicName::new("t").unwrap(), payload);
+            StoredMessage::new(&Delivery::new(message, QoS::AtLeastOnce))
+        };
+        let mut state = LogState::default();
+        for (entry, payload) in [(1, "x"), (2, "")] {
+            let at = At::new(entry, 0);
+            state.retain(at, &message(payload));
+            let change = &state.retained[&TopicName::new("t").unwrap()];
+            assert_eq!(
+                RetainedChange::decode(&change.encode().unwrap()).as_ref(),
+                Ok(change)
+            );
+            assert_eq!((change.at, change.message.is_some()), (at, entry == 1));
+        }
+        state.is_kept(1);
+        assert_eq!(state.retained.len(), 1);
+        state.is_kept(2);
+        assert!(state.retained.is_empty());
+    }
+}

@@ -1,0 +1,26 @@
+//! Logs of messages: entries, their way into a log and out of it, and what follows from a log alone.
+
+mod append;
+mod arrival_marks;
+mod author;
+mod checkpoint;
+mod empty_entries;
+mod entry;
+mod fences;
+mod follow;
+mod groups;
+mod ledger;
+mod log_state;
+mod progress;
+mod qos0;
+mod recent;
+
+pub(super) use append::{Shard, part_of_name};
+pub(super) use arrival_marks::ArrivalMarks;
+pub(super) use author::Author;
+pub(super) use checkpoint::{checkpoints, key};
+pub(super) use entry::{BatchItem, Item, LogEntry};
+pub(super) use fences::Fences;
+pub(super) use groups::Membership;
+pub(super) use ledger::Ledger;
+pub(super) use log_state::{BatchCounts, Checkpoint};

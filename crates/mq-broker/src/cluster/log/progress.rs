@@ -1,0 +1,34 @@
+//! How far a node has come.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::store::At;
+
+/// How far a node has come with one log.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Progress {
+    begun: AtomicU64,
+    finished: AtomicU64,
+}
+
+impl Progress {
+    /// The node begins with that message. Within the lock under which it finds the receivers.
+    pub(in crate::cluster) fn begin(&self, at: At) {
+        self.begun.store(at.0, Ordering::Release);
+    }
+
+    /// That message, and all before, have been queued for their receivers.
+    pub(in crate::cluster) fn finish(&self, at: At) {
+        self.begun.fetch_max(at.0, Ordering::Release);
+        self.finished.store(at.0, Ordering::Release);
+    }
+
+    /// A subscription that is made while no receivers are being found gets all behind this place.
+    pub(in crate::cluster) fn begun(&self) -> At {
+        At(self.begun.load(Ordering::Acquire))
+    }
+
+    pub(in crate::cluster) fn finished(&self) -> At {
+        At(self.finished.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,102 @@
+//! Messages of QoS 0 from node to node, which are in no log and may be lost.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use mq_codec::ByteStr;
+use tokio::sync::mpsc;
+use tracing::error;
+
+use super::{
+    author::Author,
+    entry::{Item, NodeMessage},
+};
+use crate::{
+    cluster::{Cluster, engine::Malformed},
+    hub::{ClusterMessage, ClusterReceivers, LocalSessions, Publisher},
+    lock::lock,
+    store::StoredMessage,
+};
+
+impl Cluster {
+    pub(in crate::cluster) fn send_qos0_to_nodes(
+        &self,
+        from: &ByteStr,
+        message: StoredMessage,
+    ) -> Vec<ByteStr> {
+        let topic = &message.message.topic;
+        let shard = self.shard_of(topic);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let chosen = lock(&shard.state)
+            .groups
+            .choose_present(topic.as_bytes(), turn);
+        let item = Item {
+            from: from.clone(),
+            packet_id: None,
+            session: 0,
+            message,
+        };
+        if let Ok(item) = item.encode() {
+            let told = NodeMessage::Message {
+                head: &lock(&self.arrival_marks).head(),
+                chosen: chosen.clone(),
+                item: &item,
+            };
+            self.engine.tell(told.encode());
+        }
+        chosen
+    }
+
+    /// Tells the other nodes this one's mark.
+    pub(in crate::cluster) fn send_mark(&self) {
+        let mark = lock(&self.arrival_marks).own().clone();
+        self.engine.tell(NodeMessage::Mark(mark).encode());
+    }
+
+    /// QoS 0 of other nodes.
+    pub(in crate::cluster) async fn receive_qos0(
+        self: Arc<Self>,
+        mut told: mpsc::Receiver<Bytes>,
+        local: Arc<dyn LocalSessions>,
+    ) {
+        let mut publisher = local.publisher();
+        while let Some(message) = told.recv().await {
+            if self
+                .receive_one_qos0(&message, &*local, &mut publisher)
+                .is_err()
+            {
+                error!("another node tells what is no message");
+            }
+        }
+    }
+
+    fn receive_one_qos0(
+        &self,
+        told: &[u8],
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) -> Result<(), Malformed> {
+        match NodeMessage::decode(told)? {
+            NodeMessage::Mark(mark) => lock(&self.arrival_marks).note(mark),
+            NodeMessage::Message { head, chosen, item } => {
+                let is_over = |life: &Author| self.is_over(life);
+                let Some(late) = lock(&self.arrival_marks).late_for(head, is_over)? else {
+                    return Ok(());
+                };
+                let Item { from, message, .. } = Item::decode(item)?;
+                let message = ClusterMessage {
+                    from,
+                    packet_id: None,
+                    message,
+                    to: ClusterReceivers {
+                        group_members: &chosen,
+                        already_delivered: &late,
+                    },
+                };
+                local.publish_from_cluster(message, publisher, &mut || None);
+                publisher.wake_readers();
+            }
+        }
+        Ok(())
+    }
+}

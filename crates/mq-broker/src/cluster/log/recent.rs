@@ -1,0 +1,84 @@
+//! The last entries of a log, in memory: what sessions that move have missed is mostly among them. Else each of ten
+//! thousand clients that come at once would have the servers read the logs again for it.
+
+use std::collections::VecDeque;
+
+use crate::cluster::engine::Entry;
+
+/// The last entries of one log that this node has read.
+#[derive(Debug)]
+pub(in crate::cluster) struct Recent {
+    most: usize,
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+impl Recent {
+    /// For so many bytes.
+    pub(in crate::cluster) fn new(most: usize) -> Self {
+        Self {
+            most,
+            entries: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// The next entry has come.
+    pub(in crate::cluster) fn push(&mut self, entry: &Entry) {
+        let bytes = entry.bytes.len();
+        if bytes > self.most {
+            self.entries.clear();
+            self.bytes = 0;
+            return;
+        }
+        self.bytes += bytes;
+        // A copy keeps no read buffer alive.
+        let bytes = bytes::Bytes::copy_from_slice(&entry.bytes);
+        let number = entry.number;
+        self.entries.push_back(Entry { number, bytes });
+        while self.bytes > self.most
+            && let Some(first) = self.entries.pop_front()
+        {
+            self.bytes -= first.bytes.len();
+        }
+    }
+
+    /// The entries of these numbers, both included; `None` if not all of them are here.
+    pub(in crate::cluster) fn within(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
+        let index = |number: u64| {
+            self.entries
+                .binary_search_by_key(&number, |entry| entry.number)
+        };
+        let range = index(from).ok()?..=index(to).ok()?;
+        Some(self.entries.range(range).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64, bytes: usize) -> Entry {
+        let bytes = vec![0; bytes].into();
+        Entry { number, bytes }
+    }
+
+    #[test]
+    fn it_has_the_last_entries_that_there_is_room_for() {
+        let mut recent = Recent::new(10);
+        assert_eq!(recent.within(1, 1), None);
+        for number in 5..10 {
+            recent.push(&entry(number, 3));
+        }
+        assert_eq!(recent.within(7, 8), Some(vec![entry(7, 3), entry(8, 3)]));
+        assert_eq!(recent.within(9, 9), Some(vec![entry(9, 3)]));
+        for (from, to) in [(6, 9), (9, 10), (10, 10)] {
+            assert_eq!(recent.within(from, to), None, "{from} to {to}");
+        }
+        recent.push(&entry(10, 11));
+        assert_eq!(recent.within(10, 10), None, "it is too large");
+        recent.push(&entry(11, 1));
+        assert_eq!(recent.within(11, 11), Some(vec![entry(11, 1)]));
+        assert_eq!(recent.within(9, 11), None);
+    }
+}

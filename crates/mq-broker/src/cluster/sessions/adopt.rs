@@ -1,0 +1,153 @@
+//! What becomes of a node's sessions when it has died: living nodes take them, so that wills are published, sessions end
+//! in their time, and the logs need not be kept for them.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use mq_codec::ByteStr;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::record::Record;
+use crate::{
+    cluster::{
+        Cluster,
+        engine::{EngineError, Kind, Value},
+        log::{Author, part_of_name},
+    },
+    hub::LocalSessions,
+    lock::{lock, read},
+};
+
+/// Interval at which a node looks for sessions that nobody has, if nothing has happened.
+const ADOPTION_INTERVAL: Duration = Duration::from_mins(5);
+
+/// When it looks again for those that could not be taken.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Sessions that are taken at a time: what they have to get is read once for all of them.
+const AT_ONCE: usize = 256;
+
+impl Cluster {
+    /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
+    pub(in crate::cluster) async fn adopt(self: Arc<Self>) {
+        let mut beats = self.beats.subscribe();
+        let mut ended = HashSet::new();
+        let mut due = Instant::now() + AGAIN;
+        loop {
+            tokio::select! {
+                changed = beats.changed() => if changed.is_err() {
+                    return;
+                },
+                () = sleep_until(due) => {}
+            }
+            if self.ledger.has_failed() {
+                return;
+            }
+            let mut is_news = false;
+            for author in self.dead() {
+                match self.end_life(&author).await {
+                    Ok(()) => is_news = true,
+                    Err(error) => {
+                        warn!(node = author.node, %error, "a node's life cannot be ended");
+                    }
+                }
+            }
+            // Another node may have ended it.
+            for author in self.ended() {
+                is_news |= ended.insert(author);
+            }
+            if !is_news && Instant::now() < due {
+                continue;
+            }
+            let Some(local) = self.local() else {
+                return;
+            };
+            due = Instant::now()
+                + match self.adopt_all(&*local).await {
+                    // Nodes that do not agree yet on who lives may each leave a session to another one.
+                    Ok(true) if is_news => self.lease * 2,
+                    Ok(true) => ADOPTION_INTERVAL,
+                    Ok(false) => AGAIN,
+                    Err(error) => {
+                        warn!(%error, "sessions of ended nodes cannot be taken over");
+                        AGAIN
+                    }
+                };
+        }
+    }
+
+    /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
+    async fn adopt_all(&self, local: &dyn LocalSessions) -> Result<bool, EngineError> {
+        let living = self.living();
+        let mut all_taken = true;
+        let mut orphans = self.orphans(&living).await?;
+        while !orphans.is_empty() {
+            let some = orphans.split_off(orphans.len().saturating_sub(AT_ONCE));
+            let mut claimed = Vec::new();
+            let mut turns = Vec::new();
+            for (id, record, version) in some {
+                let turn = self.turn(&id);
+                let Ok(turn) = turn.try_lock_owned() else {
+                    // A client is at it, and may give up.
+                    all_taken = false;
+                    continue;
+                };
+                if lock(&self.sessions).contains_key(&id) {
+                    continue;
+                }
+                match self.claim_record(&id, record, version).await {
+                    Ok(Some(taken)) => claimed.push(taken),
+                    // Its record has changed meanwhile. A node that has taken it may have given it back.
+                    Ok(None) | Err(_) => all_taken = false,
+                }
+                turns.push((id, turn));
+            }
+            let count = claimed.len();
+            all_taken &= self.take_up(local, claimed).await.is_ok();
+            for (id, turn) in turns {
+                drop(turn);
+                self.end_turn(&id);
+            }
+            info!(count, "sessions that no living node had go on here");
+        }
+        Ok(all_taken)
+    }
+
+    /// This node's part of the sessions that no living node has.
+    async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
+        let mut orphans = Vec::new();
+        for (id, Value { version, bytes }) in self.engine.all(Kind::Session).await? {
+            let Ok(id) = ByteStr::new(id) else {
+                continue;
+            };
+            let Ok(record) = Record::decode(&bytes) else {
+                warn!(client = %id, "a session is of no known form");
+                continue;
+            };
+            let is_for_this = match &record.owner {
+                None => self.is_mine(&id, living),
+                // One of its own that is not here could not be read.
+                Some(owner) if *owner == self.author => !lock(&self.sessions).contains_key(&id),
+                Some(owner) => self.is_over(owner) && self.is_mine(&id, living),
+            };
+            if record.session.is_some() && is_for_this {
+                orphans.push((id, record, version));
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
+    fn is_mine(&self, id: &ByteStr, living: &[String]) -> bool {
+        // This node is one of them.
+        living[part_of_name(id.as_bytes(), living.len())] == self.author.node
+    }
+
+    fn ended(&self) -> Vec<Author> {
+        let ended = read(&self.fences).last(self.engine.shards());
+        ended
+            .into_iter()
+            .filter(|author| self.is_over(author))
+            .collect()
+    }
+}

@@ -1,0 +1,224 @@
+//! Claims: a node gets a session, and another node releases it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, ReasonCode};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, warn};
+
+use super::{
+    message_search::{ClaimRefused, ClaimedSession},
+    owned::SessionFate,
+    record::Record,
+};
+use crate::{
+    auth::TakeOver,
+    cluster::{
+        Cluster,
+        engine::{Key, Kind, Lasts, Value},
+        life,
+        log::Author,
+    },
+    hub::{LocalSessions, MAX_RIVALS},
+    lock::lock,
+    store::{At, User},
+};
+
+/// Time for which a client waits for its session.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Interval at which a node looks again if the owner of a session lives.
+const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Interval at which a node that is behind looks at its progress.
+const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Cluster {
+    /// See [`Nodes::claim`](crate::hub::Nodes::claim).
+    pub(in crate::cluster) async fn claim_in_turn(
+        &self,
+        id: &ByteStr,
+        user: &User,
+        take_over: TakeOver,
+    ) -> Result<(), ReasonCode> {
+        let (Some(this), Some(local)) = (self.this.upgrade(), self.local()) else {
+            return Err(ReasonCode::ServerShuttingDown);
+        };
+        let (id, user) = (id.clone(), user.clone());
+        // It goes on to its end, whether the client waits for it or not: a session that is half here would be taken for
+        // a whole one.
+        let claiming = self.runtime.spawn(async move {
+            let turn = this.turn(&id).lock_owned().await;
+            let claimed = this.try_claim(&*local, &id, &user, take_over).await;
+            drop(turn);
+            this.end_turn(&id);
+            claimed
+        });
+        match timeout(CLAIM_TIMEOUT, claiming).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(ClaimRefused::OtherUser))) => Err(ReasonCode::ClientIdentifierNotValid),
+            Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
+        }
+    }
+
+    /// What is held by whoever claims that session.
+    pub(in crate::cluster) fn turn(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(lock(&self.claims).entry(id.clone()).or_default())
+    }
+
+    /// Forgets it, unless somebody else holds it or waits for it.
+    pub(super) fn end_turn(&self, id: &ByteStr) {
+        let mut claims = lock(&self.claims);
+        if claims
+            .get(id)
+            .is_some_and(|turn| Arc::strong_count(turn) == 1)
+        {
+            claims.remove(id);
+        }
+    }
+
+    async fn try_claim(
+        &self,
+        local: &dyn LocalSessions,
+        id: &ByteStr,
+        user: &User,
+        take_over: TakeOver,
+    ) -> Result<(), ClaimRefused> {
+        let began = Instant::now();
+        let mut asked = 0;
+        while began.elapsed() < CLAIM_TIMEOUT {
+            let leaves = {
+                let sessions = lock(&self.sessions);
+                match sessions.get(id) {
+                    None => None,
+                    Some(owned) if owned.fate == SessionFate::Stays => return Ok(()),
+                    Some(owned) => Some(owned.gone()),
+                }
+            };
+            if let Some(mut leaves) = leaves {
+                // Either way it is looked at again.
+                let _ = leaves.changed().await;
+                continue;
+            }
+            if self.ledger.has_failed() {
+                return Err(ClaimRefused::Busy);
+            }
+            let (record, version) = self.record_of(id).await?;
+            let known = record.session.as_ref().and_then(|kept| kept.user.as_ref());
+            if take_over == TakeOver::SameUser && known.is_some_and(|known| known != user) {
+                return Err(ClaimRefused::OtherUser);
+            }
+            if let Some(owner) = self.other_owner(&record) {
+                if asked == MAX_RIVALS {
+                    return Err(ClaimRefused::Busy);
+                }
+                asked += u32::from(self.ask_to_let_go(owner, id).await);
+                continue;
+            }
+            if let Some(claimed) = self.claim_record(id, record, version).await? {
+                return self.take_up(local, vec![claimed]).await;
+            }
+        }
+        Err(ClaimRefused::Busy)
+    }
+
+    /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
+    pub(in crate::cluster) async fn is_at_another(&self, id: &ByteStr) -> bool {
+        match self.record_of(id).await {
+            Ok((record, _)) => self.other_owner(&record).is_some(),
+            Err(_) => true,
+        }
+    }
+
+    /// A session's record, and its version; an empty one, and 0, if there is none.
+    async fn record_of(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
+        let value = self.engine.value(Key::new(Kind::Session, &**id)).await;
+        let value = value.map_err(|error| {
+            warn!(client = %id, %error, "a session cannot be read");
+            ClaimRefused::Busy
+        })?;
+        let Some(Value { version, bytes }) = value else {
+            return Ok((Record::default(), 0));
+        };
+        let record = Record::decode(&bytes).map_err(|_| {
+            warn!(client = %id, "a session is of no known form");
+            ClaimRefused::Busy
+        })?;
+        Ok((record, version))
+    }
+
+    /// The other node that has a session, if that may still append something.
+    fn other_owner<'a>(&self, record: &'a Record) -> Option<&'a Author> {
+        let owner = record.owner.as_ref();
+        owner.filter(|owner| **owner != self.author && !self.is_over(owner))
+    }
+
+    /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it
+    /// meanwhile.
+    pub(super) async fn claim_record(
+        &self,
+        id: &ByteStr,
+        mut record: Record,
+        version: u64,
+    ) -> Result<Option<ClaimedSession>, ClaimRefused> {
+        if let Some(owner) = &record.owner
+            && !record.is_behind
+        {
+            let status = life::status_of(&*self.engine, &owner.node).await;
+            let (_, status) = status.map_err(|_| ClaimRefused::Busy)?;
+            record.raise(&status);
+        }
+        let coming = timeout(CLAIM_TIMEOUT, self.come_to(&record.next));
+        coming.await.map_err(|_| ClaimRefused::Busy)?;
+        let mine = Record {
+            owner: Some(self.author.clone()),
+            is_behind: true,
+            ..record.clone()
+        };
+        let bytes = mine.encode().map_err(|_| ClaimRefused::Busy)?;
+        let key = Key::new(Kind::Session, &**id);
+        let put = self.put(key, version, bytes, Lasts::Always).await;
+        let version = put.map_err(|_| ClaimRefused::Busy)?;
+        Ok(version.map(|version| ClaimedSession {
+            id: id.clone(),
+            record,
+            version,
+        }))
+    }
+
+    /// Waits until this node has read the logs as far as a session's last owner: what that has looked at must not come
+    /// to the session again.
+    async fn come_to(&self, next: &[At]) {
+        let is_behind = || {
+            let mut all = self.shards.iter().zip(next);
+            all.any(|(shard, next)| shard.progress.finished().next() < *next)
+        };
+        while is_behind() {
+            sleep(CATCH_UP_POLL_INTERVAL).await;
+        }
+    }
+
+    /// Asks the owner of a session to let it go, and ends its life if it has none any more. Returns whether it has
+    /// answered.
+    async fn ask_to_let_go(&self, owner: &Author, id: &ByteStr) -> bool {
+        if self.is_dead(owner) {
+            if let Err(error) = self.end_life(owner).await {
+                warn!(node = owner.node, %error, "a node's life cannot be ended");
+                sleep(OWNER_POLL_INTERVAL).await;
+            }
+            return false;
+        }
+        let question = Bytes::copy_from_slice(id.as_bytes());
+        let answer = tokio::select! {
+            answer = self.engine.ask(&owner.node, question) => answer,
+            // One that has left does not answer.
+            () = self.until_over(owner) => return false,
+        };
+        if let Err(error) = &answer {
+            debug!(node = owner.node, %error, "a node does not let a session go");
+            sleep(OWNER_POLL_INTERVAL).await;
+        }
+        answer.is_ok()
+    }
+}

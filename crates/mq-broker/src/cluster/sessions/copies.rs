@@ -1,0 +1,179 @@
+//! Copies of messages that wait for long, in the records of their sessions: else one device that stays away would keep a
+//! log from being trimmed.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use mq_codec::ByteStr;
+use tokio::time::{interval, timeout};
+use tracing::warn;
+
+use super::recorded_session::{MessagePlace, RecordedSession, size};
+use crate::{
+    cluster::{
+        Cluster,
+        engine::{ENTRY_TIMEOUT, EngineError},
+        log::{BatchItem, Item, LogEntry},
+    },
+    lock::lock,
+    store::{At, LogPosition, StoredMessage},
+};
+
+/// A message that has waited for so long, or twice that, is copied if its log is long.
+const COPY_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A
+/// session that is owed more keeps its log.
+const MAX_COPIED_MESSAGE_BYTES: usize = 64 << 10;
+const MAX_COPIED_BYTES: usize = 256 << 10;
+
+/// Messages that are copied in one go.
+const MAX_COPIES_A_ROUND: usize = 1_000;
+
+/// Entries that are read for nothing rather than to begin to read anew.
+const MAX_SKIPPED_ENTRIES: u64 = 100;
+
+/// By where they are in their log: the sessions that a message is for.
+type MessagesToCopy = BTreeMap<At, Vec<(ByteStr, MessagePlace)>>;
+
+impl Cluster {
+    /// Copies what has waited for long. Runs as long as the node lives.
+    pub(in crate::cluster) async fn copy_old(self: Arc<Self>) {
+        let mut due = interval(COPY_INTERVAL);
+        // The first tick is at once.
+        due.tick().await;
+        let mut before = self.progress();
+        let mut too_large = HashSet::new();
+        loop {
+            due.tick().await;
+            for (shard, old) in (0..).zip(&before) {
+                if !lock(&self.shards[usize::from(shard)].kept).1.is_long() {
+                    continue;
+                }
+                let wanted = self.old(shard, *old, &too_large);
+                if let Err(error) = self.copy(shard, wanted, &mut too_large).await {
+                    warn!(shard, %error, "messages that wait for long cannot be copied");
+                }
+            }
+            before = self.progress();
+        }
+    }
+
+    /// What sessions of this node have had from that log since before `old`.
+    fn old(&self, shard: u16, old: At, too_large: &HashSet<LogPosition>) -> MessagesToCopy {
+        let mut wanted = MessagesToCopy::new();
+        let mut count = 0;
+        let sessions = lock(&self.sessions);
+        for (id, owned) in &*sessions {
+            if !owned.is_whole() {
+                continue;
+            }
+            let is_wanted = |position: &LogPosition| {
+                position.shard == shard && position.at < old && !too_large.contains(position)
+            };
+            let places = owned.kept.owed();
+            let places = places.filter_map(|(place, owed)| Some((place, owed.position()?)));
+            let mut places = places
+                .filter(|(_, position)| is_wanted(position))
+                .peekable();
+            if places.peek().is_none() {
+                continue;
+            }
+            let room =
+                MAX_COPIED_BYTES.saturating_sub(owned.kept.own_bytes()) / MAX_COPIED_MESSAGE_BYTES;
+            for (place, position) in places.take(room.min(MAX_COPIES_A_ROUND - count)) {
+                count += 1;
+                let here = wanted.entry(position.at).or_default();
+                here.push((id.clone(), place));
+            }
+        }
+        wanted
+    }
+
+    /// Reads these messages, and puts them into the records.
+    async fn copy(
+        &self,
+        shard: u16,
+        mut wanted: MessagesToCopy,
+        too_large: &mut HashSet<LogPosition>,
+    ) -> Result<(), EngineError> {
+        while let Some((first, _)) = wanted.first_key_value() {
+            let mut entries = self.engine.follow(shard, first.entry() - 1);
+            let mut last = first.entry() - 1;
+            while let Some((next, _)) = wanted.first_key_value()
+                && next.entry() <= last + MAX_SKIPPED_ENTRIES
+            {
+                let entry = timeout(ENTRY_TIMEOUT, entries.recv()).await.ok().flatten();
+                let entry =
+                    entry.ok_or_else(|| EngineError::unavailable("an old entry does not come"))?;
+                last = entry.number;
+                let batch = LogEntry::decode(&entry.bytes);
+                let items = match batch {
+                    Ok(LogEntry::Batch { items, .. }) => items,
+                    _ => Vec::new(),
+                };
+                for (index, item) in items.into_iter().enumerate() {
+                    let at = At::new(entry.number, index);
+                    let Some(sessions) = wanted.remove(&at) else {
+                        continue;
+                    };
+                    let position = LogPosition { shard, at };
+                    match item {
+                        BatchItem::Message(item)
+                            if size(&item.message) <= MAX_COPIED_MESSAGE_BYTES =>
+                        {
+                            self.put_copies(position, &item, sessions);
+                        }
+                        _ => {
+                            too_large.insert(position);
+                        }
+                    }
+                }
+                // What its entry does not have is nowhere.
+                wanted = wanted.split_off(&At::end_of(last).next());
+            }
+        }
+        Ok(())
+    }
+
+    fn put_copies(&self, position: LogPosition, item: &Item, of: Vec<(ByteStr, MessagePlace)>) {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        for (id, place) in of {
+            let owned = sessions.get_mut(&id);
+            let owned = owned.filter(|owned| owned.is_whole());
+            // It may have gone meanwhile.
+            if owned.is_some_and(|owned| owned.copy(place, position, &item.message, round)) {
+                self.write_now(&mut sessions, &id, None);
+            }
+        }
+    }
+}
+
+impl RecordedSession {
+    fn own_bytes(&self) -> usize {
+        let owed = self.owed().map(|(_, owed)| owed.own_bytes());
+        owed.fold(0, usize::saturating_add)
+    }
+
+    /// Copies a message of a log, if it is there still. Returns whether it is.
+    pub(super) fn copy(
+        &mut self,
+        place: MessagePlace,
+        position: LogPosition,
+        logged: &StoredMessage,
+    ) -> bool {
+        let owed = match place {
+            MessagePlace::Waiting(number) => self.waiting.get_mut(&number),
+            MessagePlace::InFlight(id) => {
+                let mut in_flight = self.in_flight.iter_mut();
+                let found = in_flight.find(|(of, _)| *of == id);
+                found.and_then(|(_, owed)| owed.as_mut())
+            }
+        };
+        owed.is_some_and(|owed| owed.copy(position, logged))
+    }
+}

@@ -1,0 +1,190 @@
+//! Sessions that this node has claimed, while it reads what they have to get.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use mq_codec::{ByteStr, PacketId, QoS};
+
+use super::{
+    record::Record,
+    recorded_session::{DeliveryForm, OwedMessage, RecordedSession},
+};
+use crate::{
+    cluster::log::Item,
+    hub::ArrivingSession,
+    store::{At, LogPosition, StoredMessage},
+};
+
+/// The reason for which a node does not get a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ClaimRefused {
+    /// The session is another user's.
+    OtherUser,
+    /// The engine or the owner did not answer, or not in time.
+    Busy,
+}
+
+/// The entries that a node reads again for a session that it takes over: by log, from where on, and up to where.
+pub(super) type EntryRanges = BTreeMap<u16, (At, At)>;
+
+/// A session whose record is this node's now.
+#[derive(Debug)]
+pub(super) struct ClaimedSession {
+    pub(in crate::cluster) id: ByteStr,
+    pub(in crate::cluster) record: Record,
+    pub(in crate::cluster) version: u64,
+}
+
+/// A session whose messages are being read.
+pub(super) struct PendingSession {
+    pub(in crate::cluster) id: ByteStr,
+    pub(in crate::cluster) version: u64,
+    pub(super) arriving: ArrivingSession,
+    pub(super) wanted: MessageSearch,
+}
+
+impl PendingSession {
+    /// Widens the ranges by the entries that the session needs.
+    pub(super) fn widen(&self, ranges: &mut EntryRanges) {
+        let wanted = &self.wanted;
+        for (shard, begun) in (0..).zip(&wanted.begun) {
+            let from = wanted.next(shard);
+            let range = ranges.entry(shard).or_insert((from, *begun));
+            *range = (range.0.min(from), range.1.max(*begun));
+        }
+        for position in wanted.kept.positions() {
+            let range = ranges.entry(position.shard).or_default();
+            range.0 = range.0.min(position.at);
+        }
+    }
+}
+
+/// The messages that a session has to get.
+pub(super) struct FoundMessages {
+    pub(in crate::cluster) waiting: Vec<(OwedMessage, StoredMessage)>,
+    pub(super) in_flight: Vec<(PacketId, Option<StoredMessage>)>,
+    pub(super) received: HashSet<PacketId>,
+    /// Messages that are not in the logs any more.
+    pub(in crate::cluster) lost: usize,
+}
+
+/// The search for the messages that a session has to get.
+pub(super) struct MessageSearch {
+    pub(in crate::cluster) kept: RecordedSession,
+    id: ByteStr,
+    /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
+    /// messages for it.
+    pub(in crate::cluster) next: Vec<At>,
+    begun: Vec<At>,
+    /// Messages that were for it as a member of shared subscriptions.
+    pub(in crate::cluster) chosen: HashSet<LogPosition>,
+    /// In the record by name.
+    named: HashMap<LogPosition, StoredMessage>,
+    names: HashSet<LogPosition>,
+    /// Behind what the record has looked at.
+    behind: Vec<(OwedMessage, StoredMessage)>,
+    received: HashSet<PacketId>,
+}
+
+impl MessageSearch {
+    pub(in crate::cluster) fn new(
+        kept: RecordedSession,
+        id: ByteStr,
+        next: Vec<At>,
+        begun: Vec<At>,
+    ) -> Self {
+        Self {
+            names: kept.positions().collect(),
+            kept,
+            id,
+            next,
+            begun,
+            chosen: HashSet::new(),
+            named: HashMap::new(),
+            behind: Vec::new(),
+            received: HashSet::new(),
+        }
+    }
+
+    fn next(&self, shard: u16) -> At {
+        let next = self.next.get(usize::from(shard));
+        next.copied().unwrap_or_default()
+    }
+
+    pub(super) fn look(&mut self, position: LogPosition, item: &Item) {
+        let begun = self.begun.get(usize::from(position.shard));
+        let is_ahead = begun.is_none_or(|begun| position.at > *begun);
+        let is_behind = !is_ahead && position.at >= self.next(position.shard);
+        if is_behind
+            && item.from == self.id
+            && item.session == self.kept.number
+            && let Some(packet_id) = item.packet_id
+        {
+            self.received.insert(packet_id);
+        }
+        if self.names.contains(&position) {
+            self.named.insert(position, item.message.clone());
+            return;
+        }
+        if !is_behind {
+            return;
+        }
+        let Some(form) = self.form(position, item) else {
+            return;
+        };
+        let message = form.of(&item.message);
+        self.behind
+            .push((OwedMessage::Logged(position, form), message));
+    }
+
+    /// Returns the form in which the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
+    fn form(&self, position: LogPosition, item: &Item) -> Option<DeliveryForm> {
+        let topic = &item.message.message.topic;
+        let mut form: Option<DeliveryForm> = None;
+        for (filter, (options, id)) in &self.kept.subscriptions {
+            let is_own = options.no_local && item.from == self.id;
+            let is_others = filter.shared().is_some() && !self.chosen.contains(&position);
+            if is_own || is_others || !filter.matches(topic) {
+                continue;
+            }
+            let form = form.get_or_insert_with(|| DeliveryForm {
+                qos: QoS::AtMostOnce,
+                retain: false,
+                subscription_ids: Vec::new(),
+            });
+            form.qos = form.qos.max(options.qos.min(item.message.qos));
+            form.retain |= options.retain_as_published && item.message.retain;
+            form.subscription_ids.extend(*id);
+        }
+        form.filter(|form| form.qos > QoS::AtMostOnce)
+    }
+
+    pub(in crate::cluster) fn found(self) -> FoundMessages {
+        let Self {
+            kept,
+            names,
+            named,
+            behind,
+            received,
+            ..
+        } = self;
+        let lost = names.len() - named.len();
+        let message = |owed: &OwedMessage| match owed {
+            OwedMessage::Own(message) => Some((**message).clone()),
+            OwedMessage::Logged(position, form) => {
+                named.get(position).map(|logged| form.of(logged))
+            }
+        };
+        let waiting = kept.waiting.values();
+        let waiting = waiting.filter_map(|owed| Some((owed.clone(), message(owed)?)));
+        let in_flight = kept.in_flight.iter().filter_map(|(id, owed)| match owed {
+            None => Some((*id, None)),
+            Some(owed) => Some((*id, Some(message(owed)?))),
+        });
+        FoundMessages {
+            waiting: waiting.chain(behind).collect(),
+            in_flight: in_flight.collect(),
+            received,
+            lost,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A session as the cluster keeps it.
+//!
+//! Messages stay in the logs: the record names their places. What is behind the record's places in the logs has not
+//! been looked at for the session, so that its next owner reads on from there.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use mq_codec::{QoS, SubscriptionOptions, Version};
+
+use super::recorded_session::{DeliveryForm, OwedMessage, RecordedSession};
+use crate::{
+    cluster::{
+        engine::{Malformed, Reader, Writer},
+        life::Status,
+        log::Author,
+    },
+    store::{At, LogPosition, StoredWill, read_life, read_user, write_life, write_user},
+};
+
+const VERSION: u8 = 1;
+
+/// The value of a session's key.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(in crate::cluster) struct Record {
+    /// The node that has it. Without one any node may take it.
+    pub(in crate::cluster) owner: Option<Author>,
+    /// `None` if it has ended.
+    pub(in crate::cluster) session: Option<RecordedSession>,
+    /// By log: what is here or behind was not looked at for the session.
+    pub(in crate::cluster) next: Vec<At>,
+    /// What the owner says of all its sessions does not hold for this one: it has not been read since it was claimed.
+    pub(in crate::cluster) is_behind: bool,
+}
+
+impl Record {
+    /// # Errors
+    /// If MQTT has no form for a message.
+    pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
+        let Self {
+            owner,
+            session,
+            next,
+            is_behind,
+        } = self;
+        Self::encode_parts(owner.as_ref(), session.as_ref(), next, *is_behind)
+    }
+
+    /// The same of parts that belong to others.
+    pub(super) fn encode_parts(
+        owner: Option<&Author>,
+        session: Option<&RecordedSession>,
+        next: &[At],
+        is_behind: bool,
+    ) -> Result<Bytes, Malformed> {
+        let mut to = Writer::new(VERSION);
+        to.byte(owner.is_some().into());
+        if let Some(owner) = owner {
+            owner.write(&mut to);
+        }
+        to.all(next.iter(), |to, at| to.number(at.0));
+        to.byte(is_behind.into());
+        to.byte(session.is_some().into());
+        if let Some(kept) = session {
+            kept.write(&mut to)?;
+        }
+        Ok(to.finish())
+    }
+
+    /// Lets the record say where to read on: what its owner's life has said of its records stands when that is over.
+    pub(in crate::cluster) fn raise(&mut self, status: &Status) {
+        let Some(owner) = self.owner.as_ref().filter(|_| !self.is_behind) else {
+            return;
+        };
+        let Some(floor) = status.floor_of(owner.life) else {
+            return;
+        };
+        let most = floor.len().max(self.next.len());
+        self.next.resize(most, At::default());
+        for (next, floor) in self.next.iter_mut().zip(floor) {
+            *next = (*floor).max(*next);
+        }
+    }
+
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let has_owner = from.byte()? != 0;
+        let owner = has_owner.then(|| Author::read(&mut from)).transpose()?;
+        let next = from.all(|from| Ok(At(from.number()?)))?;
+        let is_behind = from.byte()? != 0;
+        let has_session = from.byte()? != 0;
+        let session = has_session
+            .then(|| RecordedSession::read(&mut from))
+            .transpose()?;
+        from.end()?;
+        Ok(Self {
+            owner,
+            session,
+            next,
+            is_behind,
+        })
+    }
+}
+
+impl RecordedSession {
+    fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
+        to.number(self.number);
+        let (kind, time) = write_life(self.life);
+        to.byte(kind);
+        to.number(time);
+        to.byte(self.user.is_some().into());
+        if let Some(user) = &self.user {
+            let (kind, name) = write_user(user);
+            to.byte(kind);
+            to.bytes(name.as_bytes());
+        }
+        to.all(self.subscriptions.iter(), |to, (filter, (options, id))| {
+            to.bytes(filter.as_bytes());
+            to.byte(options.bits(Version::V5));
+            to.subscription_id(*id);
+        });
+        let mut result = Ok(());
+        to.all(self.waiting.values(), |to, owed| {
+            result = result.and(owed.write(to));
+        });
+        to.all(self.in_flight.iter(), |to, (id, owed)| {
+            to.packet_id(Some(*id));
+            to.byte(owed.is_some().into());
+            if let Some(owed) = owed {
+                result = result.and(owed.write(to));
+            }
+        });
+        to.all(self.received.iter(), |to, id| to.packet_id(Some(*id)));
+        to.byte(self.will.is_some().into());
+        if let Some(will) = &self.will {
+            to.number(will.delay.as_secs());
+            result = result.and(to.message(&will.message));
+        }
+        result
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let number = from.number()?;
+        let life = read_life((from.byte()?, from.number()?)).ok_or(Malformed)?;
+        let user = if from.byte()? == 0 {
+            None
+        } else {
+            let (kind, name) = (from.byte()?, from.text()?);
+            Some(read_user((kind, &name)).ok_or(Malformed)?)
+        };
+        let subscriptions = from.all(|from| {
+            let filter = from.filter()?;
+            let options = SubscriptionOptions::from_bits(from.byte()?, Version::V5);
+            let options = options.map_err(|_| Malformed)?;
+            Ok((filter, (options, from.subscription_id()?)))
+        })?;
+        let waiting = from.all(OwedMessage::read)?;
+        let in_flight = from.all(|from| {
+            let id = from.packet_id()?.ok_or(Malformed)?;
+            let is_owed = from.byte()? != 0;
+            Ok((id, is_owed.then(|| OwedMessage::read(from)).transpose()?))
+        })?;
+        let received = from.all(|from| from.packet_id()?.ok_or(Malformed))?;
+        let has_will = from.byte()? != 0;
+        let will = has_will.then(|| {
+            let delay = Duration::from_secs(from.number()?);
+            let message = from.message()?;
+            Ok(Box::new(StoredWill { message, delay }))
+        });
+        Ok(Self {
+            number,
+            life,
+            user,
+            subscriptions: subscriptions.into_iter().collect(),
+            waiting: (1..).zip(waiting).collect(),
+            in_flight,
+            received: received.into_iter().collect(),
+            will: will.transpose()?,
+            seen: BTreeMap::new(),
+        })
+    }
+}
+
+impl OwedMessage {
+    fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
+        match self {
+            Self::Own(message) => {
+                to.byte(0);
+                to.message(message)
+            }
+            Self::Logged(position, form) => {
+                to.byte(1 + form.qos as u8 + if form.retain { 4 } else { 0 });
+                to.number(position.shard.into());
+                to.number(position.at.0);
+                to.all(form.subscription_ids.iter(), |to, id| {
+                    to.subscription_id(Some(*id));
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let Some(form) = from.byte()?.checked_sub(1) else {
+            return Ok(Self::Own(Box::new(from.message()?)));
+        };
+        let (shard, at) = (from.small()?, At(from.number()?));
+        Ok(Self::Logged(
+            LogPosition { shard, at },
+            DeliveryForm {
+                qos: QoS::from_bits(form & 3).ok_or(Malformed)?,
+                retain: form & 4 != 0,
+                subscription_ids: from.all(|from| from.subscription_id()?.ok_or(Malformed))?,
+            },
+        ))
+    }
+}

@@ -1,0 +1,277 @@
+//! What a session's owner keeps of it, change by change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use mq_codec::{PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter};
+
+use crate::store::{
+    At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
+};
+
+/// What a session's owner keeps of it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(in crate::cluster) struct RecordedSession {
+    /// Which of the client's sessions it is: the version that its first record has got.
+    pub(in crate::cluster) number: u64,
+    pub(in crate::cluster) life: Life,
+    pub(in crate::cluster) user: Option<User>,
+    pub(in crate::cluster) subscriptions:
+        HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
+    /// Messages that wait, by their number in the queue.
+    pub(super) waiting: BTreeMap<u64, OwedMessage>,
+    /// Messages that were sent, in that order; `None` once PUBREC has come.
+    pub(super) in_flight: Vec<(PacketId, Option<OwedMessage>)>,
+    /// QoS 2 messages of its client that were not released yet.
+    pub(super) received: BTreeSet<PacketId>,
+    /// What is published if its client's node dies.
+    pub(super) will: Option<Box<StoredWill>>,
+    /// By log: up to where messages were queued.
+    pub(in crate::cluster) seen: BTreeMap<u16, At>,
+}
+
+/// A message for a session.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum OwedMessage {
+    /// In a log.
+    Logged(LogPosition, DeliveryForm),
+    /// Of this session alone: a retained message, or a copy of one in a log.
+    Own(Box<StoredMessage>),
+}
+
+/// Where a session has a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MessagePlace {
+    /// By its number in the queue.
+    Waiting(u64),
+    InFlight(PacketId),
+}
+
+/// How a message from a log is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct DeliveryForm {
+    pub(super) qos: QoS,
+    pub(in crate::cluster) retain: bool,
+    pub(super) subscription_ids: Vec<SubscriptionId>,
+}
+
+/// Whether, and when, a change has to be in the record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Urgency {
+    /// It follows from the logs.
+    Never,
+    /// Without it a message of QoS 1 may come again.
+    Later,
+    /// Before anybody learns of it.
+    Now,
+}
+
+impl OwedMessage {
+    fn new(message: StoredMessage, origin: Option<LogPosition>) -> Self {
+        let Some(position) = origin else {
+            return Self::Own(Box::new(message));
+        };
+        let StoredMessage {
+            qos,
+            retain,
+            subscription_ids,
+            ..
+        } = message;
+        let form = DeliveryForm {
+            qos,
+            retain,
+            subscription_ids,
+        };
+        Self::Logged(position, form)
+    }
+
+    pub(super) fn qos(&self) -> QoS {
+        match self {
+            Self::Logged(_, form) => form.qos,
+            Self::Own(message) => message.qos,
+        }
+    }
+
+    /// Becomes a copy of what the log has there, if it is that. Returns whether it was.
+    pub(in crate::cluster) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
+        match self {
+            Self::Logged(position, form) if *position == there => {
+                *self = Self::Own(Box::new(form.of(logged)));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Bytes of a message that is in the record itself.
+    pub(super) fn own_bytes(&self) -> usize {
+        match self {
+            Self::Logged(..) => 0,
+            Self::Own(message) => size(message),
+        }
+    }
+
+    pub(in crate::cluster) fn position(&self) -> Option<LogPosition> {
+        match self {
+            Self::Logged(position, _) => Some(*position),
+            Self::Own(_) => None,
+        }
+    }
+}
+
+/// Of its form.
+pub(in crate::cluster) fn size(message: &StoredMessage) -> usize {
+    encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
+}
+
+impl DeliveryForm {
+    /// The message that is sent, of one in a log.
+    pub(in crate::cluster) fn of(&self, logged: &StoredMessage) -> StoredMessage {
+        StoredMessage {
+            qos: self.qos,
+            retain: self.retain,
+            subscription_ids: self.subscription_ids.clone(),
+            ..logged.clone()
+        }
+    }
+}
+
+impl RecordedSession {
+    /// Makes a change. `origin`: where messages that are queued by it are in the logs.
+    pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> Urgency {
+        match change {
+            SessionChange::Attached { expiry, user } => {
+                let life = Life::Connected(expiry);
+                if self.life == life && self.user.as_ref() == Some(&user) {
+                    return Urgency::Never;
+                }
+                self.life = life;
+                self.user = Some(user);
+                Urgency::Now
+            }
+            SessionChange::Detached { expires_at } => {
+                self.life = Life::Away(expires_at);
+                Urgency::Later
+            }
+            SessionChange::Subscribed {
+                filter,
+                options,
+                subscription_id,
+                ..
+            } => {
+                let new = (options, subscription_id);
+                let old = self.subscriptions.insert(filter, new);
+                if old == Some(new) {
+                    Urgency::Never
+                } else {
+                    Urgency::Now
+                }
+            }
+            SessionChange::Unsubscribed { filter } => {
+                self.subscriptions.remove(&filter);
+                Urgency::Now
+            }
+            SessionChange::Queued { number, message } => {
+                if let Some(position) = origin {
+                    let seen = self.seen.entry(position.shard).or_default();
+                    *seen = position.at.max(*seen);
+                }
+                self.waiting
+                    .insert(number, OwedMessage::new(message, origin));
+                if origin.is_some() {
+                    Urgency::Never
+                } else {
+                    Urgency::Later
+                }
+            }
+            SessionChange::Unqueued { number } => {
+                self.waiting.remove(&number);
+                Urgency::Later
+            }
+            SessionChange::Sent { number, packet_id } => {
+                let Some(owed) = self.waiting.remove(&number) else {
+                    return Urgency::Never;
+                };
+                let is_once = owed.qos() == QoS::ExactlyOnce;
+                // An identifier stands for one message at a time.
+                self.in_flight.retain(|(id, _)| *id != packet_id);
+                self.in_flight.push((packet_id, Some(owed)));
+                if is_once {
+                    Urgency::Now
+                } else {
+                    Urgency::Later
+                }
+            }
+            SessionChange::Released { packet_id } => {
+                for (_, owed) in self.in_flight.iter_mut().filter(|(id, _)| *id == packet_id) {
+                    *owed = None;
+                }
+                Urgency::Now
+            }
+            SessionChange::Completed { packet_id } => {
+                self.in_flight.retain(|(id, _)| *id != packet_id);
+                Urgency::Later
+            }
+            // In the log, with the message.
+            SessionChange::Received {
+                packet_id,
+                flow: None,
+            } => {
+                self.received.insert(packet_id);
+                Urgency::Never
+            }
+            SessionChange::ReceivedReleased {
+                packet_id,
+                flow: None,
+            } => {
+                self.received.remove(&packet_id);
+                Urgency::Now
+            }
+            // Flows (MQTT-next) end with their owner. The end of a session is not a change of what is kept.
+            SessionChange::Received { .. }
+            | SessionChange::ReceivedReleased { .. }
+            | SessionChange::FlowKept { .. }
+            | SessionChange::FlowEnded { .. }
+            | SessionChange::Ended => Urgency::Never,
+        }
+    }
+
+    /// A new session, which ends with its connection as long as nothing else is known of it.
+    pub(super) fn passing(number: u64) -> Self {
+        Self {
+            number,
+            life: Life::Connected(Some(Duration::ZERO)),
+            ..Self::default()
+        }
+    }
+
+    /// Whether it ends with its connection.
+    pub(super) fn ends_with_connection(&self) -> bool {
+        self.life == Life::Connected(Some(Duration::ZERO))
+    }
+
+    pub(super) fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
+        if core::mem::replace(&mut self.will, will) == self.will {
+            Urgency::Never
+        } else {
+            Urgency::Now
+        }
+    }
+
+    /// Messages that it is to get still.
+    pub(super) fn owed(&self) -> impl Iterator<Item = (MessagePlace, &OwedMessage)> {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.map(|(number, owed)| (MessagePlace::Waiting(*number), owed));
+        let in_flight = self.in_flight.iter();
+        let in_flight =
+            in_flight.filter_map(|(id, owed)| Some((MessagePlace::InFlight(*id), owed.as_ref()?)));
+        waiting.chain(in_flight)
+    }
+
+    /// Places in the logs that are still needed.
+    pub(in crate::cluster) fn positions(&self) -> impl Iterator<Item = LogPosition> {
+        self.owed().filter_map(|(_, owed)| owed.position())
+    }
+}

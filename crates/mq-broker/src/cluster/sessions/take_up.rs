@@ -1,0 +1,259 @@
+//! Sessions that this node has claimed become sessions of its hub, with the messages that they have to get.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::{
+    message_search::{ClaimRefused, ClaimedSession, EntryRanges, MessageSearch, PendingSession},
+    owned::OwnedSession,
+    record::Record,
+    recorded_session::RecordedSession,
+};
+use crate::{
+    cluster::{
+        Cluster,
+        engine::{Entry, Key, Kind, Lasts},
+        log::{BatchCounts, BatchItem, LogEntry},
+    },
+    hub::{ArrivingSession, LocalSessions},
+    lock::lock,
+    store::{At, LogPosition, SessionRecord},
+};
+
+/// Time for which a node goes on with a log that brings nothing.
+const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// Makes claimed sessions some of this node's hub.
+    pub(super) async fn take_up(
+        &self,
+        local: &dyn LocalSessions,
+        claimed: Vec<ClaimedSession>,
+    ) -> Result<(), ClaimRefused> {
+        let mut pending = Vec::new();
+        for claimed in claimed {
+            pending.extend(self.begin_taking_up(local, claimed));
+        }
+        if !pending.is_empty() {
+            self.send_mark();
+        }
+        let mut ranges = EntryRanges::new();
+        for session in &pending {
+            session.widen(&mut ranges);
+        }
+        if let Err(refused) = self.read_again(&mut pending, &ranges).await {
+            for session in pending {
+                self.give_back(local, session);
+            }
+            return Err(refused);
+        }
+        for session in pending {
+            self.finish_taking_up(local, session)?;
+        }
+        Ok(())
+    }
+
+    /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
+    /// that came before.
+    fn begin_taking_up(
+        &self,
+        local: &dyn LocalSessions,
+        claimed: ClaimedSession,
+    ) -> Option<PendingSession> {
+        let ClaimedSession {
+            id,
+            record,
+            version,
+        } = claimed;
+        let Record { session, next, .. } = record;
+        let kept = session.filter(|kept| !kept.ends_with_connection() || kept.will.is_some());
+        let Some(kept) = kept else {
+            let owned = OwnedSession::new(RecordedSession::passing(version), version);
+            lock(&self.sessions).insert(id, owned);
+            return None;
+        };
+        let subscriptions = kept.subscriptions.iter();
+        let mut subscriptions =
+            subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
+        let mut begun = Vec::new();
+        let mut note_begun = || {
+            // What is queued from here on is noted: in the record it stands behind the rest.
+            let mut owned = OwnedSession::new(kept.clone(), version);
+            owned.kept.waiting.clear();
+            owned.awaits_messages = true;
+            lock(&self.sessions).insert(id.clone(), owned);
+            lock(&self.arrival_marks).comes(&id);
+            let shards = self.shards.iter();
+            begun = shards.map(|shard| shard.progress.begun()).collect();
+        };
+        let user = kept.user.as_ref();
+        let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut note_begun);
+        let mut wanted = MessageSearch::new(kept, id.clone(), next, begun);
+        let mut filters = wanted.kept.subscriptions.keys();
+        let is_member = filters.any(|filter| filter.shared().is_some());
+        for (shard, here) in (0..).zip(&self.shards).filter(|_| is_member) {
+            let chosen = lock(&here.state).groups.chosen(&id).into_iter();
+            let chosen = chosen.map(|at| LogPosition { shard, at });
+            wanted.chosen.extend(chosen);
+        }
+        Some(PendingSession {
+            id,
+            version,
+            arriving,
+            wanted,
+        })
+    }
+
+    /// Lets any node take a session that could not be read. Its record has all that it had.
+    fn give_back(&self, local: &dyn LocalSessions, pending: PendingSession) {
+        let PendingSession {
+            id,
+            version,
+            arriving,
+            wanted,
+        } = pending;
+        lock(&self.sessions).remove(&id);
+        local.abandon_arrival(arriving);
+        let record = Record {
+            owner: None,
+            session: Some(wanted.kept),
+            next: wanted.next,
+            is_behind: true,
+        };
+        let (Some(this), Ok(bytes)) = (self.this.upgrade(), record.encode()) else {
+            return;
+        };
+        self.runtime.spawn(async move {
+            let key = Key::new(Kind::Session, &*id);
+            // If it is another one by now, this node has claimed it again.
+            let _ = this.put(key, version, bytes, Lasts::Always).await;
+        });
+    }
+
+    fn finish_taking_up(
+        &self,
+        local: &dyn LocalSessions,
+        pending: PendingSession,
+    ) -> Result<(), ClaimRefused> {
+        let PendingSession {
+            id,
+            arriving,
+            wanted,
+            ..
+        } = pending;
+        let (life, will) = (wanted.kept.life, wanted.kept.will.clone());
+        let found = wanted.found();
+        info!(
+            client = %id,
+            waiting = found.waiting.len(),
+            in_flight = found.in_flight.len(),
+            "a session of another node goes on here"
+        );
+        if found.lost > 0 {
+            local.count_dropped(found.lost);
+            warn!(
+                client = %id,
+                messages = found.lost,
+                "a session has lost messages that its logs had no more room for"
+            );
+        }
+        let round = lock(&self.floor).round;
+        let mut sessions = lock(&self.sessions);
+        let Some(owned) = sessions.get_mut(&id) else {
+            return Err(ClaimRefused::Busy);
+        };
+        owned.kept.received.extend(found.received.iter().copied());
+        let received = owned.kept.received.iter().copied().collect();
+        let waiting = found.waiting.into_iter();
+        // Numbers of their own, below those that were given meanwhile.
+        let mut queued = BTreeMap::new();
+        for (number, (owed, message)) in ArrivingSession::numbers_in_front().zip(waiting) {
+            owned.kept.waiting.insert(number, owed);
+            queued.insert(number, message);
+        }
+        owned.messages_arrived(round);
+        let record = SessionRecord {
+            life,
+            queued,
+            in_flight: found.in_flight,
+            received,
+            ..SessionRecord::default()
+        };
+        drop(sessions);
+        local.finish_arrival(arriving, record, will.map(|will| *will));
+        Ok(())
+    }
+
+    /// Reads again what sessions have to get.
+    async fn read_again(
+        &self,
+        pending: &mut [PendingSession],
+        ranges: &EntryRanges,
+    ) -> Result<(), ClaimRefused> {
+        for (&shard, &(from, to)) in ranges {
+            // What is not kept any more, nobody needs, or it is lost.
+            let here = &self.shards[usize::from(shard)];
+            let first = lock(&here.kept).1.first;
+            let from = from.entry().max(first);
+            if from > to.entry() || to == At::default() {
+                continue;
+            }
+            let mut counts = BatchCounts::default();
+            let recent = lock(&here.recent).within(from, to.entry());
+            if let Some(recent) = recent {
+                for entry in &recent {
+                    self.look_again(shard, entry, &mut counts, pending);
+                }
+                continue;
+            }
+            let mut entries = self.engine.follow(shard, from.saturating_sub(1));
+            loop {
+                let entry = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await;
+                let Ok(Some(entry)) = entry else {
+                    warn!(shard, "a log cannot be read again");
+                    return Err(ClaimRefused::Busy);
+                };
+                if entry.number > to.entry() {
+                    break;
+                }
+                self.look_again(shard, &entry, &mut counts, pending);
+                if entry.number == to.entry() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for what one entry has for them.
+    fn look_again(
+        &self,
+        shard: u16,
+        entry: &Entry,
+        counts: &mut BatchCounts,
+        pending: &mut [PendingSession],
+    ) {
+        let Ok(LogEntry::Batch {
+            author,
+            count,
+            items,
+        }) = LogEntry::decode(&entry.bytes)
+        else {
+            return;
+        };
+        if !counts.is_new(&author, count) || self.rejects(&author, shard, entry) {
+            return;
+        }
+        for (index, item) in items.into_iter().enumerate() {
+            let BatchItem::Message(item) = item else {
+                continue;
+            };
+            let at = At::new(entry.number, index);
+            for session in &mut *pending {
+                session.wanted.look(LogPosition { shard, at }, &item);
+            }
+        }
+    }
+}

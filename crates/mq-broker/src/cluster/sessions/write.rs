@@ -1,0 +1,328 @@
+//! Records of the sessions of this node, as they are written.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mq_codec::ByteStr;
+use tokio::time::{Instant, sleep};
+use tracing::{error, warn};
+
+use super::{
+    owned::{OwnedSession, SessionFate},
+    record::Record,
+};
+use crate::{
+    Escaped,
+    cluster::{
+        Cluster, GIVE_UP_AFTER,
+        engine::{Key, Kind, Lasts, Malformed, Put, RETRY},
+    },
+    lock::lock,
+    store::{Change, LogPosition, Position},
+};
+
+/// How often is looked whether a log has a will.
+const WILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The node's life has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeEnded;
+
+/// A write of a record.
+enum NextWrite {
+    /// There is nothing to write, or nobody to do it.
+    Nothing,
+    Record(RecordWrite),
+    /// No log has its will yet.
+    NotYet,
+    /// No value has room for it. Calls that were to be settled.
+    TooLarge(Vec<Position>),
+}
+
+struct RecordWrite {
+    bytes: Bytes,
+    /// The record has to be in this version still.
+    version: u64,
+    /// Calls that are settled by it.
+    calls: Vec<Position>,
+    future: SessionFate,
+    /// As [`OwnedSession::written`].
+    content: Option<u64>,
+}
+
+impl Cluster {
+    /// Records changes that belong together, of a message at that place in the logs or of none.
+    pub(in crate::cluster) fn record_from(
+        &self,
+        origin: Option<LogPosition>,
+        changes: Vec<Change>,
+    ) -> Position {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        let mut ids = Vec::new();
+        for change in changes {
+            match change {
+                Change::Session(id, change) => {
+                    let Some(owned) = sessions.get_mut(&id) else {
+                        continue;
+                    };
+                    if owned.apply(change, origin, round) {
+                        ids.push(id);
+                    }
+                }
+                // What is retained is in the log, and a node has its name.
+                Change::Retained(_) | Change::Unretained(_) | Change::BrokerId(_) => {}
+            }
+        }
+        ids.dedup();
+        let position = self.ledger.begin(ids.len());
+        for id in ids {
+            self.write_now(&mut sessions, &id, Some(position));
+        }
+        position
+    }
+
+    /// Records a change of one session, in a round. `change` returns `true` if it has to be in the record before anybody
+    /// learns of it.
+    pub(in crate::cluster) fn record_one(
+        &self,
+        id: &ByteStr,
+        change: impl FnOnce(&mut OwnedSession, u64) -> bool,
+    ) -> Position {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        let owned = sessions.get_mut(id);
+        let is_urgent = owned.is_some_and(|owned| change(owned, round));
+        let position = self.ledger.begin(usize::from(is_urgent));
+        if is_urgent {
+            self.write_now(&mut sessions, id, Some(position));
+        }
+        position
+    }
+
+    /// Writes a session's record, for a call that waits for it.
+    pub(in crate::cluster) fn write_now(
+        &self,
+        sessions: &mut MutexGuard<'_, HashMap<ByteStr, OwnedSession>>,
+        id: &ByteStr,
+        call: Option<Position>,
+    ) {
+        let Some(owned) = sessions.get_mut(id) else {
+            if let Some(call) = call {
+                self.ledger.done(call);
+            }
+            return;
+        };
+        owned.waiting.extend(call);
+        owned.is_changed = true;
+        if !core::mem::replace(&mut owned.is_writing, true) {
+            let cluster = self.this.upgrade().expect("it is in use");
+            self.runtime.spawn(cluster.write_record(id.clone()));
+        }
+    }
+
+    /// Begins a round: writes the records of all sessions that are not what their records say.
+    pub(in crate::cluster) fn begin_round(&self) {
+        let next = self.progress();
+        let mut sessions = lock(&self.sessions);
+        let lacks = sessions.values().filter_map(OwnedSession::lacks).min();
+        lock(&self.floor).begin_round(lacks, next);
+        let mut changed = Vec::new();
+        for (id, owned) in sessions.iter_mut() {
+            if owned.differs.is_none() || owned.awaits_messages {
+                continue;
+            }
+            if !owned.is_writing && self.content(owned) == Some(owned.written) {
+                owned.differs = None;
+                owned.is_changed = false;
+            } else {
+                changed.push(id.clone());
+            }
+        }
+        for id in changed {
+            self.write_now(&mut sessions, &id, None);
+        }
+    }
+
+    /// What its record says but for the places in the logs; `None` if it has no form.
+    fn content(&self, session: &OwnedSession) -> Option<u64> {
+        let owner = session.is_kept_here().then_some(&self.author);
+        let bytes = Record::encode_parts(owner, Some(&session.kept), &[], false).ok()?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    /// What is to be written of a session, if anything.
+    fn begin_write(&self, id: &ByteStr) -> NextWrite {
+        let mut sessions = lock(&self.sessions);
+        let Some(owned) = sessions.get_mut(id) else {
+            return NextWrite::Nothing;
+        };
+        if let Some(published) = owned.published {
+            if self.ledger.is_open(published) {
+                return NextWrite::NotYet;
+            }
+            owned.published = None;
+        }
+        if !core::mem::take(&mut owned.is_changed) {
+            owned.is_writing = false;
+            return NextWrite::Nothing;
+        }
+        let Ok(bytes) = self.encode(owned) else {
+            error!(client = %id, "a session has no form");
+            self.fail("a session cannot be written");
+            return NextWrite::Nothing;
+        };
+        let calls = core::mem::take(&mut owned.waiting);
+        if bytes.len() > self.engine.largest_value() && owned.fate != SessionFate::Ends {
+            let bytes = bytes.len();
+            warn!(client = %Escaped(id), bytes, "a session is too large for the cluster, and ends");
+            if owned.fate != SessionFate::Stays {
+                // The hub does not have it any more.
+                owned.fate = SessionFate::Ends;
+                owned.is_changed = true;
+            }
+            return NextWrite::TooLarge(calls);
+        }
+        owned.writes = owned.differs.take();
+        let content = self.content(owned);
+        NextWrite::Record(RecordWrite {
+            bytes,
+            version: owned.version,
+            calls,
+            future: owned.fate,
+            content,
+        })
+    }
+
+    async fn write_record(self: Arc<Self>, id: ByteStr) {
+        let key = Key::new(Kind::Session, &*id);
+        loop {
+            let write = match self.begin_write(&id) {
+                NextWrite::Nothing => return,
+                NextWrite::Record(write) => write,
+                NextWrite::NotYet if self.ledger.has_failed() => return,
+                NextWrite::NotYet => {
+                    sleep(WILL_POLL_INTERVAL).await;
+                    continue;
+                }
+                NextWrite::TooLarge(calls) => {
+                    self.end_too_large(&id, calls).await;
+                    continue;
+                }
+            };
+            let RecordWrite {
+                bytes,
+                version,
+                calls,
+                future,
+                content,
+            } = write;
+            let lasts = match future {
+                SessionFate::Ends => Lasts::AWhile,
+                _ => Lasts::Always,
+            };
+            let written = match self.put(key.clone(), version, bytes, lasts).await {
+                Ok(written) => written,
+                Err(NodeEnded) => return,
+            };
+            let mut sessions = lock(&self.sessions);
+            let is_over = match (written, sessions.get_mut(&id)) {
+                (Some(version), Some(owned)) => {
+                    owned.version = version;
+                    owned.writes = None;
+                    owned.written = content.unwrap_or_default();
+                    matches!(future, SessionFate::Released | SessionFate::Ends)
+                }
+                // Other nodes ask for a session, unless they have ended this node's life.
+                _ => return self.fail("another node has taken a session of it"),
+            };
+            let later = if is_over {
+                sessions.remove(&id).map(|owned| owned.waiting)
+            } else {
+                None
+            };
+            drop(sessions);
+            for call in calls.into_iter().chain(later.into_iter().flatten()) {
+                self.ledger.done(call);
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Ends a session that no value has room for, such as one with very long subscriptions: else it would end this node,
+    /// and then the next one.
+    async fn end_too_large(&self, id: &ByteStr, calls: Vec<Position>) {
+        // The hub does not wait for what this session has changed.
+        for call in calls {
+            self.ledger.done(call);
+        }
+        if !self.stays(id) {
+            return;
+        }
+        let has_ended = match self.local() {
+            Some(local) => local.end_unkeepable(id).await,
+            None => false,
+        };
+        if !has_ended {
+            self.fail("a session is too large for the cluster, and does not end");
+        }
+    }
+
+    fn encode(&self, owned: &OwnedSession) -> Result<Bytes, Malformed> {
+        // In this order: what is queued meanwhile is in `seen`.
+        let mut next = owned.end.clone().unwrap_or_else(|| self.progress());
+        for (shard, seen) in &owned.kept.seen {
+            let next = &mut next[usize::from(*shard)];
+            *next = seen.next().max(*next);
+        }
+        Record::encode_parts(
+            owned.is_kept_here().then_some(&self.author),
+            (owned.fate != SessionFate::Ends).then_some(&owned.kept),
+            &next,
+            false,
+        )
+    }
+
+    /// Puts a value under a key, if the version that the key has is still `last`. Returns the new version. `None`: another
+    /// node has put a value meanwhile.
+    pub(super) async fn put(
+        &self,
+        key: Key,
+        last: u64,
+        bytes: Bytes,
+        lasts: Lasts,
+    ) -> Result<Option<u64>, NodeEnded> {
+        let began = Instant::now();
+        while began.elapsed() < GIVE_UP_AFTER && !self.ledger.has_failed() {
+            match self
+                .engine
+                .put(key.clone(), last, bytes.clone(), lasts)
+                .await
+            {
+                Ok(Put::Done(version)) => return Ok(Some(version)),
+                Ok(Put::Conflict) => {}
+                Err(error) => warn!(%error, "a value cannot be put"),
+            }
+            // This try, or an earlier one, may have been done all the same.
+            match self.engine.value(key.clone()).await {
+                Ok(Some(value)) if value.version > last => {
+                    return Ok((value.bytes == bytes).then_some(value.version));
+                }
+                Ok(_) => {}
+                Err(error) => warn!(%error, "a value cannot be read"),
+            }
+            sleep(RETRY).await;
+        }
+        self.fail("a value could not be put for a minute");
+        Err(NodeEnded)
+    }
+}

@@ -1,0 +1,33 @@
+//! Access of clients on other machines without a user.
+//!
+//! A broker without a list of users lets all clients in. It does so on this machine alone, unless
+//! the operator says otherwise: leaving out a key does not open a broker to the world.
+
+use mq_transport::{Address, ClientAuth};
+
+use crate::{Settings, auth::Access};
+
+/// Where a broker listens by default: only this machine's own users reach it.
+pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
+
+impl Settings {
+    /// Whether clients without a user come in, certificates aside.
+    pub(super) fn lets_anonymous_in(&self) -> bool {
+        match &self.access {
+            Access::Open => true,
+            Access::Files(files) => files.allow_anonymous,
+            Access::Custom { authenticator, .. } => authenticator.is_none(),
+        }
+    }
+
+    /// A listener by which clients on other machines come in without a user and without a
+    /// certificate.
+    pub(super) fn open_to_others(&self) -> Option<&Address> {
+        let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));
+        let is_guarded =
+            |at: &Address| at.is_local() || wants_certificate && at.scheme.is_encrypted();
+        let mut listeners = self.listeners.iter();
+        let open = listeners.find(|at| !is_guarded(at));
+        open.filter(|_| self.lets_anonymous_in())
+    }
+}

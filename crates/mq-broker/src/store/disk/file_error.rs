@@ -1,0 +1,96 @@
+//! The errors of the file, each with a remedy.
+
+use std::fmt;
+
+use mq_codec::{DecodeError, EncodeError};
+use redb::{DatabaseError, StorageError};
+
+use crate::store::StoreError;
+
+/// The error of a file that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error(transparent)]
+    Database(Box<redb::Error>),
+    #[error(
+        "it is of format {0}, of a later version: this broker reads formats up to {1}; run the \
+         version that wrote it, or put a backup of this one's in its place"
+    )]
+    Format(u64, u64),
+    #[error("what it has is damaged: put a backup in its place")]
+    Damaged,
+    #[error("what it has is damaged ({0}): put a backup in its place")]
+    Decode(#[from] DecodeError),
+    #[error("{}", opening(.0))]
+    Opening(DatabaseError),
+    #[error(transparent)]
+    Io(std::io::Error),
+    #[error("a value cannot be written: {0}")]
+    Encode(#[from] EncodeError),
+    #[error("no thread can be started: {0}")]
+    Thread(std::io::Error),
+}
+
+impl FileError {
+    /// Returns the error of the store at that place.
+    pub(super) fn at(self, place: impl fmt::Display) -> StoreError {
+        let place = place.to_string();
+        let is_damaged = match &self {
+            Self::Damaged
+            | Self::Decode(_)
+            | Self::Opening(DatabaseError::Storage(StorageError::Corrupted(_))) => true,
+            Self::Database(error) => matches!(**error, redb::Error::Corrupted(_)),
+            _ => false,
+        };
+        match self {
+            Self::Io(source) | Self::Opening(DatabaseError::Storage(StorageError::Io(source))) => {
+                StoreError::Io { place, source }
+            }
+            error if error.is_in_use() => StoreError::InUse {
+                place,
+                source: error.into(),
+            },
+            Self::Format(..) => StoreError::LaterFormat {
+                place,
+                source: self.into(),
+            },
+            error if is_damaged => StoreError::Damaged {
+                place,
+                source: error.into(),
+            },
+            error => StoreError::other(place, error),
+        }
+    }
+
+    /// Returns `true` if another process has the file.
+    pub(super) fn is_in_use(&self) -> bool {
+        matches!(self, Self::Opening(DatabaseError::DatabaseAlreadyOpen))
+    }
+}
+
+macro_rules! from_redb {
+    ($($error:ident)*) => {
+        $(impl From<redb::$error> for FileError {
+            fn from(error: redb::$error) -> Self {
+                Self::Database(Box::new(error.into()))
+            }
+        })*
+    };
+}
+
+from_redb! { TransactionError TableError StorageError CommitError SetDurabilityError }
+
+/// Describes an error of opening a file, with a remedy.
+pub(super) fn opening(error: &DatabaseError) -> String {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => "another broker has it open".to_owned(),
+        DatabaseError::UpgradeRequired(_) => {
+            "it is of a version that this broker cannot read any more".to_owned()
+        }
+        DatabaseError::Storage(StorageError::Corrupted(problem)) => {
+            format!("it is damaged ({problem}): put a backup in its place")
+        }
+        DatabaseError::Storage(StorageError::Io(error)) => error.to_string(),
+        other => other.to_string(),
+    }
+}
