@@ -42,7 +42,7 @@ fn load_tells_the_latency_of_what_it_measures() {
             &broker.url,
             "--json",
             "--duration",
-            "300ms",
+            "1s",
             "--qos",
             "1",
         ];
