@@ -1,4 +1,4 @@
-//! What the nodes of one process share, and the faults that it is given.
+//! The logs and values that the nodes of one process share, and their injected faults.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -40,7 +40,7 @@ pub(super) struct State {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     pub(super) entries: VecDeque<Entry>,
-    /// Of the last one.
+    /// The position of the last entry.
     pub(super) last: u64,
     /// Nothing can be appended for now.
     pub(super) is_stuck: bool,
@@ -83,12 +83,12 @@ pub(super) struct Node {
     pub(super) asked: Option<mpsc::Sender<Asked>>,
 }
 
-/// How unreliable a [`MemoryWorld`] is. Default: not at all.
+/// The unreliability of a [`MemoryWorld`]; by default it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// The longest delay of each step.
     pub delay: Duration,
-    /// Of a thousand steps so many end in an error, after they were done or instead.
+    /// Steps in a thousand that end in an error, after they were done or instead.
     pub errors: u64,
 }
 
@@ -130,12 +130,12 @@ impl MemoryWorld {
         lock(&self.state).largest_value = Some(bytes);
     }
 
-    /// How often reading a log was begun.
+    /// The number of times that reading a log was begun.
     pub fn reads(&self) -> usize {
         lock(&self.state).reads
     }
 
-    /// How many entries are kept, of all logs.
+    /// The number of entries that are kept, of all logs.
     pub fn entries(&self) -> usize {
         let state = lock(&self.state);
         state.logs.iter().map(|log| log.entries.len()).sum()
