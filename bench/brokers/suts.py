@@ -1,8 +1,11 @@
 """The brokers under test: what bench/suts declares, and one that runs."""
 
+import contextlib
 import getpass
+import itertools
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -58,10 +61,17 @@ class Sut:
         return (said.stdout.strip().splitlines() or ["unknown"])[0]
 
 
-def free_port(kind):
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+PORTS = itertools.count(random.randrange(22_000))
+
+
+def free_port(kind=socket.SOCK_STREAM):
+    """A port that nobody has, below those that the system gives to connections and to port 0: no other socket has it by
+    the time at which a broker binds it."""
+    while True:
+        port = 10_000 + next(PORTS) % 22_000
+        with socket.socket(socket.AF_INET, kind) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def cpu_ns(pid):

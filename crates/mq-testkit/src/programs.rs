@@ -1,9 +1,13 @@
 //! Programs that a test needs and a machine may lack.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, UdpSocket},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
@@ -59,15 +63,26 @@ impl Drop for Running {
     }
 }
 
-/// A TCP port of 127.0.0.1 that nobody has now.
+/// A port of 127.0.0.1 that nobody has now, for TCP and UDP.
+///
+/// The port is below those that systems give to connections and to port 0 (49152 and up, on Linux 32768 and up), so that
+/// no other socket has it by the time at which a program binds it. No two calls of a process return the same port.
 ///
 /// # Panics
 /// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
-    let address = listener.local_addr().expect("it has an address");
-    address.port()
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 22_000;
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(..)));
+    let is_free = |port: &u16| {
+        let at = ("127.0.0.1", *port);
+        TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok()
+    };
+    (0..1_000)
+        .map(|_| FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT)
+        .find(is_free)
+        .expect("there is a port")
 }
 
 /// Waits until a program listens at that TCP port of 127.0.0.1.

@@ -3,14 +3,14 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use mq_testkit::{FakeSys, Multimeter, MultimeterModel};
+use mq_testkit::{FakeSys, Multimeter, MultimeterModel, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -125,7 +125,7 @@ impl Testbed {
                 ("MQBENCH_CLOCK_SHIFT", shift),
                 ("MQBENCH_SYS", sys.to_str().unwrap()),
             ];
-            let port = free_port(ip);
+            let port = free_port();
             keys.introduce(role, ip, port);
             servers.push(Server::start(keys.server(ip, port, &environment), ip, port));
             let meter = if role == "publisher" { meter } else { "" };
@@ -207,15 +207,6 @@ impl Testbed {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     }
-}
-
-/// That nothing else has in this moment.
-fn free_port(ip: &str) -> u16 {
-    TcpListener::bind((ip, 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use mq_codec::{
     ByteStr, Connect, Decoder, Packet, PacketId, Publish, ReasonCode, TopicName, Version,
 };
 
-use crate::program::free_port;
+use mq_testkit::free_port;
 
 /// What the store's file may grow to, in the shell's blocks of 512 bytes: 8 MiB.
 const BLOCKS: usize = 16_384;

@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-use crate::program::free_port;
+use mq_testkit::free_port;
 
 /// A stand-in for systemd: one service, whose unit is where it was installed.
 const SYSTEMCTL: &str = r#"#!/usr/bin/env python3

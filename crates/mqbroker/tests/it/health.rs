@@ -2,7 +2,9 @@
 
 use std::{io::Write as _, net::TcpListener, thread};
 
-use crate::program::{Broker, free_port, mqbroker};
+use mq_testkit::free_port;
+
+use crate::program::{Broker, mqbroker};
 
 fn health(option: &str, place: &str) -> (Option<i32>, String) {
     let output = mqbroker(&["health", option, place], "");

@@ -16,7 +16,7 @@ use std::{
 use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
 use serde_json::{Value, json};
 
-use crate::program::free_port;
+use mq_testkit::free_port;
 
 const STATE: &str = "/var/lib/mqbroker";
 const ARCH: &str = if cfg!(target_arch = "aarch64") {

@@ -23,7 +23,9 @@ use tokio::{
     time::{interval, timeout},
 };
 
-use crate::program::{Broker, free_port};
+use mq_testkit::free_port;
+
+use crate::program::Broker;
 
 /// Clients that come at a time.
 const AT_ONCE: usize = 100;

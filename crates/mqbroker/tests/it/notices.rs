@@ -9,7 +9,9 @@ use std::{
 
 use mq_client::{QoS, Reconnect};
 
-use crate::program::{Broker, free_port};
+use mq_testkit::free_port;
+
+use crate::program::Broker;
 
 /// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";

@@ -9,7 +9,9 @@ use std::{
 use mq_client::{Outgoing, QoS, Reconnect, Will};
 use mq_codec::TopicName;
 
-use crate::program::{Broker, free_port, mqbroker};
+use mq_testkit::free_port;
+
+use crate::program::{Broker, mqbroker};
 
 const PASSWORD: &str = "correct-horse-7319";
 const WRONG_PASSWORD: &str = "battery-staple-5502";

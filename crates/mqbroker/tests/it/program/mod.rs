@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, UdpSocket},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
@@ -57,7 +56,7 @@ impl Broker {
         std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
         let key = made.signing_key.serialize_pem();
         std::fs::write(folder.path().join("key.pem"), key).unwrap();
-        let url = format!("{scheme}://127.0.0.1:{}", free_port());
+        let url = format!("{scheme}://127.0.0.1:{}", mq_testkit::free_port());
         let mut broker = Self {
             folder,
             url,
@@ -155,17 +154,6 @@ impl Drop for Broker {
     fn drop(&mut self) {
         if self.child.is_some() {
             self.kill();
-        }
-    }
-}
-
-/// A port that nobody has now, for TCP and UDP.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = udp.local_addr().unwrap().port();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
         }
     }
 }
