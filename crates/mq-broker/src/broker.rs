@@ -337,7 +337,10 @@ impl Broker {
     /// [`Settings::shutdown_timeout`] for all links to close; then cuts those that are left.
     /// A node of a cluster then leaves it in order, within 4 s, so that other nodes have its sessions at once. Tickets
     /// go to [`Settings::ticket_file`].
-    pub async fn shutdown(mut self) {
+    ///
+    /// Returns the number of messages that the store has not settled within 5 s more, as a disk that hangs does not. None
+    /// of them was acknowledged.
+    pub async fn shutdown(mut self) -> usize {
         self.shutdown.send_replace(true);
         self.hub.remind_all().await;
         let drained = async { while self.tasks.join_next().await.is_some() {} };
@@ -357,8 +360,18 @@ impl Broker {
         if let Some(file) = &self.ticket_file {
             file.write();
         }
+        let Some(writer) = self.hub.store_writer() else {
+            return 0;
+        };
+        match tokio::time::timeout(STORE_DEADLINE, writer.all_settled()).await {
+            Ok(true) => 0,
+            Ok(false) | Err(_) => writer.unsettled_messages(),
+        }
     }
 }
+
+/// Time that the store may take for its last changes while the broker ends.
+const STORE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
 /// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
@@ -643,6 +656,7 @@ fn hub_of(
         quotas: settings.quotas,
         take_over: settings.take_over,
         own_topics: OwnTopics::new(settings.sys_interval.is_some(), states),
+        store_patience: settings.store_patience,
         bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
     };
     let parts = HubParts {

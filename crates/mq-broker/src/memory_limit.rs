@@ -51,6 +51,11 @@ impl MemoryLimit {
         self.limit.saturating_sub(self.used())
     }
 
+    /// Returns `true` if the limit of which this one is a part leaves no room.
+    pub(crate) fn is_whole_full(&self) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.left() == 0)
+    }
+
     /// Counts `bytes`, if there is room for them.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         // Added first and taken back: of two that race for the last room both may be refused, but
@@ -67,7 +72,7 @@ impl MemoryLimit {
     }
 
     /// Counts `bytes`, room or not.
-    fn take_anyway(&self, bytes: usize) {
+    pub(crate) fn take_anyway(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
             whole.take_anyway(bytes);
@@ -85,13 +90,13 @@ impl MemoryLimit {
     /// Copies the message into memory of its own, which counts for as long as anybody has it.
     /// `None` if there is no room.
     pub(crate) fn keep(self: &Arc<Self>, message: &Message) -> Option<Message> {
-        let size = weight(message);
+        let size = message_weight(message);
         self.take(size).then(|| self.counted(message, size))
     }
 
     /// Copies and counts a message that must be kept, room or not.
     pub(crate) fn keep_anyway(self: &Arc<Self>, message: &Message) -> Message {
-        let size = weight(message);
+        let size = message_weight(message);
         self.take_anyway(size);
         self.counted(message, size)
     }
@@ -167,7 +172,7 @@ impl Drop for MemoryShare {
 }
 
 /// Returns the memory of a message, about.
-fn weight(message: &Message) -> usize {
+pub(crate) fn message_weight(message: &Message) -> usize {
     let payload = message.payload.len();
     let payload = if payload < LARGE_PAYLOAD_BYTES {
         payload
@@ -248,7 +253,7 @@ mod tests {
         for size in [0, 1, LARGE_PAYLOAD_BYTES] {
             let kept = memory_limit.keep(&message(size)).unwrap();
             assert_eq!(kept, message(size));
-            assert_eq!(memory_limit.used(), weight(&kept));
+            assert_eq!(memory_limit.used(), message_weight(&kept));
             let payload = kept.payload.clone();
             drop(kept);
             assert!(memory_limit.used() > size);
@@ -259,13 +264,13 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_not_counted() {
-        let memory_limit = Arc::new(MemoryLimit::new(2 * weight(&message(100))));
+        let memory_limit = Arc::new(MemoryLimit::new(2 * message_weight(&message(100))));
         let kept: Vec<_> = (0..3).map(|_| memory_limit.keep(&message(100))).collect();
         assert_eq!(kept.iter().flatten().count(), 2);
         assert!(kept[2].is_none());
         let used = memory_limit.used();
         let forced = memory_limit.keep_anyway(&message(100));
-        assert_eq!(memory_limit.used(), used + weight(&forced));
+        assert_eq!(memory_limit.used(), used + message_weight(&forced));
         drop((kept, forced));
         assert_eq!(memory_limit.used(), 0);
     }

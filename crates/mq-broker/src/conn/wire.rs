@@ -12,7 +12,10 @@ use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
 
-use super::early::{self, Early};
+use super::{
+    early::{self, Early},
+    unsettled_acks::UnsettledAcks,
+};
 use crate::{
     Settings,
     auth::{LogIn, Refusal},
@@ -48,6 +51,7 @@ pub(crate) struct Wire {
     pub(super) incoming_memory: MemoryShare,
     /// Bytes that wait to be written to it, or for its acknowledgement.
     pub(super) outgoing_memory: MemoryShare,
+    pub(super) unsettled_acks: UnsettledAcks,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has said so.
@@ -92,6 +96,7 @@ impl Wire {
             sampler: Sampler::new(metrics, &link, clock::now()),
             incoming_memory: hub.unauthenticated_share(),
             outgoing_memory: hub.memory_share(),
+            unsettled_acks: UnsettledAcks::new(),
             last_word: None,
             closed: None,
             link,
@@ -351,6 +356,8 @@ impl Wire {
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
     pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
+        // Acknowledgements that are settled by the time at which the link ends go before DISCONNECT.
+        self.ack_settled(clock::now());
         let reason = match reason {
             ReasonCode::ServerShuttingDown
             | ReasonCode::SessionTakenOver

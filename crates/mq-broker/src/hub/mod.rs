@@ -59,6 +59,7 @@ use crate::{
     refusal_log::RefusalLog,
     session::Session,
     store::{Snapshot, Store},
+    store_writer::{StorePatience, StoreWriter},
     workers::WorkerChannels,
 };
 pub(crate) use attach::HeldSession;
@@ -100,6 +101,7 @@ pub(crate) struct HubSettings {
     pub(crate) take_over: TakeOver,
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
+    pub(crate) store_patience: StorePatience,
     /// Rules of the mailboxes of the configured bridges, by the client identifiers of their sessions.
     pub(crate) bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
 }
@@ -132,7 +134,7 @@ pub(crate) struct Hub {
     pub(crate) refusal_log: RefusalLog,
 
     pub(crate) guard: Guard,
-    store: Option<Arc<dyn Store>>,
+    store_writer: Option<Arc<StoreWriter>>,
     cluster: Option<Arc<dyn Nodes>>,
     worker_channels: Arc<WorkerChannels>,
 }
@@ -158,6 +160,15 @@ impl Hub {
         let quotas = settings.quotas;
         let memory = HubMemory::new(quotas.memory);
         let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
+        let store_writer = store.map(|store| {
+            let patience = settings.store_patience;
+            Arc::new(StoreWriter::new(
+                &store,
+                &memory.all,
+                quotas.memory,
+                patience,
+            ))
+        });
         let bridge_mailboxes = core::mem::take(&mut settings.bridge_mailboxes);
         let hub = Self {
             sessions: SessionRegistry::new(quotas, can_spill, bridge_mailboxes, &memory.all),
@@ -172,7 +183,7 @@ impl Hub {
             refusal_log: RefusalLog::default(),
             settings,
             guard,
-            store,
+            store_writer,
             cluster,
             worker_channels,
         };
@@ -180,10 +191,15 @@ impl Hub {
         hub
     }
 
-    /// Publishes wills and ends sessions as they become due, and writes the log's held-back lines. Runs until it is
-    /// dropped.
+    /// Publishes wills and ends sessions as they become due, writes the log's held-back lines, and watches the store.
+    /// Runs until it is dropped.
     pub(crate) async fn run_timers(&self) {
-        tokio::join!(self.timers.run(self), self.refusal_log.run());
+        let watch_store = async {
+            if let Some(writer) = self.store_writer() {
+                writer.watch().await;
+            }
+        };
+        tokio::join!(self.timers.run(self), self.refusal_log.run(), watch_store);
     }
 
     /// Returns the bounds of one session's messages in memory.
@@ -193,7 +209,16 @@ impl Hub {
     }
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
-        self.store.as_ref()
+        self.store_writer().map(StoreWriter::store)
+    }
+
+    /// Returns `true` if the store is so far behind that it gets nothing new to keep.
+    pub(crate) fn is_store_full(&self) -> bool {
+        self.store_writer().is_some_and(StoreWriter::is_full)
+    }
+
+    pub(crate) fn store_writer(&self) -> Option<&StoreWriter> {
+        self.store_writer.as_deref()
     }
 
     /// Returns the bytes that count against [`Quotas::memory`].
@@ -227,7 +252,7 @@ impl Hub {
     }
 
     fn journal(&self) -> Journal {
-        Journal::new(self.store.as_ref())
+        Journal::new(self.store_writer.as_ref())
     }
 
     /// Makes a client identifier for a client that sent none. No two of this broker are the same.
