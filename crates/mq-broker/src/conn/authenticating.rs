@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::{Auth, AuthProperties, ReasonCode};
+use mq_codec::ReasonCode;
 use mq_proto::{Event, LaneId};
 
 use super::{admission::Admission, wire::Wire};
@@ -100,9 +100,7 @@ impl Authenticating {
                 }
                 Some(Ok(Step::Continue(data))) => {
                     let reason = ReasonCode::ContinueAuthentication;
-                    wire.answer(|connection| {
-                        connection.auth(clock::now(), auth(reason, Some(data)))
-                    });
+                    wire.send_auth(reason, Some(data));
                     // Nothing may have come behind CONNECT.
                     wire.handle_received(LaneId::CONTROL, clock::now());
                 }
@@ -110,16 +108,5 @@ impl Authenticating {
             }
         }
         None
-    }
-}
-
-/// The broker's AUTH.
-pub(super) fn auth(reason: ReasonCode, data: Option<bytes::Bytes>) -> Auth {
-    Auth {
-        reason,
-        properties: AuthProperties {
-            authentication_data: data,
-            ..AuthProperties::default()
-        },
     }
 }

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ByteStr, ConnAck, Disconnect, ReasonCode};
+use bytes::Bytes;
+use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
@@ -388,6 +389,18 @@ impl Wire {
             debug!(%error, "an answer could not be sent");
             self.disconnect_for(ReasonCode::ImplementationSpecificError);
         }
+    }
+
+    /// Sends AUTH with the data of an enhanced authentication.
+    pub(super) fn send_auth(&mut self, reason: ReasonCode, data: Option<Bytes>) {
+        let auth = Auth {
+            reason,
+            properties: AuthProperties {
+                authentication_data: data,
+                ..AuthProperties::default()
+            },
+        };
+        self.answer(|connection| connection.auth(clock::now(), auth));
     }
 
     /// Refuses a log-in, and tells the operator of it. The answer is a CONNACK, or on an open connection

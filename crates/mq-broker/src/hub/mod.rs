@@ -15,7 +15,7 @@
 //! | `subscribe`, `flows` | subscriptions, their retained messages, and those that end with a flow |
 //! | `end_session` | the end of a session, and the messages that it leaves to others |
 //! | `restore`, `relocate` | sessions from the store, and from and to other nodes |
-//! | `nodes` | the other nodes of a cluster |
+//! | `nodes`, `local_sessions` | the other nodes of a cluster, and what they change here |
 //! | `operators`, `bans`, `topic_rates`, `refusals`, `sys_topics` | what operators see and do |
 //!
 //! Locks are taken in this order: a session's state, the registry, the routing, the retained messages, a mailbox.
@@ -25,6 +25,7 @@ mod bans;
 mod end_session;
 #[cfg(feature = "mqtt-next")]
 mod flows;
+mod local_sessions;
 mod nodes;
 mod operators;
 mod publish;
@@ -65,10 +66,8 @@ pub(crate) use attach::HeldSession;
 use bans::Bans;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
-pub(crate) use nodes::{
-    AppendQueueFull, ArrivingSubscription, LocalSessions, MAX_RIVALS, MemberState, NodeFuture,
-    Nodes,
-};
+pub(crate) use local_sessions::LocalSessions;
+pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
 pub(crate) use operators::{BridgeStatus, Operators};
 pub(crate) use publish::{
     Acknowledgement, ClusterMessage, ClusterReceivers, Publisher, RoutedMessage,

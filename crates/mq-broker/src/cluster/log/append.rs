@@ -15,10 +15,9 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    checkpoint::CheckpointCandidates,
     entry::{BatchItem, Item, LogEntry},
     groups::Membership,
-    log_state::{Checkpoint, LogState},
+    log_state::{Checkpoint, CheckpointCandidates, LogState},
     progress::Progress,
     recent::Recent,
 };

@@ -32,31 +32,11 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// How often that is tried in turn.
 const CHECKPOINT_TRIES: usize = 100;
 
-/// A checkpoint is so many of these old when it is kept: a node that begins then knows of some time before which member
-/// of a shared subscription each message was for, and can take over sessions that have died with another.
-const CHECKPOINT_AGE: usize = 6;
-
 /// Values that are written at a time.
 const MAX_WRITES_IN_FLIGHT: usize = 16;
 
 /// Retained messages that have changed.
 type Changes = VecDeque<(TopicName, RetainedChange)>;
-
-/// What could be the next checkpoints of a log.
-#[derive(Debug, Default)]
-pub(super) struct CheckpointCandidates(VecDeque<Checkpoint>);
-
-impl CheckpointCandidates {
-    /// Takes one of now, and gives the one that is old enough; that of the log's beginning if there is none yet.
-    fn note(&mut self, checkpoint: Checkpoint) -> Checkpoint {
-        self.0.push_back(checkpoint);
-        if self.0.len() > CHECKPOINT_AGE {
-            self.0.pop_front().unwrap_or_default()
-        } else {
-            Checkpoint::default()
-        }
-    }
-}
 
 /// Where a node that begins has to read on in each log.
 pub(in crate::cluster) async fn checkpoints(

@@ -1,6 +1,6 @@
 //! What follows from a log alone: the same for each reader at the same place.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use mq_codec::TopicName;
 
@@ -14,6 +14,10 @@ const VERSION: u8 = 1;
 
 /// Entries of a log that make trimming it worth while.
 const MIN_TRIMMED_ENTRIES: u64 = 1_000;
+
+/// Checkpoint intervals after which a checkpoint is written: a node that starts then knows, for some time before it, which
+/// member of a shared subscription each message was for, and can take over sessions that have died with another node.
+const CHECKPOINT_AGE: usize = 6;
 
 /// How far a reader of a log is, and what it knows by that.
 #[derive(Debug, Default)]
@@ -52,6 +56,10 @@ pub(in crate::cluster) struct Checkpoint {
     /// [`Groups`] in their form.
     pub(in crate::cluster) groups: bytes::Bytes,
 }
+
+/// Checkpoints of a log that are not old enough to be written.
+#[derive(Debug, Default)]
+pub(super) struct CheckpointCandidates(VecDeque<Checkpoint>);
 
 impl BatchCounts {
     pub(in crate::cluster) fn is_new(&mut self, author: &Author, count: u64) -> bool {
@@ -187,6 +195,18 @@ impl Checkpoint {
         checkpoint.groups()?;
         from.end()?;
         Ok(checkpoint)
+    }
+}
+
+impl CheckpointCandidates {
+    /// Adds the present checkpoint, and removes the one that is old enough: that of the log's beginning if there is none yet.
+    pub(super) fn note(&mut self, checkpoint: Checkpoint) -> Checkpoint {
+        self.0.push_back(checkpoint);
+        if self.0.len() > CHECKPOINT_AGE {
+            self.0.pop_front().unwrap_or_default()
+        } else {
+            Checkpoint::default()
+        }
     }
 }
 

@@ -3,11 +3,7 @@
 use mq_codec::{Auth, ReasonCode};
 
 use super::Attached;
-use crate::{
-    auth::{Principal, Refusal, Step},
-    clock,
-    conn::authenticating,
-};
+use crate::auth::{Principal, Refusal, Step};
 
 impl Attached<'_> {
     /// Goes on with an enhanced authentication, or begins another.
@@ -51,9 +47,7 @@ impl Attached<'_> {
                 };
             }
         };
-        let auth = authenticating::auth(reason, data);
-        self.wire
-            .answer(|connection| connection.auth(clock::now(), auth));
+        self.wire.send_auth(reason, data);
     }
 
     /// The client could not authenticate anew.

@@ -14,6 +14,7 @@
 //! [`Publication`] is the message under way: each step gets it, and it is dropped when the message is in the
 //! mailboxes. A [`RoutedMessage`] lives until the message is acknowledged: at once, or once each receiver has had room.
 
+mod acknowledge;
 mod cluster;
 mod deliver;
 mod no_client;
@@ -39,9 +40,10 @@ use crate::{
     session::Session,
     store::{Change, LogPosition},
 };
+pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use cluster::{ClusterMessage, ClusterReceivers};
 use deliver::Delivering;
-pub(crate) use outcome::{Acknowledgement, RoutedMessage};
+pub(crate) use outcome::RoutedMessage;
 pub(crate) use publisher::Publisher;
 
 /// The message under way, and its part of PUBLISH.
