@@ -38,11 +38,11 @@ impl Authenticating {
         mut log_in: LogIn,
     ) -> Option<Self> {
         let tried = log_in.tried();
-        if !wire.hub.guard.may_try(tried, now) {
+        if !wire.hub.access_control.may_try(tried, now) {
             wire.refuse_log_in(Refusal::TooManyFailures, &log_in);
             return None;
         }
-        if let (Some(throttle), Some(tried)) = (wire.hub.guard.throttle(), tried) {
+        if let (Some(throttle), Some(tried)) = (wire.hub.access_control.throttle(), tried) {
             log_in.set_gate(throttle, tried);
         }
         let within = wire.settings.protocol.connect_timeout;

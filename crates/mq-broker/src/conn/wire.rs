@@ -430,7 +430,7 @@ impl Wire {
     /// Refuses a log-in that an authenticator did not accept.
     pub(super) fn refuse_log_in(&mut self, refusal: Refusal, log_in: &LogIn) {
         if refusal.is_failure() {
-            self.hub.guard.failed(log_in.tried(), clock::now());
+            self.hub.access_control.failed(log_in.tried(), clock::now());
         }
         let reason = refusal.reason_code();
         let user = log_in.user_name.as_deref();

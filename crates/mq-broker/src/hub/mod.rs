@@ -51,7 +51,7 @@ use tokio::task::yield_now;
 
 use crate::{
     Quotas,
-    auth::{Guard, TakeOver},
+    auth::{AccessControl, TakeOverPolicy},
     journal::Journal,
     lock::read,
     mailbox::MailboxRules,
@@ -96,7 +96,7 @@ const SESSIONS_A_TURN: usize = 256;
 #[derive(Debug)]
 pub(crate) struct HubSettings {
     pub(crate) quotas: Quotas,
-    pub(crate) take_over: TakeOver,
+    pub(crate) take_over: TakeOverPolicy,
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
     /// Rules of the mailboxes of the configured bridges, by the client identifiers of their sessions.
@@ -106,7 +106,7 @@ pub(crate) struct HubSettings {
 /// The parts of the broker that a hub calls.
 #[derive(Debug, Default)]
 pub(crate) struct HubParts {
-    pub(crate) guard: Guard,
+    pub(crate) access_control: AccessControl,
     pub(crate) store: Option<Arc<dyn Store>>,
     /// The other nodes, if the broker is one of a cluster, which is its store as well.
     pub(crate) cluster: Option<Arc<dyn Nodes>>,
@@ -130,7 +130,7 @@ pub(crate) struct Hub {
     pub(crate) metrics: Metrics,
     pub(crate) refusal_log: RefusalLog,
 
-    pub(crate) guard: Guard,
+    pub(crate) access_control: AccessControl,
     store: Option<Arc<dyn Store>>,
     cluster: Option<Arc<dyn Nodes>>,
     worker_channels: Arc<WorkerChannels>,
@@ -149,7 +149,7 @@ impl Hub {
     /// Makes a hub that goes on from the sessions and messages that the store has kept.
     pub(crate) fn new(mut settings: HubSettings, parts: HubParts, kept: Snapshot) -> Self {
         let HubParts {
-            guard,
+            access_control,
             store,
             cluster,
             worker_channels,
@@ -170,7 +170,7 @@ impl Hub {
             metrics: Metrics::default(),
             refusal_log: RefusalLog::default(),
             settings,
-            guard,
+            access_control,
             store,
             cluster,
             worker_channels,

@@ -6,7 +6,7 @@ use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 
 use super::Hub;
 use crate::{
-    auth::TakeOver,
+    auth::TakeOverPolicy,
     journal::Journal,
     session::Session,
     store::{Change, LogPosition, Position, StoredMessage, StoredWill, User},
@@ -61,7 +61,7 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         &'a self,
         id: &'a ByteStr,
         user: &'a User,
-        take_over: TakeOver,
+        take_over: TakeOverPolicy,
     ) -> NodeFuture<'a, Result<(), ReasonCode>>;
 
     /// Resolves to `true` if another node that lives has a session, or may have it.

@@ -14,7 +14,7 @@ impl Attached<'_> {
         if auth.reason != ReasonCode::ReAuthenticate {
             return client.authentication.step(data, within);
         }
-        let authenticator = self.wire.hub.guard.authenticator.as_ref();
+        let authenticator = self.wire.hub.access_control.authenticator.as_ref();
         let method = auth.properties.authentication_method.as_deref();
         let exchange = match (authenticator, method, &client.log_in) {
             (Some(authenticator), Some(method), Some(log_in)) => {
@@ -71,7 +71,7 @@ impl Attached<'_> {
         self.wire.hub.change_rights(&self.hold, &principal);
         self.client.principal = Some(principal);
         // Has `fill` look at what waits.
-        self.client.rules = !self.wire.hub.guard.generation();
+        self.client.rules = !self.wire.hub.access_control.generation();
         true
     }
 }

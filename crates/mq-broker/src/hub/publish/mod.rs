@@ -78,7 +78,7 @@ impl Hub {
             ..
         } = received;
         let cache = &mut publisher.permission_cache;
-        let may = cache.may_publish(&self.guard, who, &message.topic, *qos, *retain);
+        let may = cache.may_publish(&self.access_control, who, &message.topic, *qos, *retain);
         if !may {
             self.metrics.not_authorized.add(1);
         }
@@ -188,7 +188,7 @@ impl Hub {
             mailbox_writer,
             ..
         } = publisher;
-        let targets = route_cache.targets(routing, &self.guard, publication);
+        let targets = route_cache.targets(routing, &self.access_control, publication);
         let mut delivering = Delivering::new(&self.metrics, journal, mailbox_writer, routed);
         for target in targets {
             let Some(session) = routing.session(target.session) else {
