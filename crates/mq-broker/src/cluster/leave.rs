@@ -56,9 +56,7 @@ impl Cluster {
 
     /// Waits until all that was published is in the logs, and the records have what their sessions have.
     async fn complete_records(&self) {
-        let last = self.ledger.last_position();
-        let mut settled = self.ledger.settled();
-        if settled.wait_for(|settled| *settled >= last).await.is_err() {
+        if !self.ledger.settle_all().await {
             return;
         }
         let end = self.next_positions();

@@ -78,7 +78,14 @@ impl Ledger {
         self.settled.clone()
     }
 
-    /// The last call.
+    /// Waits until all calls so far are settled. Resolves to `false` if they cannot be any more.
+    pub(in crate::cluster) async fn settle_all(&self) -> bool {
+        let last = self.last_position();
+        let mut settled = self.settled();
+        settled.wait_for(|settled| *settled >= last).await.is_ok()
+    }
+
+    /// Returns the position of the last call.
     pub(in crate::cluster) fn last_position(&self) -> Position {
         Position(lock(&self.open).last)
     }

@@ -33,11 +33,7 @@ impl Cluster {
                 }
                 // What its client has published is in the logs before the place from which on its next owner reads them:
                 // that knows by its record then which of it was released.
-                let is_settled = Box::pin(async {
-                    let last = cluster.ledger.last_position();
-                    let mut settled = cluster.ledger.settled();
-                    settled.wait_for(|settled| *settled >= last).await.is_ok()
-                });
+                let is_settled = Box::pin(cluster.ledger.settle_all());
                 let end = Box::new(|| cluster.end_queueing(&id));
                 if local.release_session(&id, is_settled, end).await {
                     cluster.finish_release(&id).await;

@@ -134,7 +134,7 @@ impl Hub {
                 self.metrics.retained_refused.add(1);
                 // Nobody gets the message, so that its publisher may try again. A publisher that
                 // gets no reason code cannot know that: then the present subscribers get it.
-                if publisher.can_refuse && routed.has_ticket() {
+                if publisher.can_refuse && routed.ticket.is_some() {
                     routed.refuse(&publication.message.topic);
                     return routed;
                 }

@@ -53,14 +53,6 @@ impl RoutedMessage {
         }
     }
 
-    pub(super) fn has_ticket(&self) -> bool {
-        self.ticket.is_some()
-    }
-
-    pub(super) fn ticket(&self) -> Option<&AckTicket> {
-        self.ticket.as_ref()
-    }
-
     /// Notes that no receiver gets it.
     pub(super) fn refuse(&mut self, topic: &TopicName) {
         self.outcome = Outcome {
