@@ -96,8 +96,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Returns the value of a key; `None` if it has none.
     fn get(&self, key: Key) -> EngineFuture<'_, Option<Value>>;
 
-    /// Puts a value under a key, if the version that the key has is still `expected` (0 for none). It is on a majority's disks
-    /// before the answer.
+    /// Puts a value under a key, if the key's version is still `expected` (0 for none). The value is on a majority's disks
+    /// before the call returns.
     fn put(
         &self,
         key: Key,
@@ -106,7 +106,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         expiry: Expiry,
     ) -> EngineFuture<'_, PutOutcome>;
 
-    /// Returns all values of a kind, by name, as they are now. A value that changes meanwhile may be an earlier one, but
+    /// Returns all values of a kind, by name, as they are now. A value that changes meanwhile may be an earlier one;
     /// none is left out.
     fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>>;
 

@@ -110,8 +110,8 @@ impl ArrivalMarks {
         self.header.get_or_insert_with(write).clone()
     }
 
-    /// Returns the sessions that do not get a message of another node with that header; `None` if no session gets it, as
-    /// the life that has sent it is over.
+    /// Returns the sessions that do not get a message of another node with that header; `None` if no session gets it,
+    /// as the life that has sent it is over.
     ///
     /// # Errors
     /// If it is no header.

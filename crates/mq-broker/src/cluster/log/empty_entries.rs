@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 const EMPTY_ENTRY_INTERVAL: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Waits for what those logs have to bring.
+    /// Waits for `waiting`, and appends empty entries to these logs meanwhile, so that they bring what they hold back.
     pub(in crate::cluster) async fn appending_empty_entries<T>(
         &self,
         shards: Range<u16>,

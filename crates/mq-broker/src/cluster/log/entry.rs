@@ -82,7 +82,7 @@ pub(in crate::cluster) enum NodeMessage<'a> {
         header: &'a [u8],
         /// The members of shared subscriptions that it is for.
         chosen: Vec<ByteStr>,
-        /// The form of an [`LogMessage`].
+        /// The form of a [`LogMessage`].
         item: &'a [u8],
     },
     Mark(ArrivalMark),

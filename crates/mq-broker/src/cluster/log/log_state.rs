@@ -15,8 +15,9 @@ const VERSION: u8 = 1;
 /// Entries of a log that make trimming it worth while.
 const MIN_TRIMMED_ENTRIES: u64 = 1_000;
 
-/// Checkpoint intervals after which a checkpoint is written: a node that starts then knows, for some time before it, which
-/// member of a shared subscription each message was for, and can take over sessions that have died with another node.
+/// Checkpoint intervals after which a checkpoint is written: a node that starts then knows, for some time before it,
+/// which member of a shared subscription each message was for, and can take over sessions that have died with another
+/// node.
 const CHECKPOINT_AGE: usize = 6;
 
 /// The position of a reader of a log, and what it knows by the entries before.
@@ -199,7 +200,8 @@ impl Checkpoint {
 }
 
 impl CheckpointCandidates {
-    /// Adds the present checkpoint, and removes the one that is old enough: that of the log's beginning if there is none yet.
+    /// Adds the present checkpoint, and removes the one that is old enough: that of the log's beginning if there is none
+    /// yet.
     pub(super) fn rotate(&mut self, checkpoint: Checkpoint) -> Checkpoint {
         self.0.push_back(checkpoint);
         if self.0.len() > CHECKPOINT_AGE {

@@ -210,8 +210,8 @@ impl Cluster {
         }
     }
 
-    /// Finishes the release of a session that the hub has let go: its record names no owner any more. Resolves once it is
-    /// written, or the session has ended.
+    /// Finishes the release of a session that the hub has let go: its record names no owner any more. Resolves once that
+    /// is written, or the session has ended.
     pub(super) async fn finish_release(&self, id: &ByteStr) {
         let gone = {
             let mut sessions = lock(&self.sessions);
