@@ -76,7 +76,7 @@ struct Shard {
     /// Held by the client that is [answered](Server::answer).
     answering: tokio::sync::Mutex<()>,
     /// Shared by all clients that wait for an answer.
-    handshaking: Arc<()>,
+    unanswered: Arc<()>,
     /// A crowd has been here.
     crowded: SetOnce<()>,
     /// Where its socket is read; `None` is the runtime that bound it.
@@ -239,7 +239,7 @@ impl Server {
     ) -> Result<QuicIncoming, Error> {
         Ok(QuicIncoming {
             incoming,
-            handshaking: shard.handshaking.clone(),
+            unanswered: shard.unanswered.clone(),
             shard,
             traced: self.traced()?,
             server: self.clone(),
@@ -330,10 +330,10 @@ impl Server {
         }
         let mut place = lock(&self.shards[number]);
         place.socket.retire();
-        // A client counts as handshaking until it counts as a connection. Connections are counted
+        // A client counts as a connection before it ceases to count as unanswered. Connections are counted
         // under the endpoint's lock, under which it also receives: nothing comes after that.
         let used =
-            Arc::strong_count(&place.handshaking) > 1 || place.endpoint.open_connections() > 0;
+            Arc::strong_count(&place.unanswered) > 1 || place.endpoint.open_connections() > 0;
         let came = ready_output(place.endpoint.accept()).flatten();
         if !used && came.is_none() {
             let (socket, runtime) = (place.socket.successor(), place.runtime.as_ref());
@@ -409,7 +409,7 @@ impl Shard {
             endpoint,
             socket,
             answering: tokio::sync::Mutex::default(),
-            handshaking: Arc::default(),
+            unanswered: Arc::default(),
             crowded: SetOnce::new(),
             runtime: runtime.cloned(),
         }))
@@ -549,7 +549,7 @@ async fn accept_on_shard(
 pub(crate) struct QuicIncoming {
     incoming: quinn::Incoming,
     shard: Arc<Shard>,
-    handshaking: Arc<()>,
+    unanswered: Arc<()>,
     traced: Option<Traced>,
     server: Arc<Server>,
 }
@@ -598,7 +598,7 @@ impl QuicIncoming {
                 .server
                 .answer(&self.shard, self.incoming, config, repeater);
             let answered = answer.await;
-            drop((self.server, self.shard, self.handshaking));
+            drop((self.server, self.shard, self.unanswered));
             let (begun, guard) = answered?;
             let link = QuicLink::accept(begun, guard).await?;
             Ok((link.with_bound(bound), held))
