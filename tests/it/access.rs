@@ -11,7 +11,7 @@ use mq_broker::{
     MemoryStore, Settings,
     auth::{
         Access, AccessFiles, Authenticator, BoxFuture, CertificateUser, FileAccess, LogIn,
-        Principal, Refusal, TakeOver,
+        Principal, Refusal, TakeOverPolicy,
     },
 };
 use mq_client::{
@@ -498,7 +498,7 @@ async fn a_session_is_its_users_own_over_restarts(scheme: Scheme) {
 }
 
 async fn where_any_user_may_take_over_the_other_users_session_ends(scheme: Scheme) {
-    let any_user = |settings: &mut Settings| settings.take_over = TakeOver::AnyUser;
+    let any_user = |settings: &mut Settings| settings.take_over = TakeOverPolicy::AnyUser;
     let guarded = Guarded::start_with(BOTH, any_user).await;
     let same = |user| kept(guarded.user(scheme, user).client_id("same").unwrap());
     let ann = same("ann").build().await.unwrap();

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mq_broker::{
     Broker, Error, Settings,
     cluster::{
-        ClusterSettings, Engine as _, Faults, Key, Kind, Lasts, MemoryEngine, MemoryWorld, Value,
+        ClusterSettings, Engine as _, Expiry, Faults, Key, KeyKind, MemoryEngine, MemoryWorld,
+        Value,
     },
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
@@ -215,7 +216,7 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     for topic in &topics {
         send(&at_a, message(topic, "before", QoS::AtLeastOnce)).await;
     }
-    world.stick(0, true);
+    world.set_log_stalled(0, true);
     let publish = async |client: &Client, text: &str| {
         let mut receipts = Vec::new();
         for topic in &topics {
@@ -234,7 +235,7 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
     // Records are written meanwhile.
     sleep(Duration::from_secs(20)).await;
     a.kill();
-    world.stick(0, false);
+    world.set_log_stalled(0, false);
     at_a.disconnect().await.unwrap_err();
     let mut came = BTreeMap::new();
     while let Ok(Some(one)) = timeout(Duration::from_secs(30), messages.recv()).await {
@@ -266,7 +267,7 @@ async fn sessions_that_move_do_not_have_the_logs_read_again() {
     for topic in &topics {
         send(&publisher, message(topic, "before", QoS::AtLeastOnce)).await;
     }
-    let before = world.reads();
+    let before = world.log_reads();
     for n in 0..20 {
         let (reader, mut messages) = b.come_back(&id(n)).await;
         for _ in &topics {
@@ -274,7 +275,7 @@ async fn sessions_that_move_do_not_have_the_logs_read_again() {
         }
         drop(reader);
     }
-    assert_eq!(world.reads(), before);
+    assert_eq!(world.log_reads(), before);
 }
 
 /// The next owner of a publisher's session is behind with the log that has its message. Else it would take the message,
@@ -288,16 +289,16 @@ async fn a_packet_identifier_of_qos_2_is_free_again_at_the_next_node() {
     let reader = c.client("reader").build().await.unwrap();
     let mut messages = reader.subscribe("#", QoS::ExactlyOnce).await.unwrap();
     let publisher = Roaming::new("free", "publisher", &a, 1).await;
-    world.stick(1, true);
+    world.set_log_stalled(1, true);
     let first = message("t/1", "first", QoS::ExactlyOnce);
     let mut receipt = publisher.client.send(first).await.unwrap();
     sleep(Duration::from_secs(1)).await;
     publisher.relay.turn_to(b.url().parse().unwrap());
     sleep(Duration::from_secs(1)).await;
-    world.lag("b", 1, true);
-    world.stick(1, false);
+    world.set_lagging("b", 1, true);
+    world.set_log_stalled(1, false);
     sleep(Duration::from_secs(5)).await;
-    world.lag("b", 1, false);
+    world.set_lagging("b", 1, false);
     let acknowledged = timeout(SOON, receipt.acknowledged());
     acknowledged.await.unwrap().unwrap();
     publisher.client.disconnect().await.unwrap();
@@ -327,21 +328,21 @@ async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {
     };
     publish("before").await;
     assert_eq!(next(&mut messages).await, "before");
-    world.hold_up("b", true);
+    world.set_link_stalled("b", true);
     publish("held up").await;
     assert_eq!(next(&mut messages).await, "held up");
     reader.disconnect().await.unwrap();
     drop(messages);
     let (reader, mut messages) = b.come_back("reader").await;
-    world.hold_up("b", false);
+    world.set_link_stalled("b", false);
     publish("after").await;
     assert_eq!(next(&mut messages).await, "after");
     // A session that has been nowhere else gets what comes late.
     let other = b.client("other").build().await.unwrap();
     let mut others = other.subscribe("t", QoS::AtMostOnce).await.unwrap();
-    world.hold_up("b", true);
+    world.set_link_stalled("b", true);
     publish("late").await;
-    world.hold_up("b", false);
+    world.set_link_stalled("b", false);
     assert_eq!(next(&mut others).await, "late");
     assert_eq!(next(&mut messages).await, "late");
     drop((reader, other));
@@ -357,7 +358,7 @@ async fn what_a_dead_node_has_told_does_not_come_again_to_its_sessions() {
     let at_b = b.client("at b").build().await.unwrap();
     let reader = a.client("reader").build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
-    world.hold_up("b", true);
+    world.set_link_stalled("b", true);
     let once = message("t", "once", QoS::AtMostOnce);
     at_a.send(once).await.unwrap();
     assert_eq!(next(&mut messages).await, "once");
@@ -366,7 +367,7 @@ async fn what_a_dead_node_has_told_does_not_come_again_to_its_sessions() {
     let (reader, mut messages) = b.come_back("reader").await;
     // Long enough for the node to forget how the session came.
     sleep(Duration::from_secs(20)).await;
-    world.hold_up("b", false);
+    world.set_link_stalled("b", false);
     sleep(Duration::from_secs(1)).await;
     let after = message("t", "after", QoS::AtMostOnce);
     at_b.send(after).await.unwrap();
@@ -405,8 +406,8 @@ async fn a_client_may_send_and_close_without_waiting(scheme: Scheme) {
     let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
     // Its session takes a while to come.
     world.set_faults(Faults {
-        delay: Duration::from_millis(200),
-        errors: 0,
+        max_delay: Duration::from_millis(200),
+        errors_per_thousand: 0,
     });
     let connecting = broker.connector(false);
     let link = connecting.connect(&broker.address(scheme)).await.unwrap();
@@ -512,10 +513,10 @@ async fn a_node_that_begins_takes_none_for_dead_before_a_lease_is_over() {
     let a = Node::start("patient", "a", &world).await;
     // Its signs of life come once a second. One comes right after the links are well.
     sleep(Duration::from_millis(10_700)).await;
-    world.cut("a", true);
+    world.set_partitioned("a", true);
     let _b = Node::start("patient", "b", &world).await;
     sleep(Duration::from_millis(2_200)).await;
-    world.cut("a", false);
+    world.set_partitioned("a", false);
     sleep(Duration::from_secs(10)).await;
     let failed = timeout(Duration::ZERO, a.broker.as_ref().unwrap().store_failed()).await;
     assert!(failed.is_err(), "the other node has ended its life");
@@ -608,12 +609,12 @@ async fn a_will_that_no_log_has_taken_is_not_lost_with_its_node() {
         .reconnect(Reconnect::never());
     let sensor = sensor.will(will.qos(QoS::AtLeastOnce));
     let sensor = sensor.build().await.unwrap();
-    world.stick(0, true);
+    world.set_log_stalled(0, true);
     b.broker.as_ref().unwrap().kick("sensor").unwrap();
     sleep(Duration::from_secs(5)).await;
     b.kill();
     drop(sensor);
-    world.stick(0, false);
+    world.set_log_stalled(0, false);
     assert_eq!(next(&mut wills).await, "gone");
 }
 
@@ -632,24 +633,24 @@ async fn a_session_whose_record_changes_while_it_is_adopted_is_looked_at_again()
     drop(gone);
     // Between a look at the record and a change of it there is time for another change.
     world.set_faults(Faults {
-        delay: Duration::from_millis(200),
-        errors: 0,
+        max_delay: Duration::from_millis(200),
+        errors_per_thousand: 0,
     });
     let changes = (0..64).map(|n| {
         let engine = world.engine(&format!("other-{n}"));
         tokio::spawn(async move {
             let key = || Key {
-                kind: Kind::Session,
+                kind: KeyKind::Session,
                 name: "gone".to_owned(),
             };
             let mut first = None;
             loop {
-                let Value { version, bytes } = engine.value(key()).await.unwrap().unwrap();
+                let Value { version, bytes } = engine.get(key()).await.unwrap().unwrap();
                 // One that has been taken is its owner's.
                 if *first.get_or_insert_with(|| bytes.clone()) != bytes {
                     return;
                 }
-                let put = engine.put(key(), version, bytes, Lasts::Always);
+                let put = engine.put(key(), version, bytes, Expiry::Never);
                 let _ = put.await.unwrap();
             }
         })
@@ -676,12 +677,12 @@ async fn what_would_come_only_behind_another_entry_comes_soon() {
     let publisher = publisher.build().await.unwrap();
     let reader = b.client("reader").build().await.unwrap();
     let mut messages = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
-    world.hold_back(0);
+    world.delay_next_entry(0);
     let began = Instant::now();
     send(&publisher, message("t", "one", QoS::AtLeastOnce)).await;
     assert_eq!(next(&mut messages).await, "one");
     // Its node is dead once its life's end has come.
-    world.hold_back(0);
+    world.delay_next_entry(0);
     a.kill();
     drop(publisher);
     assert_eq!(next(&mut messages).await, "gone");
@@ -712,23 +713,23 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
         sleep(Duration::from_mins(4)).await;
     };
     publish(&mut messages).await;
-    let trimmed = world.entries();
+    let trimmed = world.entry_count();
     assert!(trimmed < 1_000, "{trimmed} of 3,000 entries are kept");
     // One that waits for long is copied, but for a large one.
     send(&publisher, message("rare", "needed", QoS::AtLeastOnce)).await;
     publish(&mut messages).await;
-    let trimmed = world.entries();
+    let trimmed = world.entry_count();
     assert!(trimmed < 1_000, "{trimmed} of 6,000 entries are kept");
     let large = "large".repeat(20_000);
     send(&publisher, message("rare", large.clone(), QoS::AtLeastOnce)).await;
     publish(&mut messages).await;
-    let kept = world.entries();
+    let kept = world.entry_count();
     assert!((3_000..4_500).contains(&kept), "{kept} entries are kept");
     let (away, mut rare) = a.come_back("away").await;
     assert_eq!(next(&mut rare).await, "needed");
     assert_eq!(next(&mut rare).await, large);
     publish(&mut messages).await;
-    let trimmed = world.entries();
+    let trimmed = world.entry_count();
     assert!(trimmed < 1_000, "{trimmed} of 12,000 entries are kept");
     let late = Node::start("trims", "late", &world).await;
     let reader = late.client("late").build().await.unwrap();
@@ -751,7 +752,7 @@ async fn a_log_that_is_too_large_loses_the_oldest_messages_of_sessions_that_are_
         send(&publisher, message("t", padded, QoS::AtLeastOnce)).await;
     }
     sleep(Duration::from_mins(4)).await;
-    let kept = world.entries();
+    let kept = world.entry_count();
     assert!((500..1_200).contains(&kept), "{kept} entries are kept");
     // Others go on meanwhile.
     send(&publisher, message("other", "goes on", QoS::AtLeastOnce)).await;
@@ -770,7 +771,7 @@ async fn a_log_that_is_too_large_loses_the_oldest_messages_of_sessions_that_are_
 #[tokio::test(start_paused = true)]
 async fn a_session_that_no_value_has_room_for_ends_and_its_node_goes_on() {
     let world = MemoryWorld::new(2, 1);
-    world.set_largest_value(300_000);
+    world.set_max_value_bytes(300_000);
     let a = Node::start("large", "a", &world).await;
     let b = Node::start("large", "b", &world).await;
     let other = a.client("other").build().await.unwrap();
@@ -810,7 +811,7 @@ async fn logs_are_trimmed_past_a_node_that_was_removed() {
         send(&publisher, message("t", n.to_string(), QoS::AtLeastOnce)).await;
     }
     sleep(Duration::from_mins(5)).await;
-    let kept = world.entries();
+    let kept = world.entry_count();
     assert!(kept < 1_000, "{kept} of 3,000 entries are kept");
     let (away, mut rare) = b.come_back("away").await;
     assert_eq!(next(&mut rare).await, "kept");
@@ -964,8 +965,8 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
         readers.push(reader);
     }
     world.set_faults(Faults {
-        delay: Duration::from_millis(random.u64(1..20)),
-        errors: random.u64(..50),
+        max_delay: Duration::from_millis(random.u64(1..20)),
+        errors_per_thousand: random.u64(..50),
     });
     for publisher in &publishers {
         publisher.relay.set_harmful(true);
@@ -991,13 +992,13 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
                 }
                 1 => {
                     let k = random.usize(..3);
-                    world.cut(&nodes[k].name, true);
+                    world.set_partitioned(&nodes[k].name, true);
                     harm.cuts += 1;
                 }
                 2 => {
                     let node = &mut nodes[random.usize(..3)];
 
-                    world.cut(&node.name, false);
+                    world.set_partitioned(&node.name, false);
                     node.revive(&world).await;
                 }
                 _ => {
@@ -1022,7 +1023,7 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
     // All is well again.
     world.set_faults(Faults::default());
     for node in &mut nodes {
-        world.cut(&node.name, false);
+        world.set_partitioned(&node.name, false);
     }
     // A node may learn late that its life has ended.
     for _ in 0..20 {

@@ -14,7 +14,9 @@ use std::{
 use bytes::Bytes;
 use mq_broker::{
     Broker, Settings,
-    cluster::{ClusterSettings, Engine as _, Key, Kind, Lasts, NatsEngine, NatsSettings, Put},
+    cluster::{
+        ClusterSettings, Engine as _, Expiry, Key, KeyKind, NatsEngine, NatsSettings, PutOutcome,
+    },
 };
 use mq_client::{Client, Outgoing, QoS, Subscription};
 use mq_testkit::{Running, free_port};
@@ -162,17 +164,17 @@ async fn values_have_names_of_any_length() {
     let names = ["t", "ä/b c", &"long/".repeat(13_000)];
     for (n, name) in names.iter().enumerate() {
         let key = Key {
-            kind: Kind::Retained,
+            kind: KeyKind::Retained,
             name: (*name).to_owned(),
         };
         let bytes = Bytes::from(n.to_string());
-        let put = engine.put(key.clone(), 0, bytes.clone(), Lasts::AWhile);
-        assert!(matches!(put.await.unwrap(), Put::Done(_)), "{n}");
-        let again = engine.put(key.clone(), 0, bytes.clone(), Lasts::Always);
-        assert_eq!(again.await.unwrap(), Put::Conflict, "{n}");
-        assert_eq!(engine.value(key).await.unwrap().unwrap().bytes, bytes);
+        let put = engine.put(key.clone(), 0, bytes.clone(), Expiry::AfterTtl);
+        assert!(matches!(put.await.unwrap(), PutOutcome::Written(_)), "{n}");
+        let again = engine.put(key.clone(), 0, bytes.clone(), Expiry::Never);
+        assert_eq!(again.await.unwrap(), PutOutcome::Conflict, "{n}");
+        assert_eq!(engine.get(key).await.unwrap().unwrap().bytes, bytes);
     }
-    let mut came = engine.all(Kind::Retained).await.unwrap();
+    let mut came = engine.values(KeyKind::Retained).await.unwrap();
     came.sort_by_key(|(_, value)| value.version);
     let came = came.into_iter().map(|(name, value)| (name, value.bytes));
     let all = names.iter().enumerate();
@@ -183,16 +185,16 @@ async fn values_have_names_of_any_length() {
 /// Puts a value, whatever there was, and returns its version.
 async fn overwrite(engine: &NatsEngine, name: String) -> u64 {
     let key = Key {
-        kind: Kind::Session,
+        kind: KeyKind::Session,
         name,
     };
     loop {
-        let Ok(known) = engine.value(key.clone()).await else {
+        let Ok(known) = engine.get(key.clone()).await else {
             continue;
         };
         let known = known.map_or(0, |value| value.version);
-        let put = engine.put(key.clone(), known, Bytes::new(), Lasts::Always);
-        if let Ok(Put::Done(version)) = put.await {
+        let put = engine.put(key.clone(), known, Bytes::new(), Expiry::Never);
+        if let Ok(PutOutcome::Written(version)) = put.await {
             return version;
         }
     }
@@ -223,7 +225,7 @@ async fn overwrite_all(engine: &Arc<NatsEngine>, known: &Known, names: Range<u32
 async fn versions(engine: &NatsEngine) -> BTreeMap<String, u64> {
     let read = async {
         loop {
-            if let Ok(all) = engine.all(Kind::Session).await {
+            if let Ok(all) = engine.values(KeyKind::Session).await {
                 return all;
             }
         }

@@ -13,7 +13,7 @@ use tracing::{debug, field::display, warn};
 use crate::{
     Error, Reload, Settings,
     admin::{Admin, AdminListeners, STREAMS},
-    auth::{FileAccess, Guard},
+    auth::{AccessControl, FileAccess},
     bridge::{self, BridgeTask},
     clock,
     conn::{self, Wire},
@@ -78,7 +78,8 @@ impl Broker {
         let persistence = Persistence::open(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
-        let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
+        let access_control =
+            AccessControl::new(authenticator, authorizer, settings.failures_per_minute);
         let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
         let kept = persistence.load()?;
         let bridges = bridge::open_all(&settings, persistence.store.as_ref(), &kept).await?;
@@ -86,7 +87,7 @@ impl Broker {
             &settings,
             &persistence,
             kept,
-            guard,
+            access_control,
             &worker_channels,
             &bridges,
         );
@@ -644,7 +645,7 @@ fn hub_of(
     settings: &Settings,
     persistence: &Persistence,
     kept: Snapshot,
-    guard: Guard,
+    access_control: AccessControl,
     worker_channels: &Arc<WorkerChannels>,
     bridges: &[BridgeTask],
 ) -> Hub {
@@ -660,7 +661,7 @@ fn hub_of(
         bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
     };
     let parts = HubParts {
-        guard,
+        access_control,
         store,
         cluster: persistence.nodes(),
         worker_channels: Arc::clone(worker_channels),

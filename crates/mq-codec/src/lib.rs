@@ -41,7 +41,9 @@ mod decoder;
 mod error;
 mod ids;
 mod interval;
+mod limits;
 pub mod packet;
+mod packet_type;
 mod props;
 mod reason;
 mod sparse;
@@ -55,15 +57,16 @@ pub use decoder::Decoder;
 pub use error::{DecodeError, EncodeError};
 pub use ids::{PacketId, QoS, SubscriptionId};
 pub use interval::whole_seconds;
+pub use limits::MAX_REMAINING_LENGTH;
 pub use packet::{
     Ack, AckProperties, Auth, AuthProperties, ConnAck, ConnAckProperties, Connect,
-    ConnectProperties, Disconnect, DisconnectProperties, Packet, PacketType, Publish, PublishHead,
+    ConnectProperties, Disconnect, DisconnectProperties, Packet, Publish, PublishHead,
     PublishProperties, SubAck, SubAckProperties, Subscribe, SubscribeProperties, UnsubAck,
     UnsubAckProperties, Unsubscribe, UnsubscribeProperties, Will, WillProperties,
 };
+pub use packet_type::PacketType;
 pub use reason::ReasonCode;
 pub use sparse::{Empty, Sparse};
 pub use sub_options::{RetainHandling, Subscription, SubscriptionOptions};
 pub use topic::{SharedFilter, TopicError, TopicFilter, TopicName};
 pub use version::Version;
-pub use wire::MAX_REMAINING_LENGTH;

@@ -3,13 +3,10 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicFilter, TopicName,
-    Version,
+    ByteStr, DecodeError, EncodeError, MAX_REMAINING_LENGTH, PacketId, PacketType, StringError,
+    TopicFilter, TopicName, Version,
     byte_str::{Characters, check_text},
 };
-
-/// The largest remaining length, and the largest variable byte integer: four bytes (§1.5.5).
-pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
 
 /// Reads the fields of one packet off the front of a buffer.
 ///

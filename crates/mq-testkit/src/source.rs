@@ -48,9 +48,41 @@ fn siblings(source: &str, path: &str) -> BTreeSet<String> {
     let product = code_lines(product.unwrap_or_default())
         .collect::<Vec<_>>()
         .join("\n");
-    let mut names = names_behind(&product, "super::");
-    names.extend(names_behind(&product, path));
-    names
+    let mut named = Vec::new();
+    for root in ["super::", "crate::"] {
+        for (at, _) in product.match_indices(root) {
+            read_paths(root.to_owned(), &product[at + root.len()..], &mut named);
+        }
+    }
+    let beside = |named: &String| {
+        let name = named.strip_prefix("super::").or(named.strip_prefix(path));
+        name.map(identifier)
+    };
+    named.iter().filter_map(beside).collect()
+}
+
+/// Reads the paths that `text` begins with, of which `before` was read: one, or each of `{..}`. Returns the text behind
+/// them.
+fn read_paths<'a>(before: String, text: &'a str, paths: &mut Vec<String>) -> &'a str {
+    if let Some(group) = text.strip_prefix('{') {
+        let mut rest = group.trim_start();
+        while !rest.is_empty() && !rest.starts_with('}') {
+            let behind = read_paths(before.clone(), rest, paths);
+            // What is no path, such as an alias, is passed over.
+            let skipped = behind.find([',', '}']).unwrap_or(behind.len());
+            rest = behind[skipped..].trim_start_matches(',').trim_start();
+        }
+        return rest.strip_prefix('}').unwrap_or(rest);
+    }
+    let name = identifier(text);
+    let rest = &text[name.len()..];
+    match rest.strip_prefix("::") {
+        Some(rest) if !name.is_empty() => read_paths(before + &name + "::", rest, paths),
+        _ => {
+            paths.push(before + &name);
+            rest
+        }
+    }
 }
 
 /// Returns the files that are part of a circle, or name one that is; `files` has the files that each names.
@@ -110,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_circle_of_files_is_found() {
-        let source = "//! super::c\nuse super::{\n    a::A,\n    b,\n};\nuse crate::lab::d;\n\
+        let source = "//! super::c\nuse super::{\n    a::A,\n    b as z,\n};\nuse crate::{\n    x, lab::{d, f::{G, H}},\n};\n\
                       #[cfg(test)]\nmod tests {\n    use super::e;\n}";
         let named: Vec<_> = siblings(source, "crate::lab::").into_iter().collect();
-        assert_eq!(named, ["a", "b", "d"]);
+        assert_eq!(named, ["a", "b", "d", "f"]);
         let files = |names: [(&str, &str); 3]| {
             let each =
                 names.map(|(own, named)| (own.to_owned(), BTreeSet::from([named.to_owned()])));

@@ -110,7 +110,7 @@ impl Connector {
                 #[cfg(feature = "tls")]
                 Scheme::Tls => Ok(Transport::Tls(self.tls(address, dial).await?)),
                 #[cfg(feature = "quic")]
-                Scheme::Quic => self.quic(address, dial).await,
+                Scheme::Quic => Ok(Transport::Quic(self.quic(address, dial).await?)),
                 #[cfg(feature = "ws")]
                 Scheme::Ws => {
                     let stream = Transport::Tcp(TcpLink::new(self.tcp(address).await?));

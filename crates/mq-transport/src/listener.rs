@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr};
 use tokio::net::{TcpListener, TcpStream};
 
 #[cfg(feature = "quic")]
-use crate::quic::{Arrivals, Knock, Server};
+use crate::quic::{IncomingConnections, QuicIncoming, Server};
 #[cfg(feature = "ws")]
 use crate::ws::{Gate, WsLink};
 use crate::{
@@ -37,7 +37,7 @@ enum Acceptor {
     /// The socket until the listener is closed.
     Tcp(Option<TcpListener>, OverTcp),
     #[cfg(feature = "quic")]
-    Quic(Arrivals),
+    Quic(IncomingConnections),
     Mem(MemListener),
 }
 
@@ -160,7 +160,7 @@ impl Listener {
                 Accepted::Tcp(stream, peer, over.clone())
             }
             #[cfg(feature = "quic")]
-            Acceptor::Quic(arrivals) => Accepted::Quic(Box::new(arrivals.next().await?)),
+            Acceptor::Quic(connections) => Accepted::Quic(Box::new(connections.next().await?)),
             Acceptor::Mem(listener) => Accepted::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,
             )),
@@ -176,11 +176,11 @@ impl Listener {
     pub fn by_runtime(self) -> Vec<(Option<tokio::runtime::Handle>, Self)> {
         match self.acceptor {
             #[cfg(feature = "quic")]
-            Acceptor::Quic(arrivals) => {
-                let parts = arrivals.by_runtime().map(|(runtime, arrivals)| {
+            Acceptor::Quic(connections) => {
+                let parts = connections.by_runtime().map(|(runtime, connections)| {
                     let part = Self {
                         address: self.address.clone(),
-                        acceptor: Acceptor::Quic(arrivals),
+                        acceptor: Acceptor::Quic(connections),
                         closed: self.closed,
                     };
                     (runtime, part)
@@ -200,7 +200,7 @@ impl Listener {
         self.closed = true;
         match &mut self.acceptor {
             #[cfg(feature = "quic")]
-            Acceptor::Quic(arrivals) => arrivals.server().close(),
+            Acceptor::Quic(connections) => connections.server().close(),
             Acceptor::Mem(listener) => listener.close(),
             Acceptor::Tcp(listener, _) => drop(listener.take()),
         }
@@ -219,7 +219,7 @@ impl Listener {
         match &self.acceptor {
             Acceptor::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
             #[cfg(feature = "quic")]
-            Acceptor::Quic(arrivals) => ReloadHandle::quic(arrivals.server()),
+            Acceptor::Quic(connections) => ReloadHandle::quic(connections.server()),
             Acceptor::Tcp(..) | Acceptor::Mem(_) => ReloadHandle::plain(),
         }
     }
@@ -229,8 +229,8 @@ impl Listener {
     /// 10 s at most. On other transports the kernel does that, and this returns at once.
     pub async fn drained(&self) {
         #[cfg(feature = "quic")]
-        if let Acceptor::Quic(arrivals) = &self.acceptor {
-            arrivals.server().drained().await;
+        if let Acceptor::Quic(connections) = &self.acceptor {
+            connections.server().drained().await;
         }
     }
 }
@@ -246,7 +246,7 @@ impl Acceptor {
         if address.scheme == Scheme::Quic {
             let server = Server::bind(address, local, options)?;
             let bound = server.bound();
-            return Ok((Self::Quic(Arrivals::new(server)), bound));
+            return Ok((Self::Quic(IncomingConnections::new(server)), bound));
         }
         let over = OverTcp::new(address, options)?;
         let listener = listen_tcp(address, local, backlog, congestion, socket)?;
@@ -280,7 +280,7 @@ pub struct Incoming {
 enum Accepted {
     Tcp(TcpStream, SocketAddr, OverTcp),
     #[cfg(feature = "quic")]
-    Quic(Box<Knock>),
+    Quic(Box<QuicIncoming>),
     Mem(Box<MemLink>),
 }
 
@@ -291,7 +291,7 @@ impl Incoming {
         match &self.accepted {
             Accepted::Tcp(_, peer, _) => Some(*peer),
             #[cfg(feature = "quic")]
-            Accepted::Quic(knock) => Some(knock.peer_address()),
+            Accepted::Quic(incoming) => Some(incoming.peer_address()),
             Accepted::Mem(_) => None,
         }
     }
@@ -302,7 +302,7 @@ impl Incoming {
     pub fn runtime(&self) -> Option<&tokio::runtime::Handle> {
         match &self.accepted {
             #[cfg(feature = "quic")]
-            Accepted::Quic(knock) => knock.runtime(),
+            Accepted::Quic(incoming) => incoming.runtime(),
             Accepted::Tcp(..) | Accepted::Mem(_) => None,
         }
     }
@@ -329,7 +329,7 @@ impl Incoming {
     pub fn can_be_asked_for_its_address(&self) -> bool {
         match &self.accepted {
             #[cfg(feature = "quic")]
-            Accepted::Quic(knock) => knock.can_be_asked_for_its_address(),
+            Accepted::Quic(incoming) => incoming.can_be_asked_for_its_address(),
             Accepted::Tcp(..) | Accepted::Mem(_) => false,
         }
     }
@@ -339,8 +339,8 @@ impl Incoming {
     /// transports the client is refused.
     pub fn ask_for_its_address(self) {
         #[cfg(feature = "quic")]
-        if let Accepted::Quic(knock) = self.accepted {
-            knock.ask_for_its_address();
+        if let Accepted::Quic(incoming) = self.accepted {
+            incoming.ask_for_its_address();
         }
     }
 
@@ -357,8 +357,8 @@ impl Incoming {
         match self.accepted {
             Accepted::Tcp(stream, _, over) => over.handshake(stream).await,
             #[cfg(feature = "quic")]
-            Accepted::Quic(knock) => {
-                let (link, held) = knock.handshake().await?;
+            Accepted::Quic(incoming) => {
+                let (link, held) = incoming.handshake().await?;
                 let link = Link::new(Transport::Quic(Box::new(link)));
                 Ok(link.with_held_tickets(held))
             }

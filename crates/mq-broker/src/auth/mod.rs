@@ -80,11 +80,11 @@
 //! waits, passwords included.
 
 mod access;
+mod access_control;
 mod acl;
 mod authentication;
 mod certificate;
 mod files;
-mod guard;
 mod hash_text;
 mod jwt;
 mod password_file;
@@ -104,15 +104,15 @@ use mq_transport::{Certificate, Link, Scheme};
 use crate::store::User;
 
 pub use access::Access;
+pub(crate) use access_control::AccessControl;
 pub(crate) use acl::Filter;
 pub(crate) use authentication::Authentication;
 pub use certificate::CertificateUser;
 pub use files::{AccessFiles, FileAccess};
-pub(crate) use guard::Guard;
 pub use jwt::JwtSettings;
 pub use password_file::change_password;
 pub use passwords::Hashing;
-pub use take_over::TakeOver;
+pub use take_over::TakeOverPolicy;
 use throttle::Gate;
 pub(crate) use throttle::{Throttle, Tried};
 
@@ -378,7 +378,7 @@ impl Refusal {
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// Who the client of a CONNECT is.
     ///
-    /// A session belongs to the user that made it. [`TakeOver`] says what becomes of another user's
+    /// A session belongs to the user that made it. [`TakeOverPolicy`] says what becomes of another user's
     /// CONNECT with the same client identifier.
     fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>>;
 

@@ -1,7 +1,8 @@
-//! How a node leaves its cluster in order, so that a planned restart costs its clients no more than a new connection.
+//! The orderly leaving of a node, so that a planned restart costs its clients no more than a new connection.
 //!
-//! It writes what its sessions' records lack, shows how complete they are, and ends its own life: any node may take the
-//! sessions at once, and has nothing to read again. If the engine is too slow for that, it leaves as a node that dies.
+//! The node writes what its sessions' records lack, publishes how complete they are, and ends its own life: any node
+//! may take the sessions at once, and has nothing to read again. If the engine is too slow for that, the node leaves as
+//! one that dies.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -10,17 +11,17 @@ use tracing::{info, warn};
 
 use super::{
     Cluster,
-    engine::{Put, RETRY},
+    engine::{PutOutcome, RETRY_INTERVAL},
 };
 use crate::lock::lock;
 
-/// For so long records may be written. What is not in them comes again, at QoS 1.
+/// Time for which a leaving node writes records. Changes that are not written by then come again, at QoS 1.
 const RECORDS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// For so long the end of this life may take. If it is not there, others wait for the lease.
+/// Time that the end of this life may take. If it is not in the logs by then, other nodes wait for the lease.
 const END_OF_LIFE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often is looked whether the records are written.
+/// Interval at which a leaving node looks whether the records are written.
 const RECORDS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Cluster {
@@ -38,12 +39,12 @@ impl Cluster {
         self.is_leaving.store(true, Ordering::Release);
         let ending = async {
             // The records first: who finds this life ended believes them.
-            while !matches!(self.show_life(None).await, Ok(Put::Done(_))) {
-                sleep(RETRY).await;
+            while !matches!(self.write_heartbeat(None).await, Ok(PutOutcome::Written(_))) {
+                sleep(RETRY_INTERVAL).await;
             }
             while let Err(error) = self.append_fences(&self.author).await {
                 warn!(%error, "this node's life cannot be ended yet");
-                sleep(RETRY).await;
+                sleep(RETRY_INTERVAL).await;
             }
         };
         if timeout(END_OF_LIFE_TIMEOUT, ending).await.is_ok() {
@@ -55,15 +56,13 @@ impl Cluster {
 
     /// Waits until all that was published is in the logs, and the records have what their sessions have.
     async fn complete_records(&self) {
-        let last = self.ledger.last();
-        let mut settled = self.ledger.settled();
-        if settled.wait_for(|settled| *settled >= last).await.is_err() {
+        if !self.ledger.settle_all().await {
             return;
         }
-        let end = self.progress();
+        let end = self.next_positions();
         loop {
             self.begin_round();
-            if lock(&self.floor).is_at(&end) {
+            if lock(&self.floor).has_reached(&end) {
                 return;
             }
             sleep(RECORDS_POLL_INTERVAL).await;

@@ -12,8 +12,8 @@ use tracing::info;
 use super::{
     Cluster,
     engine::{
-        APPENDED_ONCE, Engine, EngineError, Key, Kind, Lasts, Malformed, Put, RETRY, Reader, Value,
-        Writer,
+        DEDUPLICATION_WINDOW, Engine, EngineError, Expiry, Key, KeyKind, Malformed, PutOutcome,
+        RETRY_INTERVAL, Reader, Value, Writer,
     },
     log::{Author, LogEntry},
 };
@@ -24,41 +24,41 @@ use crate::{
 
 const VERSION: u8 = 1;
 
-/// How often a node shows that it lives, in one lease.
-const BEATS_A_LEASE: u32 = 3;
+/// Heartbeats of a node in one lease.
+const HEARTBEATS_PER_LEASE: u32 = 3;
 
 /// After so many beats the records are written of sessions of which no change is urgent. What is not in them yet comes
 /// again from a node that dies, at QoS 1.
-const BEATS_A_ROUND: u64 = 10;
+const HEARTBEATS_PER_ROUND: u64 = 10;
 
-/// For so long a fence may take.
+/// Time that a fence may take.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Earlier lives of a node of which it is known how complete their records are.
 const MAX_REMEMBERED_LIVES: usize = 16;
 
-/// What is known of other nodes, by name.
-pub(super) type Lives = HashMap<String, LastSign>;
+/// The last heartbeats of all nodes, by name.
+pub(super) type Lives = HashMap<String, LastHeartbeat>;
 
 /// A node's last sign of life.
 #[derive(Debug)]
-pub(super) struct LastSign {
+pub(super) struct LastHeartbeat {
     life: u64,
     version: u64,
-    /// How many signs of this node's own life have come since. So a node that was stopped, or cut off with all others,
-    /// takes none of them for dead.
+    /// The number of this node's own heartbeats since. So a node that was stopped, or cut off with all others, takes
+    /// none of them for dead.
     missed: u32,
     at: Instant,
 }
 
-impl LastSign {
-    /// Whether nothing was heard of it for a lease. A node's first signs of its own life come faster than later ones, so
-    /// they alone do not tell.
+impl LastHeartbeat {
+    /// Returns `true` if the node sent no heartbeat for a lease. The first heartbeats of this node come faster than
+    /// later ones, so their number alone is not enough.
     fn is_silent(&self, lease: Duration) -> bool {
-        self.missed >= BEATS_A_LEASE && self.at.elapsed() >= lease
+        self.missed >= HEARTBEATS_PER_LEASE && self.at.elapsed() >= lease
     }
 
-    /// Its node's present life, as far as it is known.
+    /// Returns the node's present life, as far as it is known.
     pub(super) fn author(&self, node: &str) -> Author {
         Author {
             node: node.to_owned(),
@@ -73,36 +73,40 @@ impl LastSign {
 
 /// The value of a node's key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Status {
+pub(super) struct NodeStatus {
     life: u64,
     /// Grows while it lives.
-    beat: u64,
-    /// By life: [up to where](super::sessions::Floor) its sessions' records are complete.
+    heartbeat: u64,
+    /// Places up to which the records of its sessions are complete (see [`Floor`](super::sessions::Floor)), by life.
     floors: BTreeMap<u64, Vec<At>>,
 }
 
-impl Status {
+impl NodeStatus {
     fn encode(&self) -> bytes::Bytes {
         let mut to = Writer::new(VERSION);
         to.number(self.life);
-        to.number(self.beat);
-        to.all(self.floors.iter(), |to, (life, floor)| {
+        to.number(self.heartbeat);
+        to.list(self.floors.iter(), |to, (life, floor)| {
             to.number(*life);
-            to.all(floor.iter(), |to, at| to.number(at.0));
+            to.list(floor.iter(), |to, at| to.number(at.0));
         });
         to.finish()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
-        let (life, beat) = (from.number()?, from.number()?);
-        let floors = from.all(|from| {
+        let (life, heartbeat) = (from.number()?, from.number()?);
+        let floors = from.list(|from| {
             let life = from.number()?;
-            Ok((life, from.all(|from| Ok(At(from.number()?)))?))
+            Ok((life, from.list(|from| Ok(At(from.number()?)))?))
         })?;
-        from.end()?;
+        from.expect_end()?;
         let floors = floors.into_iter().collect();
-        Ok(Self { life, beat, floors })
+        Ok(Self {
+            life,
+            heartbeat,
+            floors,
+        })
     }
 
     /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
@@ -126,52 +130,52 @@ impl Status {
 }
 
 /// Begins a life of a node, the next after the last.
-pub(super) async fn begin(engine: &dyn Engine, node: String) -> Result<Author, EngineError> {
+pub(super) async fn begin_life(engine: &dyn Engine, node: String) -> Result<Author, EngineError> {
     loop {
-        let (version, mut status) = status_of(engine, &node).await?;
+        let (version, mut status) = read_status(engine, &node).await?;
         status.life += 1;
-        status.beat = 0;
+        status.heartbeat = 0;
         let life = status.life;
-        let key = Key::new(Kind::Node, &*node);
+        let key = Key::new(KeyKind::Node, &*node);
         match engine
-            .put(key, version, status.encode(), Lasts::Always)
+            .put(key, version, status.encode(), Expiry::Never)
             .await?
         {
-            Put::Done(_) => return Ok(Author { node, life }),
-            Put::Conflict => {}
+            PutOutcome::Written(_) => return Ok(Author { node, life }),
+            PutOutcome::Conflict => {}
         }
     }
 }
 
-/// What a node has said last, with its version.
-pub(super) async fn status_of(
+/// Returns the last status of a node, with its version.
+pub(super) async fn read_status(
     engine: &dyn Engine,
     node: &str,
-) -> Result<(u64, Status), EngineError> {
-    let value = engine.value(Key::new(Kind::Node, node)).await?;
+) -> Result<(u64, NodeStatus), EngineError> {
+    let value = engine.get(Key::new(KeyKind::Node, node)).await?;
     let Some(Value { version, bytes }) = value else {
-        return Ok((0, Status::default()));
+        return Ok((0, NodeStatus::default()));
     };
-    let status = Status::decode(&bytes);
-    let status = status.map_err(|Malformed| unknown_form(node))?;
+    let status = NodeStatus::decode(&bytes);
+    let status = status.map_err(|Malformed| unknown_status_form(node))?;
     Ok((version, status))
 }
 
 impl Cluster {
     /// Shows that this node lives, and writes what could wait.
-    pub(super) async fn live(self: Arc<Self>) {
-        let mut beats = interval(self.lease / BEATS_A_LEASE);
+    pub(super) async fn send_heartbeats(self: Arc<Self>) {
+        let mut ticks = interval(self.lease / HEARTBEATS_PER_LEASE);
         // Beats that come at once after a pause would make all others seem silent.
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        for beat in 1.. {
-            beats.tick().await;
-            if beat % BEATS_A_ROUND == 0 {
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for heartbeat in 1.. {
+            ticks.tick().await;
+            if heartbeat % HEARTBEATS_PER_ROUND == 0 {
                 self.begin_round();
             }
             // If it fails, the next one may not.
-            let _ = self.show_life(Some(beat)).await;
-            lock(&self.arrival_marks).forget(&self.not_over());
-            self.send_mark();
+            let _ = self.write_heartbeat(Some(heartbeat)).await;
+            lock(&self.arrival_marks).keep_nodes(&self.unfenced_nodes());
+            self.broadcast_mark();
             if self.ledger.has_failed() {
                 return;
             }
@@ -179,32 +183,35 @@ impl Cluster {
     }
 
     /// Shows that this node lives, with a number of its own or the next one, and up to where its records are complete.
-    pub(super) async fn show_life(&self, beat: Option<u64>) -> Result<Put, EngineError> {
-        let (version, mut status) = status_of(&*self.engine, &self.author.node).await?;
+    pub(super) async fn write_heartbeat(
+        &self,
+        heartbeat: Option<u64>,
+    ) -> Result<PutOutcome, EngineError> {
+        let (version, mut status) = read_status(&*self.engine, &self.author.node).await?;
         if status.life > self.author.life {
             self.fail("another node has its name");
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
-        status.beat = beat.unwrap_or(status.beat + 1);
+        status.heartbeat = heartbeat.unwrap_or(status.heartbeat + 1);
         let floor = lock(&self.floor).at.clone();
         status.set_floor(self.author.life, floor);
-        let key = Key::new(Kind::Node, &*self.author.node);
+        let key = Key::new(KeyKind::Node, &*self.author.node);
         self.engine
-            .put(key, version, status.encode(), Lasts::Always)
+            .put(key, version, status.encode(), Expiry::Never)
             .await
     }
 
     /// Notes the signs of life of all nodes.
-    pub(super) async fn watch_lives(self: Arc<Self>) {
-        let mut watched = self.engine.watch(Kind::Node);
+    pub(super) async fn watch_heartbeats(self: Arc<Self>) {
+        let mut watched = self.engine.watch(KeyKind::Node);
         while let Some((node, value)) = watched.recv().await {
-            if let Ok(Status { life, .. }) = Status::decode(&value.bytes) {
-                self.note_life(node, life, value.version);
+            if let Ok(NodeStatus { life, .. }) = NodeStatus::decode(&value.bytes) {
+                self.note_heartbeat(node, life, value.version);
             }
         }
     }
 
-    fn note_life(&self, node: String, life: u64, version: u64) {
+    fn note_heartbeat(&self, node: String, life: u64, version: u64) {
         let mut lives = lock(&self.lives);
         if lives.get(&node).is_some_and(|seen| seen.version >= version) {
             return;
@@ -213,9 +220,9 @@ impl Cluster {
             for seen in lives.values_mut() {
                 seen.missed = seen.missed.saturating_add(1);
             }
-            self.beats.send_modify(|beats| *beats += 1);
+            self.own_heartbeats.send_modify(|count| *count += 1);
         }
-        let seen = LastSign {
+        let seen = LastHeartbeat {
             life,
             version,
             missed: 0,
@@ -225,7 +232,7 @@ impl Cluster {
     }
 
     /// Lives of other nodes that nothing is heard of, and that nobody has ended yet.
-    pub(super) fn dead(&self) -> Vec<Author> {
+    pub(super) fn dead_nodes(&self) -> Vec<Author> {
         let lives = lock(&self.lives);
         let silent = lives.iter().filter(|(_, seen)| seen.is_silent(self.lease));
         let silent = silent.map(|(node, seen)| seen.author(node));
@@ -233,7 +240,7 @@ impl Cluster {
     }
 
     /// The nodes that live, this one included, in the order of their names.
-    pub(super) fn living(&self) -> Vec<String> {
+    pub(super) fn live_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let living = lives.iter().filter(|(node, seen)| {
             // One that has left is over before it is silent.
@@ -247,29 +254,30 @@ impl Cluster {
     }
 
     /// The nodes that may still tell or append something, by what is known.
-    fn not_over(&self) -> Vec<String> {
+    fn unfenced_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let nodes = lives.iter();
         let nodes = nodes.filter(|(node, seen)| !self.is_over(&seen.author(node)));
         nodes.map(|(node, _)| node.clone()).collect()
     }
 
-    /// Whether this node is the first by name of those that live.
-    pub(super) fn is_first(&self) -> bool {
-        self.living().first() == Some(&self.author.node)
+    /// Returns `true` if this node is the first by name of those that live: the node that writes checkpoints and trims
+    /// logs.
+    pub(super) fn is_coordinator(&self) -> bool {
+        self.live_nodes().first() == Some(&self.author.node)
     }
 
-    /// Whether nothing was heard of that life for a lease, or a later one of its node has begun.
+    /// Returns `true` if a life sent no heartbeat for a lease, or a later one of its node has begun.
     pub(super) fn is_dead(&self, author: &Author) -> bool {
         let lives = lock(&self.lives);
         let seen = lives.get(&author.node);
         seen.is_some_and(|seen| seen.life > author.life || seen.is_silent(self.lease))
     }
 
-    /// Whether nothing that this life has appended is still to come.
+    /// Returns `true` if no entry of this life that counts is still to come.
     pub(super) fn is_over(&self, author: &Author) -> bool {
         let fences = read(&self.fences);
-        let Some(fence) = fences.of(author, self.engine.shards()) else {
+        let Some(fence) = fences.complete_fence(author, self.engine.shards()) else {
             return false;
         };
         fence.entries().all(|(shard, entry)| {
@@ -289,7 +297,7 @@ impl Cluster {
             "a node's life is ended"
         );
         self.append_fences(author).await?;
-        let ended = self.pushing(0..self.engine.shards(), self.until_over(author));
+        let ended = self.appending_empty_entries(0..self.engine.shards(), self.until_over(author));
         let ended = timeout(FENCE_TIMEOUT, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
@@ -310,20 +318,20 @@ impl Cluster {
 
     /// Waits until nothing that this life has appended is still to come.
     pub(super) async fn until_over(&self, author: &Author) {
-        let mut noted = self.fenced.subscribe();
+        let mut noted = self.fences_noted.subscribe();
         while !self.is_over(author) {
             tokio::select! {
                 _ = noted.changed() => {}
-                () = sleep(RETRY) => {}
+                () = sleep(RETRY_INTERVAL) => {}
             }
         }
     }
 }
 
-pub(super) fn unknown_form(node: &str) -> EngineError {
+pub(super) fn unknown_status_form(node: &str) -> EngineError {
     EngineError::unknown_form(format!("what is known of {node} is of no known form"))
 }
 
 // An append of a fence that was tried within this time is one with the earlier try; a later one is a second fence,
 // which changes nothing.
-const _: () = assert!(FENCE_TIMEOUT.as_secs() < APPENDED_ONCE.as_secs());
+const _: () = assert!(FENCE_TIMEOUT.as_secs() < DEDUPLICATION_WINDOW.as_secs());

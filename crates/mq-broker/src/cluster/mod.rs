@@ -81,30 +81,30 @@ use tokio::{
 use tracing::error;
 
 use crate::{
-    auth::TakeOver,
+    auth::TakeOverPolicy,
     hub::{AppendQueueFull, LocalSessions, MemberState, NodeFuture, Nodes},
     store::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },
 };
 pub use engine::{
-    APPENDED_ONCE, Answer, Asked, Engine, EngineCause, EngineError, Entry, FORGOTTEN, Faults, Key,
-    Kind, Lasts, MemoryEngine, MemoryWorld, Put, Value,
+    DEDUPLICATION_WINDOW, Engine, EngineCause, EngineError, EngineFuture, Entry, Expiry, Faults,
+    Key, KeyKind, MemoryEngine, MemoryWorld, NodeRequest, PutOutcome, VALUE_TTL, Value,
 };
 #[cfg(feature = "cluster")]
 pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
-use engine::RETRY;
+use engine::RETRY_INTERVAL;
 use life::Lives;
-use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, checkpoints};
+use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, load_checkpoints};
 use sessions::{Floor, OwnedSession};
 
-/// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
-/// a further try is the same one.
+/// Time for which a node tries to append an entry or to put a value. Then its life ends: it could not know any more
+/// that a further try is the same one.
 const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 
-/// For so long a node that begins tries again what the engine has not done.
+/// Time for which a starting node retries calls of the engine that fail.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// This node, as one of a cluster.
@@ -114,25 +114,25 @@ pub(crate) struct Cluster {
     author: Author,
     lease: Duration,
     log_max_bytes: u64,
-    /// By number.
+    /// The logs, by number.
     shards: Box<[Shard]>,
     sessions: Mutex<HashMap<ByteStr, OwnedSession>>,
-    /// One claim of a session at a time.
+    /// Locks that let one claim of a session run at a time.
     claims: Mutex<HashMap<ByteStr, Arc<tokio::sync::Mutex<()>>>>,
     fences: RwLock<Fences>,
     /// Counts what was noted in `fences`.
-    fenced: watch::Sender<u64>,
+    fences_noted: watch::Sender<u64>,
     lives: Mutex<Lives>,
     /// Counts the signs of this node's life that have come back.
-    beats: watch::Sender<u64>,
+    own_heartbeats: watch::Sender<u64>,
     floor: Mutex<Floor>,
-    /// Of members of shared subscriptions, for messages that are in no log.
-    turn: AtomicU64,
+    /// The turn of members of shared subscriptions, for messages that are in no log.
+    qos0_turn: AtomicU64,
     /// Counts [entries that say nothing](log).
-    pushes: AtomicU64,
+    empty_entries_sent: AtomicU64,
     arrival_marks: Mutex<ArrivalMarks>,
     ledger: Ledger,
-    /// Whether this node ends its life itself.
+    /// `true` once this node ends its life itself.
     is_leaving: AtomicBool,
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
@@ -165,10 +165,11 @@ impl Cluster {
             ..
         } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
-        let author = retry_at_start(|| life::begin(&*engine, node.clone())).await?;
+        let author = retry_at_start(|| life::begin_life(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
-        for (number, checkpoint) in (0..).zip(retry_at_start(|| checkpoints(&*engine)).await?) {
+        for (number, checkpoint) in (0..).zip(retry_at_start(|| load_checkpoints(&*engine)).await?)
+        {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }
@@ -184,12 +185,12 @@ impl Cluster {
             sessions: Mutex::default(),
             claims: Mutex::default(),
             fences: RwLock::new(fences),
-            fenced: watch::Sender::new(0),
+            fences_noted: watch::Sender::new(0),
             lives: Mutex::default(),
-            beats: watch::Sender::new(0),
+            own_heartbeats: watch::Sender::new(0),
             floor: Mutex::default(),
-            turn: AtomicU64::default(),
-            pushes: AtomicU64::default(),
+            qos0_turn: AtomicU64::default(),
+            empty_entries_sent: AtomicU64::default(),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
@@ -212,18 +213,20 @@ impl Cluster {
         let _ = self.local.set(Arc::downgrade(local));
         retry_at_start(|| self.load_retained(&**local)).await?;
         for shard in 0..self.engine.shards() {
-            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(local)));
-            tasks.spawn(Arc::clone(self).write_shard(shard));
+            tasks.spawn(Arc::clone(self).follow_log(shard, Arc::clone(local)));
+            tasks.spawn(Arc::clone(self).append_batches(shard));
         }
-        tasks.spawn(Arc::clone(self).receive_qos0(self.engine.told(), Arc::clone(local)));
-        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(local)));
-        tasks.spawn(Arc::clone(self).live());
-        tasks.spawn(Arc::clone(self).watch_lives());
-        tasks.spawn(Arc::clone(self).adopt());
-        tasks.spawn(Arc::clone(self).learn_checkpoints());
-        tasks.spawn(Arc::clone(self).keep_checkpoints());
-        tasks.spawn(Arc::clone(self).copy_old());
-        tasks.spawn(Arc::clone(self).trim());
+        tasks.spawn(Arc::clone(self).receive_qos0(self.engine.broadcasts(), Arc::clone(local)));
+        tasks.spawn(
+            Arc::clone(self).serve_release_requests(self.engine.requests(), Arc::clone(local)),
+        );
+        tasks.spawn(Arc::clone(self).send_heartbeats());
+        tasks.spawn(Arc::clone(self).watch_heartbeats());
+        tasks.spawn(Arc::clone(self).adopt_sessions());
+        tasks.spawn(Arc::clone(self).watch_checkpoints());
+        tasks.spawn(Arc::clone(self).write_checkpoints());
+        tasks.spawn(Arc::clone(self).copy_old_messages());
+        tasks.spawn(Arc::clone(self).trim_logs());
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -259,7 +262,7 @@ where
     let began = Instant::now();
     loop {
         match step().await {
-            Err(_) if began.elapsed() < START_TIMEOUT => sleep(RETRY).await,
+            Err(_) if began.elapsed() < START_TIMEOUT => sleep(RETRY_INTERVAL).await,
             done => return done,
         }
     }
@@ -272,7 +275,7 @@ impl Store for Cluster {
     }
 
     fn record(&self, changes: Vec<Change>) -> Position {
-        self.record_from(None, changes)
+        self.record_changes(None, changes)
     }
 
     fn settled(&self) -> watch::Receiver<Position> {
@@ -287,7 +290,7 @@ impl Nodes for Cluster {
         packet_id: Option<PacketId>,
         message: StoredMessage,
     ) -> Result<Position, AppendQueueFull> {
-        self.append_one(from, packet_id, message)
+        self.append_message(from, packet_id, message)
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
@@ -299,27 +302,27 @@ impl Nodes for Cluster {
         client: &ByteStr,
         filter: &TopicFilter,
         state: MemberState,
-        lasts: bool,
+        is_persistent: bool,
     ) -> Position {
-        self.append_member(Membership {
+        self.append_membership(Membership {
             client: client.clone(),
             filter: filter.clone(),
             state,
-            lasts,
+            is_persistent,
         })
     }
 
     fn record_logged(&self, origin: LogPosition, changes: Vec<Change>) -> Position {
-        self.record_from(Some(origin), changes)
+        self.record_changes(Some(origin), changes)
     }
 
     fn record_will(&self, client: &ByteStr, will: Option<Box<StoredWill>>) -> Position {
-        self.record_one(client, |owned, round| owned.set_will(will, round))
+        self.record_change(client, |owned, round| owned.set_will(will, round))
     }
 
     fn record_published_will(&self, client: &ByteStr) -> Position {
-        self.record_one(client, |owned, round| {
-            self.note_published(owned);
+        self.record_change(client, |owned, round| {
+            self.note_will_published(owned);
             owned.end_will(round);
             false
         })
@@ -329,20 +332,20 @@ impl Nodes for Cluster {
         &'a self,
         id: &'a ByteStr,
         user: &'a User,
-        take_over: TakeOver,
+        take_over: TakeOverPolicy,
     ) -> NodeFuture<'a, Result<(), ReasonCode>> {
-        Box::pin(self.claim_in_turn(id, user, take_over))
+        Box::pin(self.claim_session(id, user, take_over))
     }
 
     fn is_elsewhere<'a>(&'a self, id: &'a ByteStr) -> NodeFuture<'a, bool> {
-        Box::pin(self.is_at_another(id))
+        Box::pin(self.is_owned_elsewhere(id))
     }
 
     fn owns(&self, id: &ByteStr) -> bool {
-        self.stays(id)
+        self.is_owned(id)
     }
 
     fn session_ended(&self, id: &ByteStr) {
-        self.end(id);
+        self.end_session(id);
     }
 }

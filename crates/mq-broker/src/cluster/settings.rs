@@ -1,4 +1,4 @@
-//! How a node of a cluster is made.
+//! The settings of a node of a cluster.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -9,9 +9,9 @@ use super::{NatsEngine, NatsSettings};
 /// A node of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// Its name, which no other node has.
+    /// The node's name, which no other node has.
     pub node: String,
-    /// What the nodes share.
+    /// The logs and values that the nodes share.
     pub engine: EngineSettings,
     /// A node of which nothing is heard for so long counts as dead. Default 3 s.
     pub lease: Duration,
@@ -23,14 +23,14 @@ pub struct ClusterSettings {
     pub recent_bytes: usize,
 }
 
-/// What the nodes of a cluster share.
+/// The engine of a cluster, and how a node connects to it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum EngineSettings {
     /// NATS `JetStream`, to which [`Broker::start`](crate::Broker::start) connects.
     #[cfg(feature = "cluster")]
     Nats(NatsSettings),
-    /// What the application says.
+    /// An engine of the application.
     Custom(Arc<dyn Engine>),
 }
 
@@ -61,7 +61,7 @@ impl ClusterSettings {
     }
 
     /// # Errors
-    /// What is wrong, in words for the operator, by the keys of the configuration file.
+    /// The mistake, in words for the operator, by the keys of the configuration file.
     #[cfg(feature = "cluster")]
     pub(crate) fn check(&self) -> Result<(), String> {
         match &self.engine {
@@ -73,7 +73,7 @@ impl ClusterSettings {
     /// Checks everything that can be without the servers, files of certificates as well.
     ///
     /// # Errors
-    /// What is wrong, in words for the operator, by the keys of the configuration file.
+    /// The mistake, in words for the operator, by the keys of the configuration file.
     pub fn check_files(&self) -> Result<(), String> {
         match &self.engine {
             #[cfg(feature = "cluster")]

@@ -1,4 +1,4 @@
-//! What a node shows to operators.
+//! The status of a node, for operators.
 
 use std::{pin::Pin, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     view::{self, ClusterLog, ClusterNode, ClusterStatus},
 };
 
-/// How long the engine has to say where the logs end.
+/// Time that the engine has to return where the logs end.
 const LOG_ENDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ClusterStatus for Cluster {
@@ -34,7 +34,7 @@ impl ClusterStatus for Cluster {
         let majority_lost = own.is_some_and(|own| own.heard_ms >= lease);
         let mut longest = Duration::ZERO;
         let logs = self.shards.iter().map(|shard| {
-            let (messages_waiting, time) = shard.waiting();
+            let (messages_waiting, time) = shard.backlog();
             longest = time.max(longest);
             ClusterLog {
                 shard: shard.number,
@@ -62,7 +62,7 @@ impl ClusterStatus for Cluster {
             let ends = async {
                 let mut ends = Vec::new();
                 for shard in 0..self.engine.shards() {
-                    ends.push(self.engine.end(shard).await.ok());
+                    ends.push(self.engine.last_entry(shard).await.ok());
                 }
                 ends
             };

@@ -1,9 +1,9 @@
-//! Which entries of the logs nobody needs any more, and which there is no more room for.
+//! The trimming of logs: entries that nobody needs any more, and those that there is no more room for.
 //!
-//! An entry is needed by whoever begins to read at a checkpoint, and by whoever takes a session over, for messages that
-//! its record does not have itself (`copies.rs`). Records only go forward: what a record that was read does not need, no
-//! later one of that session does. A log that is too large all the same loses its oldest entries: else one session that
-//! stays away would fill the disks, and then nobody could publish.
+//! An entry is needed by a node that starts at a checkpoint, and by one that takes a session over, for messages that
+//! the record does not have itself (`copies.rs`). Records only go forward: what a record that was read does not need,
+//! no later one of that session does. A log that is too large all the same loses its oldest entries: else one session
+//! that stays away would fill the disks, and then nobody could publish.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,9 +12,9 @@ use tracing::{info, warn};
 
 use super::{
     Cluster,
-    engine::{EngineError, Kind, Lasts, Malformed, Put},
-    life::{Status, unknown_form},
-    log::{Checkpoint, key},
+    engine::{EngineError, Expiry, KeyKind, Malformed, PutOutcome},
+    life::{NodeStatus, unknown_status_form},
+    log::{Checkpoint, checkpoint_key},
     sessions::{Record, RecordedSession},
 };
 use crate::{lock::lock, store::At};
@@ -24,14 +24,14 @@ const TRIM_INTERVAL: Duration = Duration::from_mins(1);
 
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
-    pub(super) async fn trim(self: Arc<Self>) {
+    pub(super) async fn trim_logs(self: Arc<Self>) {
         let mut due = interval(TRIM_INTERVAL);
         // The first tick is at once.
         due.tick().await;
         loop {
             due.tick().await;
             // Sessions of a dead node are another's first.
-            if !self.is_first() || !self.dead().is_empty() {
+            if !self.is_coordinator() || !self.dead_nodes().is_empty() {
                 continue;
             }
             if let Err(error) = self.trim_all().await {
@@ -41,16 +41,19 @@ impl Cluster {
     }
 
     async fn trim_all(&self) -> Result<(), EngineError> {
-        let kept = self.shards.iter().map(|shard| lock(&shard.kept).clone());
+        let kept = self
+            .shards
+            .iter()
+            .map(|shard| lock(&shard.checkpoint).clone());
         let kept: Vec<_> = kept.collect();
-        if !kept.iter().any(|(_, kept)| kept.is_long()) {
+        if !kept.iter().any(|(_, kept)| kept.is_worth_trimming()) {
             return Ok(());
         }
         let needed = self.needed().await?;
         for (shard, ((version, mut kept), needed)) in
             self.shards.iter().zip(kept.into_iter().zip(needed))
         {
-            if !kept.is_long() {
+            if !kept.is_worth_trimming() {
                 continue;
             }
             let bound = self.first_with_room(shard.number, &kept).await?;
@@ -66,10 +69,10 @@ impl Cluster {
             }
             kept.first = first;
             let bytes = kept.encode();
-            let key = key(shard.number);
+            let key = checkpoint_key(shard.number);
             // Those who read again learn it first.
-            let put = self.engine.put(key, version, bytes, Lasts::Always).await?;
-            if let Put::Done(_) = put {
+            let put = self.engine.put(key, version, bytes, Expiry::Never).await?;
+            if let PutOutcome::Written(_) = put {
                 self.engine.trim(shard.number, first).await?;
                 info!(shard = shard.number, first, "a log is trimmed");
             }
@@ -79,7 +82,7 @@ impl Cluster {
 
     /// The first entry that a log has room for, as if all of its entries were equally large.
     async fn first_with_room(&self, shard: u16, kept: &Checkpoint) -> Result<u64, EngineError> {
-        let bytes = self.engine.bytes(shard).await?;
+        let bytes = self.engine.log_bytes(shard).await?;
         let over = bytes.saturating_sub(self.log_max_bytes);
         if over == 0 {
             return Ok(0);
@@ -90,25 +93,25 @@ impl Cluster {
         Ok(kept.first.saturating_add(too_many))
     }
 
-    /// By log: the first entry that a node, or whoever takes over a session, may need.
+    /// Returns, by log, the first entry that a starting node, or one that takes over a session, may need.
     async fn needed(&self) -> Result<Vec<u64>, EngineError> {
         // Before the records: these may go on meanwhile.
         let mut statuses = HashMap::new();
-        for (node, value) in self.engine.all(Kind::Node).await? {
-            let status = Status::decode(&value.bytes);
-            let status = status.map_err(|Malformed| unknown_form(&node))?;
+        for (node, value) in self.engine.values(KeyKind::Node).await? {
+            let status = NodeStatus::decode(&value.bytes);
+            let status = status.map_err(|Malformed| unknown_status_form(&node))?;
             statuses.insert(node, status);
         }
         let shards = 0..self.engine.shards();
         let mut needed = vec![u64::MAX; shards.len()];
-        for node in self.living() {
+        for node in self.live_nodes() {
             let status = statuses.get(&node);
             for (shard, needed) in shards.clone().zip(&mut needed) {
                 let floor = status.map_or(At::default(), |status| status.present_floor(shard));
                 *needed = floor.entry().min(*needed);
             }
         }
-        for (id, value) in self.engine.all(Kind::Session).await? {
+        for (id, value) in self.engine.values(KeyKind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
                 EngineError::unknown_form(format!("the session of {id:?} is of no known form"))
             })?;
@@ -117,7 +120,7 @@ impl Cluster {
             }
             let owner = record.owner.as_ref();
             if let Some(status) = owner.and_then(|owner| statuses.get(&owner.node)) {
-                record.raise(status);
+                record.raise_to_floor(status);
             }
             record.next.resize(needed.len(), At::default());
             for (next, needed) in record.next.iter().zip(&mut needed) {

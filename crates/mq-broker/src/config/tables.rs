@@ -18,7 +18,7 @@ use super::set;
 use crate::Quotas;
 use crate::{
     AdminSettings, Durability, Overflow, Settings, Storage, StoreFile, StorePatience,
-    auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOver},
+    auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOverPolicy},
 };
 
 /// The `[auth]` table; `docs/guide/access.md` tells what its files look like.
@@ -37,7 +37,7 @@ pub struct AuthConfig {
     /// rules it lets in every client, whatever it sends. Default no.
     pub allow_anonymous: bool,
     /// See [`Settings::take_over`].
-    pub take_over: TakeOver,
+    pub take_over: TakeOverPolicy,
     /// See [`Settings::failures_per_minute`]; 0 is no limit.
     pub failures_per_minute: Option<u32>,
 }

@@ -110,7 +110,7 @@ impl Admission {
         if wire.has_gone_elsewhere(&client_id, is_kept).await {
             return None;
         }
-        let rules = wire.hub.guard.generation();
+        let rules = wire.hub.access_control.generation();
         let mut publisher = wire.hub.publisher();
         publisher.can_refuse = version >= Version::V5;
         let journal = &mut publisher.journal;
@@ -177,7 +177,7 @@ fn keep_will(
     who: Option<&Principal>,
     will: Will,
 ) -> Result<Box<KeptWill>, (ReasonCode, &'static str)> {
-    if !wire.hub.guard.may_have_will(who, &will) {
+    if !wire.hub.access_control.may_have_will(who, &will) {
         wire.hub.metrics.not_authorized.add(1);
         return Err((ReasonCode::NotAuthorized, "will not authorized"));
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::{Auth, AuthProperties, ReasonCode};
+use mq_codec::ReasonCode;
 use mq_proto::{Event, LaneId};
 
 use super::{admission::Admission, wire::Wire};
@@ -38,11 +38,11 @@ impl Authenticating {
         mut log_in: LogIn,
     ) -> Option<Self> {
         let tried = log_in.tried();
-        if !wire.hub.guard.may_try(tried, now) {
+        if !wire.hub.access_control.may_try(tried, now) {
             wire.refuse_log_in(Refusal::TooManyFailures, &log_in);
             return None;
         }
-        if let (Some(throttle), Some(tried)) = (wire.hub.guard.throttle(), tried) {
+        if let (Some(throttle), Some(tried)) = (wire.hub.access_control.throttle(), tried) {
             log_in.set_gate(throttle, tried);
         }
         let within = wire.settings.protocol.connect_timeout;
@@ -100,9 +100,7 @@ impl Authenticating {
                 }
                 Some(Ok(Step::Continue(data))) => {
                     let reason = ReasonCode::ContinueAuthentication;
-                    wire.answer(|connection| {
-                        connection.auth(clock::now(), auth(reason, Some(data)))
-                    });
+                    wire.send_auth(reason, Some(data));
                     // Nothing may have come behind CONNECT.
                     wire.handle_received(LaneId::CONTROL, clock::now());
                 }
@@ -110,16 +108,5 @@ impl Authenticating {
             }
         }
         None
-    }
-}
-
-/// The broker's AUTH.
-pub(super) fn auth(reason: ReasonCode, data: Option<bytes::Bytes>) -> Auth {
-    Auth {
-        reason,
-        properties: AuthProperties {
-            authentication_data: data,
-            ..AuthProperties::default()
-        },
     }
 }

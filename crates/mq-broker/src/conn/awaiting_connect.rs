@@ -60,7 +60,7 @@ impl AwaitingConnect {
         now: Instant,
         mut connect: Box<Connect>,
     ) -> Option<Authenticating> {
-        let authenticator = wire.hub.guard.authenticator.clone();
+        let authenticator = wire.hub.access_control.authenticator.clone();
         let has_method = connect.properties.authentication_method.is_some();
         let reason = refusal(&wire.settings, &connect).or_else(|| {
             let is_unknown = authenticator.is_none() && has_method;
@@ -88,7 +88,7 @@ impl AwaitingConnect {
         }
         let Some(authenticator) = authenticator else {
             let principal = Principal::new(None, &connect.client_id);
-            let principal = wire.hub.guard.is_set().then_some(principal);
+            let principal = wire.hub.access_control.is_set().then_some(principal);
             let admission = Admission::new(connect, is_assigned, principal);
             return Some(Authenticating::nothing_to_prove(admission));
         };
@@ -103,7 +103,7 @@ impl AwaitingConnect {
         let wait = authenticator.waits_for_handshake(&log_in)
             // Too many log-ins from unproven addresses have failed: further ones have to prove
             // theirs.
-            || unproven && !wire.hub.guard.may_try(Some(Tried::Unproven), now);
+            || unproven && !wire.hub.access_control.may_try(Some(Tried::Unproven), now);
         if log_in.early && wait {
             connect.user_name = log_in.user_name.take();
             connect.password = log_in.password.take();

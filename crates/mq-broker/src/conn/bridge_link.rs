@@ -74,7 +74,7 @@ impl BridgeLink {
             publisher,
             expiry,
         } = session;
-        let rules = self.hub.guard.generation();
+        let rules = self.hub.access_control.generation();
         hold.session.serve_on_this_worker();
         hold.session.mailbox.connect();
         let protocol = hold.state.protocol.take().map(|session| *session);

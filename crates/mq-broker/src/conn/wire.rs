@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ByteStr, ConnAck, Disconnect, ReasonCode};
+use bytes::Bytes;
+use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
@@ -397,6 +398,18 @@ impl Wire {
         }
     }
 
+    /// Sends AUTH with the data of an enhanced authentication.
+    pub(super) fn send_auth(&mut self, reason: ReasonCode, data: Option<Bytes>) {
+        let auth = Auth {
+            reason,
+            properties: AuthProperties {
+                authentication_data: data,
+                ..AuthProperties::default()
+            },
+        };
+        self.answer(|connection| connection.auth(clock::now(), auth));
+    }
+
     /// Refuses a log-in, and tells the operator of it. The answer is a CONNACK, or on an open connection
     /// a DISCONNECT.
     pub(super) fn refuse(
@@ -424,7 +437,7 @@ impl Wire {
     /// Refuses a log-in that an authenticator did not accept.
     pub(super) fn refuse_log_in(&mut self, refusal: Refusal, log_in: &LogIn) {
         if refusal.is_failure() {
-            self.hub.guard.failed(log_in.tried(), clock::now());
+            self.hub.access_control.failed(log_in.tried(), clock::now());
         }
         let reason = refusal.reason_code();
         let user = log_in.user_name.as_deref();

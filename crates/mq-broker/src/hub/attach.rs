@@ -11,7 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::{Hub, MAX_RIVALS, MemberState, unqueued};
 use crate::{
-    auth::{Principal, TakeOver},
+    auth::{Principal, TakeOverPolicy},
     journal::Journal,
     lock::write,
     session::{KeptWill, OperatorView, Presence, Session, SessionState},
@@ -55,7 +55,7 @@ impl Hub {
     /// `[MQTT-3.1.4-3]`).
     ///
     /// The session is `user`'s, with the rights of `who` if they matter. Another user's session is
-    /// not handed over: [`TakeOver`] says whether it ends or stays as it is.
+    /// not handed over: [`TakeOverPolicy`] says whether it ends or stays as it is.
     ///
     /// # Errors
     /// The reason for the client: the session is another user's, a later connection claimed it,
@@ -86,7 +86,7 @@ impl Hub {
                 return Err(ReasonCode::QuotaExceeded);
             };
             // Before the connection that has it is disturbed.
-            if self.settings.take_over == TakeOver::SameUser && !session.is_of_user(user) {
+            if self.settings.take_over == TakeOverPolicy::SameUser && !session.is_of_user(user) {
                 return Err(ReasonCode::ClientIdentifierNotValid);
             }
             let claim = session.claim();
@@ -147,7 +147,7 @@ impl Hub {
         who: &Principal,
         journal: &mut Journal,
     ) {
-        session.set_principal(who, &self.guard, state);
+        session.set_principal(who, &self.access_control, state);
         if !state.subscriptions.lock().is_empty() {
             // The receivers of messages have changed, although no subscription has.
             write(&self.routing).router.changed();
@@ -157,13 +157,15 @@ impl Hub {
 
     /// Gives the session's client other rights; its user stays the same.
     pub(crate) fn change_rights(&self, hold: &HeldSession, who: &Principal) {
-        hold.session.set_principal(who, &self.guard, &hold.state);
+        hold.session
+            .set_principal(who, &self.access_control, &hold.state);
         write(&self.routing).router.changed();
     }
 
     /// Removes messages from a mailbox that the present rules do not let its owner receive.
     pub(crate) fn remove_forbidden(&self, session: &Session, journal: &mut Journal) {
-        let (Some(authorizer), Some(who)) = (&self.guard.authorizer, session.principal()) else {
+        let (Some(authorizer), Some(who)) = (&self.access_control.authorizer, session.principal())
+        else {
             return;
         };
         // By topic, not by subscription: the one that a message came by may be gone.

@@ -202,7 +202,7 @@ impl Hub {
         }
         let (mut publisher, mut routed) = (self.publisher(), RoutedMessage::default());
         let mut delivering = publisher.delivering(&self.metrics, &mut routed);
-        let authorizer = self.guard.authorizer.as_deref();
+        let authorizer = self.access_control.authorizer.as_deref();
         let routing = read(&self.routing);
         let ready = |key| routing.is_ready(key);
         let now = clock::now();
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::{
         Quotas,
-        auth::TakeOver,
+        auth::TakeOverPolicy,
         hub::{HubParts, HubSettings, OwnTopics},
         router::LaneSlot,
         store::{Snapshot, User},
@@ -265,7 +265,7 @@ mod tests {
         const COUNT: usize = 1_000;
         let settings = HubSettings {
             quotas: Quotas::default(),
-            take_over: TakeOver::SameUser,
+            take_over: TakeOverPolicy::SameUser,
             store_patience: crate::StorePatience::default(),
             own_topics: OwnTopics::default(),
             bridge_mailboxes: HashMap::new(),

@@ -15,7 +15,7 @@
 //! | `subscribe`, `flows` | subscriptions, their retained messages, and those that end with a flow |
 //! | `end_session` | the end of a session, and the messages that it leaves to others |
 //! | `restore`, `relocate` | sessions from the store, and from and to other nodes |
-//! | `nodes` | the other nodes of a cluster |
+//! | `nodes`, `local_sessions` | the other nodes of a cluster, and what they change here |
 //! | `operators`, `bans`, `topic_rates`, `refusals`, `sys_topics` | what operators see and do |
 //!
 //! Locks are taken in this order: a session's state, the registry, the routing, the retained messages, a mailbox.
@@ -25,6 +25,7 @@ mod bans;
 mod end_session;
 #[cfg(feature = "mqtt-next")]
 mod flows;
+mod local_sessions;
 mod nodes;
 mod operators;
 mod publish;
@@ -50,7 +51,7 @@ use tokio::task::yield_now;
 
 use crate::{
     Quotas,
-    auth::{Guard, TakeOver},
+    auth::{AccessControl, TakeOverPolicy},
     journal::Journal,
     lock::read,
     mailbox::MailboxRules,
@@ -66,10 +67,8 @@ pub(crate) use attach::HeldSession;
 use bans::Bans;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
-pub(crate) use nodes::{
-    AppendQueueFull, ArrivingSubscription, LocalSessions, MAX_RIVALS, MemberState, NodeFuture,
-    Nodes,
-};
+pub(crate) use local_sessions::LocalSessions;
+pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
 pub(crate) use operators::{BridgeStatus, Operators};
 pub(crate) use publish::{
     Acknowledgement, ClusterMessage, ClusterReceivers, Publisher, RoutedMessage,
@@ -98,7 +97,7 @@ const SESSIONS_A_TURN: usize = 256;
 #[derive(Debug)]
 pub(crate) struct HubSettings {
     pub(crate) quotas: Quotas,
-    pub(crate) take_over: TakeOver,
+    pub(crate) take_over: TakeOverPolicy,
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
     pub(crate) store_patience: StorePatience,
@@ -109,7 +108,7 @@ pub(crate) struct HubSettings {
 /// The parts of the broker that a hub calls.
 #[derive(Debug, Default)]
 pub(crate) struct HubParts {
-    pub(crate) guard: Guard,
+    pub(crate) access_control: AccessControl,
     pub(crate) store: Option<Arc<dyn Store>>,
     /// The other nodes, if the broker is one of a cluster, which is its store as well.
     pub(crate) cluster: Option<Arc<dyn Nodes>>,
@@ -133,7 +132,7 @@ pub(crate) struct Hub {
     pub(crate) metrics: Metrics,
     pub(crate) refusal_log: RefusalLog,
 
-    pub(crate) guard: Guard,
+    pub(crate) access_control: AccessControl,
     store_writer: Option<Arc<StoreWriter>>,
     cluster: Option<Arc<dyn Nodes>>,
     worker_channels: Arc<WorkerChannels>,
@@ -152,7 +151,7 @@ impl Hub {
     /// Makes a hub that goes on from the sessions and messages that the store has kept.
     pub(crate) fn new(mut settings: HubSettings, parts: HubParts, kept: Snapshot) -> Self {
         let HubParts {
-            guard,
+            access_control,
             store,
             cluster,
             worker_channels,
@@ -182,7 +181,7 @@ impl Hub {
             metrics: Metrics::default(),
             refusal_log: RefusalLog::default(),
             settings,
-            guard,
+            access_control,
             store_writer,
             cluster,
             worker_channels,

@@ -1,15 +1,15 @@
-//! The other nodes of a cluster, as the hub sees them, and the hub, as the cluster sees it.
+//! The other nodes of a cluster, as the hub sees them.
 
 use std::{fmt, pin::Pin};
 
-use mq_codec::{ByteStr, PacketId, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter};
+use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 
-use super::{ArrivingSession, ClusterMessage, Hub, Publisher};
+use super::Hub;
 use crate::{
-    auth::TakeOver,
+    auth::TakeOverPolicy,
     journal::Journal,
     session::Session,
-    store::{Change, LogPosition, Position, SessionRecord, StoredMessage, StoredWill, User},
+    store::{Change, LogPosition, Position, StoredMessage, StoredWill, User},
 };
 
 /// The answer of other nodes, once it has come.
@@ -61,7 +61,7 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         &'a self,
         id: &'a ByteStr,
         user: &'a User,
-        take_over: TakeOver,
+        take_over: TakeOverPolicy,
     ) -> NodeFuture<'a, Result<(), ReasonCode>>;
 
     /// Resolves to `true` if another node that lives has a session, or may have it.
@@ -73,65 +73,6 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// Ends a session that its client, or its time, has ended.
     fn session_ended(&self, id: &ByteStr);
 }
-
-/// The sessions and retained messages of this node, as its cluster changes them.
-pub(crate) trait LocalSessions: Send + Sync {
-    /// Makes the publishing side for messages that come from the cluster.
-    fn publisher(&self) -> Publisher;
-
-    /// Queues a message of the cluster for the sessions of this node that it is for. `begin` is called once, at the moment
-    /// at which its receivers are found, and returns its position in the logs.
-    fn publish_from_cluster(
-        &self,
-        message: ClusterMessage<'_>,
-        publisher: &mut Publisher,
-        begin: &mut dyn FnMut() -> Option<LogPosition>,
-    );
-
-    /// Retains a message that the cluster has kept.
-    fn restore_retained(&self, message: StoredMessage);
-
-    /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
-    /// is called once, at that moment.
-    fn begin_arrival(
-        &self,
-        client_id: &ByteStr,
-        user: Option<&User>,
-        subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
-        then: &mut dyn FnMut(),
-    ) -> ArrivingSession;
-
-    /// Gives an arriving session its messages and its will; a connection can have it from then on.
-    fn finish_arrival(
-        &self,
-        arriving: ArrivingSession,
-        record: SessionRecord,
-        will: Option<StoredWill>,
-    );
-
-    /// Forgets a session that could not be restored; nothing of it is lost but what this node knew.
-    fn abandon_arrival(&self, arriving: ArrivingSession);
-
-    /// Lets a session go to another node, once its connection has ended and `is_settled` resolves to `true`. `then` is
-    /// called at the moment from which on no message is queued for it here, even if there is none. Resolves to `false` if
-    /// it is not settled, has ended meanwhile, or its connection does not end in time.
-    fn release_session<'a>(
-        &'a self,
-        client_id: &'a ByteStr,
-        is_settled: NodeFuture<'a, bool>,
-        then: Box<dyn FnOnce() + Send + 'a>,
-    ) -> NodeFuture<'a, bool>;
-
-    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. Resolves to `false` if its
-    /// connection does not end in time.
-    fn end_unkeepable<'a>(&'a self, client_id: &'a ByteStr) -> NodeFuture<'a, bool>;
-
-    /// Counts messages that a session has lost.
-    fn count_dropped(&self, messages: usize);
-}
-
-/// A subscription of a session that comes from another node.
-pub(crate) type ArrivingSubscription = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>);
 
 /// The part that a session has in a shared subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,65 +92,6 @@ pub(crate) struct AppendQueueFull;
 /// Times that a session may go to another connection while one waits for it, which then gets none: clients that
 /// have the same identifier would take it from each other for ever.
 pub(crate) const MAX_RIVALS: u32 = 3;
-
-impl LocalSessions for Hub {
-    fn publisher(&self) -> Publisher {
-        self.publisher()
-    }
-
-    fn publish_from_cluster(
-        &self,
-        message: ClusterMessage<'_>,
-        publisher: &mut Publisher,
-        begin: &mut dyn FnMut() -> Option<LogPosition>,
-    ) {
-        self.publish_from_cluster(message, publisher, begin);
-    }
-
-    fn restore_retained(&self, message: StoredMessage) {
-        self.retained.restore(message, &self.metrics);
-    }
-
-    fn begin_arrival(
-        &self,
-        client_id: &ByteStr,
-        user: Option<&User>,
-        subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
-        then: &mut dyn FnMut(),
-    ) -> ArrivingSession {
-        ArrivingSession::begin(self, client_id, user, subscriptions, then)
-    }
-
-    fn finish_arrival(
-        &self,
-        arriving: ArrivingSession,
-        record: SessionRecord,
-        will: Option<StoredWill>,
-    ) {
-        arriving.finish(self, record, will);
-    }
-
-    fn abandon_arrival(&self, arriving: ArrivingSession) {
-        arriving.abandon(self);
-    }
-
-    fn release_session<'a>(
-        &'a self,
-        client_id: &'a ByteStr,
-        is_settled: NodeFuture<'a, bool>,
-        then: Box<dyn FnOnce() + Send + 'a>,
-    ) -> NodeFuture<'a, bool> {
-        Box::pin(self.release_session(client_id, is_settled, then))
-    }
-
-    fn end_unkeepable<'a>(&'a self, client_id: &'a ByteStr) -> NodeFuture<'a, bool> {
-        Box::pin(self.end_unkeepable(client_id))
-    }
-
-    fn count_dropped(&self, messages: usize) {
-        self.metrics.dropped.add(messages);
-    }
-}
 
 impl Hub {
     /// Returns `true` if this broker is a node of a cluster.

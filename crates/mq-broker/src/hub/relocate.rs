@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mq_codec::{ByteStr, ReasonCode};
+use mq_codec::{ByteStr, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{ArrivingSubscription, Hub, MemberState, attach::take_state};
+use super::{Hub, MemberState, attach::take_state};
 use crate::{
     clock,
     lock::write,
@@ -17,6 +17,9 @@ use crate::{
 /// Numbers below this one are for messages that a session of another node brings along: in front of those that are
 /// queued here meanwhile.
 const FIRST_NUMBER_HERE: u64 = 1 << 32;
+
+/// A subscription of a session that comes from another node.
+pub(crate) type ArrivingSubscription = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>);
 
 /// A session that comes from another node, while its messages are being read.
 pub(crate) struct ArrivingSession {

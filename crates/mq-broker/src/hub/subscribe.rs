@@ -46,7 +46,9 @@ impl Hub {
             return ReasonCode::QuotaExceeded;
         }
         let who = session.principal();
-        let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
+        let grant = self
+            .access_control
+            .subscription(who.as_ref(), &subscription.filter);
         match grant {
             Grant::All => {}
             Grant::Some => session.note_partial_grant(),
@@ -161,7 +163,7 @@ impl Hub {
         let Some(wanted) = all.front_mut() else {
             return;
         };
-        let authorizer = self.guard.authorizer.as_deref();
+        let authorizer = self.access_control.authorizer.as_deref();
         let keeps = journal.records_session(session);
         let mut changes = Vec::new();
         let (mut count, mut bytes) = (0, 0);

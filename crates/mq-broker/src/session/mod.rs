@@ -18,7 +18,7 @@ use mq_codec::{ByteStr, TopicFilter};
 use mq_proto::{FlowId, Session as ProtocolSession};
 
 use crate::{
-    auth::{Authorizer, Grant, Guard, Principal},
+    auth::{AccessControl, Authorizer, Grant, Principal},
     lock::{lock, read, write},
     mailbox::Mailbox,
     memory_limit::MemoryShare,
@@ -293,12 +293,17 @@ impl Session {
     }
 
     /// Gives the session, with these subscriptions, to a principal.
-    pub(crate) fn set_principal(&self, principal: &Principal, guard: &Guard, state: &SessionState) {
-        let generation = guard.generation();
+    pub(crate) fn set_principal(
+        &self,
+        principal: &Principal,
+        access_control: &AccessControl,
+        state: &SessionState,
+    ) {
+        let generation = access_control.generation();
         let subscriptions = state.subscriptions.lock();
         let mut filters = subscriptions.keys();
-        let is_fully_granted =
-            filters.all(|filter| guard.subscription(Some(principal), filter) == Grant::All);
+        let is_fully_granted = filters
+            .all(|filter| access_control.subscription(Some(principal), filter) == Grant::All);
         drop(subscriptions);
         *write(&self.owner) = Some(Owner {
             principal: principal.clone(),

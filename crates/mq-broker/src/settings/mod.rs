@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::{
     AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, StorePatience,
     Workers,
-    auth::{Access, TakeOver},
+    auth::{Access, TakeOverPolicy},
     cluster::ClusterSettings,
     files,
     store::StoreError,
@@ -114,7 +114,7 @@ pub struct Settings {
     /// mistype, while a password of six random letters and digits holds for 400 years.
     pub failures_per_minute: Option<NonZeroU32>,
     /// Which users may take over a session by its client identifier. Default: its own user alone.
-    pub take_over: TakeOver,
+    pub take_over: TakeOverPolicy,
     /// Bridges to other brokers. Default none.
     pub bridges: Vec<BridgeSettings>,
     /// Makes it a node of a cluster, which keeps what outlives it: there is no [`store`](Self::store) then. Default
@@ -201,7 +201,7 @@ impl Settings {
             watch_files: true,
             access: Access::Open,
             failures_per_minute: NonZeroU32::new(10),
-            take_over: TakeOver::SameUser,
+            take_over: TakeOverPolicy::SameUser,
             bridges: Vec::new(),
             cluster: None,
         }

@@ -1,7 +1,5 @@
 //! A module for each packet type; [`Packet`] is any of them.
 
-use core::fmt;
-
 use bytes::BytesMut;
 
 use crate::{
@@ -34,82 +32,7 @@ pub use unsuback::{UnsubAck, UnsubAckProperties};
 pub use unsubscribe::{Unsubscribe, UnsubscribeProperties};
 pub use will::{Will, WillProperties};
 
-macro_rules! packet_types {
-    ($($name:ident = $bits:literal, $text:literal;)*) => {
-        /// The type of a packet: the upper four bits of its first byte (§2.1.2).
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        #[expect(missing_docs, reason = "the names are the specification's")]
-        pub enum PacketType {
-            $($name = $bits,)*
-        }
-
-        impl PacketType {
-            pub(crate) fn from_bits(bits: u8) -> Option<Self> {
-                match bits {
-                    $($bits => Some(Self::$name),)*
-                    _ => None,
-                }
-            }
-        }
-
-        impl Packet {
-            /// The type.
-            #[must_use]
-            pub fn packet_type(&self) -> PacketType {
-                match self {
-                    $(Self::$name { .. } => PacketType::$name,)*
-                }
-            }
-        }
-
-        /// The specification's name, such as `PUBLISH`.
-        impl fmt::Display for PacketType {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$name => $text,)*
-                })
-            }
-        }
-    };
-}
-
-packet_types! {
-    Connect = 1, "CONNECT";
-    ConnAck = 2, "CONNACK";
-    Publish = 3, "PUBLISH";
-    PubAck = 4, "PUBACK";
-    PubRec = 5, "PUBREC";
-    PubRel = 6, "PUBREL";
-    PubComp = 7, "PUBCOMP";
-    Subscribe = 8, "SUBSCRIBE";
-    SubAck = 9, "SUBACK";
-    Unsubscribe = 10, "UNSUBSCRIBE";
-    UnsubAck = 11, "UNSUBACK";
-    PingReq = 12, "PINGREQ";
-    PingResp = 13, "PINGRESP";
-    Disconnect = 14, "DISCONNECT";
-    Auth = 15, "AUTH";
-}
-
-impl PacketType {
-    /// Whether only servers send it (§2.1.2).
-    pub(crate) fn is_from_server_only(self) -> bool {
-        matches!(
-            self,
-            Self::ConnAck | Self::SubAck | Self::UnsubAck | Self::PingResp
-        )
-    }
-
-    /// The first byte of a packet that is not PUBLISH.
-    fn first_byte(self) -> u8 {
-        let flags = match self {
-            Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
-            _ => 0,
-        };
-        (self as u8) << 4 | flags
-    }
-}
+pub use crate::packet_type::PacketType;
 
 /// Any MQTT packet.
 ///
@@ -150,6 +73,28 @@ pub enum Packet {
 }
 
 impl Packet {
+    /// The type.
+    #[must_use]
+    pub fn packet_type(&self) -> PacketType {
+        match self {
+            Self::Connect(_) => PacketType::Connect,
+            Self::ConnAck(_) => PacketType::ConnAck,
+            Self::Publish(_) => PacketType::Publish,
+            Self::PubAck(_) => PacketType::PubAck,
+            Self::PubRec(_) => PacketType::PubRec,
+            Self::PubRel(_) => PacketType::PubRel,
+            Self::PubComp(_) => PacketType::PubComp,
+            Self::Subscribe(_) => PacketType::Subscribe,
+            Self::SubAck(_) => PacketType::SubAck,
+            Self::Unsubscribe(_) => PacketType::Unsubscribe,
+            Self::UnsubAck(_) => PacketType::UnsubAck,
+            Self::PingReq => PacketType::PingReq,
+            Self::PingResp => PacketType::PingResp,
+            Self::Disconnect(_) => PacketType::Disconnect,
+            Self::Auth(_) => PacketType::Auth,
+        }
+    }
+
     /// The packet identifier, for packets that have one.
     #[must_use]
     pub fn packet_id(&self) -> Option<PacketId> {

@@ -1,12 +1,10 @@
 //! A connector's part for QUIC.
 
 use super::QuicLink;
-use crate::{
-    Address, Connector, Dial, Error, Scheme, link::Transport, socket::resolve, tls::check_alpn,
-};
+use crate::{Address, Connector, Dial, Error, Scheme, socket::resolve, tls::check_alpn};
 
 impl Connector {
-    pub(crate) async fn quic(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
+    pub(crate) async fn quic(&self, address: &Address, dial: Dial) -> Result<Box<QuicLink>, Error> {
         let (options, endpoints) = (&self.shared.options, &self.shared.endpoints);
         check_alpn(Scheme::Quic, &options.alpn)?;
         let configs = self.configs()?;
@@ -24,8 +22,7 @@ impl Connector {
             };
             match connected {
                 Ok(link) => {
-                    let link = link.with_bound(endpoints.bound(peer));
-                    return Ok(Transport::Quic(Box::new(link)));
+                    return Ok(Box::new(link.with_bound(endpoints.bound(peer))));
                 }
                 Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
                     failure = Some(error);

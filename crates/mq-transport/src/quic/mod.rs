@@ -22,4 +22,4 @@ mod write;
 pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;
 pub use qlog::{Qlog, QlogLimits};
-pub(crate) use server::{Arrivals, Knock, PreparedQuic, Server};
+pub(crate) use server::{IncomingConnections, PreparedQuic, QuicIncoming, Server};

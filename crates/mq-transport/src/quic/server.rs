@@ -76,7 +76,7 @@ struct Shard {
     /// Held by the client that is [answered](Server::answer).
     answering: tokio::sync::Mutex<()>,
     /// Shared by all clients that wait for an answer.
-    knocking: Arc<()>,
+    unanswered: Arc<()>,
     /// A crowd has been here.
     crowded: SetOnce<()>,
     /// Where its socket is read; `None` is the runtime that bound it.
@@ -232,14 +232,14 @@ impl Server {
         Ok((config, Some(tickets)))
     }
 
-    fn knock(
+    fn incoming(
         self: &Arc<Self>,
         incoming: quinn::Incoming,
         shard: Arc<Shard>,
-    ) -> Result<Knock, Error> {
-        Ok(Knock {
+    ) -> Result<QuicIncoming, Error> {
+        Ok(QuicIncoming {
             incoming,
-            knocking: shard.knocking.clone(),
+            unanswered: shard.unanswered.clone(),
             shard,
             traced: self.traced()?,
             server: self.clone(),
@@ -330,9 +330,10 @@ impl Server {
         }
         let mut place = lock(&self.shards[number]);
         place.socket.retire();
-        // A client that knocks counts as a connection before it ceases to knock. Connections are counted
+        // A client counts as a connection before it ceases to count as unanswered. Connections are counted
         // under the endpoint's lock, under which it also receives: nothing comes after that.
-        let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
+        let used =
+            Arc::strong_count(&place.unanswered) > 1 || place.endpoint.open_connections() > 0;
         let came = ready_output(place.endpoint.accept()).flatten();
         if !used && came.is_none() {
             let (socket, runtime) = (place.socket.successor(), place.runtime.as_ref());
@@ -408,7 +409,7 @@ impl Shard {
             endpoint,
             socket,
             answering: tokio::sync::Mutex::default(),
-            knocking: Arc::default(),
+            unanswered: Arc::default(),
             crowded: SetOnce::new(),
             runtime: runtime.cloned(),
         }))
@@ -427,56 +428,56 @@ impl Shard {
     }
 }
 
-/// A server's new clients, or those of some of its shards.
+/// The new connections of a server, or of some of its shards.
 #[derive(Debug)]
-pub(crate) struct Arrivals {
+pub(crate) struct IncomingConnections {
     server: Arc<Server>,
     /// One for each runtime.
-    halls: Vec<Hall>,
-    /// The hall that is looked at first.
+    queues: Vec<AcceptQueue>,
+    /// The index of the queue that is polled first.
     turn: usize,
 }
 
-/// Where the clients of one runtime's shards arrive.
+/// The queue of new connections of one runtime's shards.
 #[derive(Debug)]
-struct Hall {
+struct AcceptQueue {
     runtime: Option<Handle>,
-    knocks: mpsc::Receiver<Result<Knock, Error>>,
+    incoming: mpsc::Receiver<Result<QuicIncoming, Error>>,
     /// One task for each shard; they end with this.
-    _doors: JoinSet<()>,
+    _accept_tasks: JoinSet<()>,
 }
 
-impl Hall {
+impl AcceptQueue {
     fn new(server: &Arc<Server>, first: usize, every: usize) -> Self {
         let shards: Vec<_> = (first..server.shards.len()).step_by(every).collect();
         // One place for each shard. Further clients stay in quinn, which bounds them.
-        let (knock, knocks) = mpsc::channel(shards.len());
+        let (sender, incoming) = mpsc::channel(shards.len());
         let runtime = runtime_of(&server.options, first).cloned();
-        let mut doors = JoinSet::new();
+        let mut accept_tasks = JoinSet::new();
         for number in shards {
-            let door = open(Arc::downgrade(server), number, knock.clone());
+            let task = accept_on_shard(Arc::downgrade(server), number, sender.clone());
             // With the shard's endpoint, which wakes it.
             match &runtime {
-                Some(runtime) => doors.spawn_on(door, runtime),
-                None => doors.spawn(door),
+                Some(runtime) => accept_tasks.spawn_on(task, runtime),
+                None => accept_tasks.spawn(task),
             };
         }
         Self {
             runtime,
-            knocks,
-            _doors: doors,
+            incoming,
+            _accept_tasks: accept_tasks,
         }
     }
 }
 
-impl Arrivals {
+impl IncomingConnections {
     pub(crate) fn new(server: Server) -> Self {
         let server = Arc::new(server);
         let count = server.options.runtimes.len();
         let count = count.clamp(1, server.shards.len());
         Self {
-            halls: (0..count)
-                .map(|first| Hall::new(&server, first, count))
+            queues: (0..count)
+                .map(|first| AcceptQueue::new(&server, first, count))
                 .collect(),
             server,
             turn: 0,
@@ -487,29 +488,29 @@ impl Arrivals {
         &self.server
     }
 
-    /// The arrivals of each runtime by themselves.
+    /// Splits the queues, one for each runtime.
     pub(crate) fn by_runtime(self) -> impl Iterator<Item = (Option<Handle>, Self)> {
-        let Self { server, halls, .. } = self;
-        halls.into_iter().map(move |hall| {
-            let runtime = hall.runtime.clone();
-            let (server, halls) = (server.clone(), vec![hall]);
+        let Self { server, queues, .. } = self;
+        queues.into_iter().map(move |queue| {
+            let runtime = queue.runtime.clone();
+            let (server, queues) = (server.clone(), vec![queue]);
             let turn = 0;
-            let arrivals = Self {
+            let connections = Self {
                 server,
-                halls,
+                queues,
                 turn,
             };
-            (runtime, arrivals)
+            (runtime, connections)
         })
     }
 
     /// Waits for the next. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Knock, Error> {
+    pub(crate) async fn next(&mut self) -> Result<QuicIncoming, Error> {
         poll_fn(|cx| {
-            for _ in 0..self.halls.len() {
-                self.turn = (self.turn + 1) % self.halls.len();
-                if let Poll::Ready(knock) = self.halls[self.turn].knocks.poll_recv(cx) {
-                    return Poll::Ready(knock.unwrap_or(Err(Error::Closed)));
+            for _ in 0..self.queues.len() {
+                self.turn = (self.turn + 1) % self.queues.len();
+                if let Poll::Ready(incoming) = self.queues[self.turn].incoming.poll_recv(cx) {
+                    return Poll::Ready(incoming.unwrap_or(Err(Error::Closed)));
                 }
             }
             Poll::Pending
@@ -518,9 +519,13 @@ impl Arrivals {
     }
 }
 
-/// Hands on the clients that come to one shard, and replaces its endpoint after a crowd.
-async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<Knock, Error>>) {
-    while let Ok(place) = knocks.reserve().await
+/// Accepts the new connections of one shard, and replaces its endpoint after a crowd.
+async fn accept_on_shard(
+    server: Weak<Server>,
+    number: usize,
+    sender: mpsc::Sender<Result<QuicIncoming, Error>>,
+) {
+    while let Ok(permit) = sender.reserve().await
         && let Some(shard) = server.upgrade().map(|server| server.shard(number))
     {
         let came = tokio::select! {
@@ -534,17 +539,17 @@ async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<K
             continue;
         };
         // Without its driver the endpoint is closed for good, and every call says so.
-        let knock = came.ok_or(Error::Closed);
-        place.send(knock.and_then(|incoming| server.knock(incoming, shard)));
+        let accepted = came.ok_or(Error::Closed);
+        permit.send(accepted.and_then(|incoming| server.incoming(incoming, shard)));
     }
 }
 
-/// A client's first packet, which waits for an answer.
+/// A new connection: a client's first packet, which waits for an answer.
 #[derive(Debug)]
-pub(crate) struct Knock {
+pub(crate) struct QuicIncoming {
     incoming: quinn::Incoming,
     shard: Arc<Shard>,
-    knocking: Arc<()>,
+    unanswered: Arc<()>,
     traced: Option<Traced>,
     server: Arc<Server>,
 }
@@ -556,7 +561,7 @@ struct Traced {
     notes: Notes,
 }
 
-impl Knock {
+impl QuicIncoming {
     pub(crate) fn peer_address(&self) -> SocketAddr {
         self.incoming.remote_address()
     }
@@ -593,7 +598,7 @@ impl Knock {
                 .server
                 .answer(&self.shard, self.incoming, config, repeater);
             let answered = answer.await;
-            drop((self.server, self.shard, self.knocking));
+            drop((self.server, self.shard, self.unanswered));
             let (begun, guard) = answered?;
             let link = QuicLink::accept(begun, guard).await?;
             Ok((link.with_bound(bound), held))
@@ -617,7 +622,7 @@ mod tests {
     }
 
     struct Bound {
-        arrivals: Arrivals,
+        connections: IncomingConnections,
         address: Address,
         connector: Connector,
         handshakes: JoinSet<()>,
@@ -642,7 +647,7 @@ mod tests {
             let server = Server::bind(&address, ([127, 0, 0, 1], 0).into(), &options).unwrap();
             address.port = server.bound().port();
             Self {
-                arrivals: Arrivals::new(server),
+                connections: IncomingConnections::new(server),
                 address,
                 connector: connector(),
                 handshakes: JoinSet::new(),
@@ -650,7 +655,7 @@ mod tests {
         }
 
         fn shards(&self) -> Vec<Arc<Shard>> {
-            self.arrivals.server.shards().collect()
+            self.connections.server.shards().collect()
         }
 
         async fn connect(&mut self) -> Link {
@@ -660,9 +665,9 @@ mod tests {
                 link
             };
             let answering = async {
-                let knock = self.arrivals.next().await.unwrap();
+                let incoming = self.connections.next().await.unwrap();
                 self.handshakes
-                    .spawn(async { drop(knock.handshake().await) });
+                    .spawn(async { drop(incoming.handshake().await) });
             };
             tokio::join!(connecting, answering).0
         }
@@ -705,17 +710,19 @@ mod tests {
         let runtimes = [(); 3].map(|()| runtime().unwrap());
         let handles = runtimes.each_ref().map(|runtime| runtime.handle().clone());
         let Bound {
-            arrivals, address, ..
+            connections,
+            address,
+            ..
         } = Bound::on(handles.to_vec());
         let (said, mut heard) = mpsc::unbounded_channel();
         let mut parts = JoinSet::new();
-        for (runtime, mut part) in arrivals.by_runtime() {
+        for (runtime, mut part) in connections.by_runtime() {
             let (runtime, said) = (runtime.unwrap(), said.clone());
             let letting_in = async move {
-                while let Ok(knock) = part.next().await {
-                    let own = knock.runtime().unwrap().id();
+                while let Ok(incoming) = part.next().await {
+                    let own = incoming.runtime().unwrap().id();
                     said.send((Handle::current().id(), own)).unwrap();
-                    tokio::spawn(async { drop(knock.handshake().await) });
+                    tokio::spawn(async { drop(incoming.handshake().await) });
                 }
             };
             parts.spawn_on(letting_in, &runtime);
@@ -764,15 +771,15 @@ mod tests {
         let _link = bound.connect().await;
         let before = bound.shards();
         for number in 0..before.len() {
-            assert!(bound.arrivals.server.renew(number).is_none());
+            assert!(bound.connections.server.renew(number).is_none());
         }
         // One of all has a connection.
         assert_eq!(replaced(&before, &bound.shards()), before.len() - 1);
         bound.connect().await;
-        bound.arrivals.server.close();
+        bound.connections.server.close();
         let before = bound.shards();
         for number in 0..before.len() {
-            assert!(bound.arrivals.server.renew(number).is_none());
+            assert!(bound.connections.server.renew(number).is_none());
         }
         assert_eq!(replaced(&before, &bound.shards()), 0);
     }

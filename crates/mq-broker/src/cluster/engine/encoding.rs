@@ -49,7 +49,7 @@ impl Writer {
     }
 
     /// A list with its length in front.
-    pub(in crate::cluster) fn all<T>(
+    pub(in crate::cluster) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
         mut write: impl FnMut(&mut Self, T),
@@ -77,7 +77,7 @@ impl Writer {
 pub(in crate::cluster) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Of a value that begins with that version.
+    /// Reads a value that begins with its form's version. Fails if that is not `version`.
     pub(in crate::cluster) fn new(bytes: &'a [u8], version: u8) -> Result<Self, Malformed> {
         match bytes.split_first() {
             Some((first, rest)) if *first == version => Ok(Self(rest)),
@@ -85,8 +85,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Of a part of a value, which has no version of its own.
-    pub(in crate::cluster) fn part(bytes: &'a [u8]) -> Self {
+    /// Reads a part of a value, which has no version of its own.
+    pub(in crate::cluster) fn without_version(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         Err(Malformed)
     }
 
-    pub(in crate::cluster) fn small(&mut self) -> Result<u16, Malformed> {
+    pub(in crate::cluster) fn u16(&mut self) -> Result<u16, Malformed> {
         self.number()?.try_into().map_err(|_| Malformed)
     }
 
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(in crate::cluster) fn packet_id(&mut self) -> Result<Option<PacketId>, Malformed> {
-        Ok(PacketId::new(self.small()?))
+        Ok(PacketId::new(self.u16()?))
     }
 
     pub(in crate::cluster) fn subscription_id(
@@ -144,8 +144,8 @@ impl<'a> Reader<'a> {
         decode_message(self.bytes()?).map_err(|_| Malformed)
     }
 
-    /// A list that [`Writer::all`] wrote.
-    pub(in crate::cluster) fn all<T>(
+    /// A list that [`Writer::list`] wrote.
+    pub(in crate::cluster) fn list<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
-    pub(in crate::cluster) fn end(self) -> Result<(), Malformed> {
+    pub(in crate::cluster) fn expect_end(self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())
         } else {

@@ -1,5 +1,5 @@
-//! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
-//! messages from node to node that may be lost.
+//! The engine of a cluster: logs that all nodes read in one order, values that change by compare-and-set, and messages
+//! from node to node that may be lost.
 
 mod encoding;
 mod memory;
@@ -16,17 +16,17 @@ pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
 
-/// For so long an engine knows an entry that was appended, and does not append it again.
-pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
+/// Time for which an engine knows the identifier of an appended entry, and does not append the entry again.
+pub const DEDUPLICATION_WINDOW: Duration = Duration::from_mins(2);
 
-/// A value that was put for [`a while`](Lasts::AWhile) is there for so long.
-pub const FORGOTTEN: Duration = Duration::from_hours(1);
+/// Time for which a value with [`Expiry::AfterTtl`] is kept.
+pub const VALUE_TTL: Duration = Duration::from_hours(1);
 
-/// Between two tries.
-pub(super) const RETRY: Duration = Duration::from_millis(100);
+/// Interval between two tries.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What an engine answers, later.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
+/// The result of an engine's call, once it has come.
+pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
 /// The error of an engine: one line. The request may have been done all the same.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -65,59 +65,65 @@ impl EngineError {
     }
 }
 
-/// One node's way to what all nodes of a cluster share. [`MemoryEngine`] is an example.
+/// The access of one node to the logs and values that all nodes of a cluster share. [`MemoryEngine`] is an example.
 ///
 /// Nothing is believed but what comes back: an entry is appended once [`follow`](Self::follow) brings it, and a value
-/// is written once [`put`](Self::put) or [`value`](Self::value) says so.
+/// is written once [`put`](Self::put) or [`get`](Self::get) says so.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
-    /// How many logs there are: at least one, and the same for all nodes at all times.
+    /// Returns the number of logs: at least one, and the same for all nodes at all times.
     fn shards(&self) -> u16;
 
-    /// Bytes that a value may have.
-    fn largest_value(&self) -> usize;
+    /// Returns the largest size of a value, in bytes.
+    fn max_value_bytes(&self) -> usize;
 
     /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
-    /// [`APPENDED_ONCE`] is not appended again, which is no error. It may come only behind another one.
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()>;
+    /// [`DEDUPLICATION_WINDOW`] is not appended again, which is no error. It may come only behind another one.
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()>;
 
-    /// The number of a log's last entry; 0 if there was none yet.
-    fn end(&self, shard: u16) -> Answer<'_, u64>;
+    /// Returns the number of a log's last entry; 0 if there was none yet.
+    fn last_entry(&self, shard: u16) -> EngineFuture<'_, u64>;
 
-    /// Bytes of the entries of a log that are kept.
-    fn bytes(&self, shard: u16) -> Answer<'_, u64>;
+    /// Returns the size of the entries of a log that are kept, in bytes.
+    fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64>;
 
-    /// Nobody needs the entries before that number any more. They may stay.
-    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()>;
+    /// Removes the entries before `first`, which nobody needs any more. The engine may keep some of them.
+    fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()>;
 
-    /// Brings the entries behind that number, in their order and without a gap, as they come. Goes on over outages of
-    /// the engine. Ends if the entry behind `after` is not kept any more.
+    /// Receives the entries behind `after`, in their order and without a gap, as they come. Goes on over outages of the
+    /// engine. Ends if the entry behind `after` is not kept any more.
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry>;
 
-    /// The value of a key; `None` if it has none.
-    fn value(&self, key: Key) -> Answer<'_, Option<Value>>;
+    /// Returns the value of a key; `None` if it has none.
+    fn get(&self, key: Key) -> EngineFuture<'_, Option<Value>>;
 
-    /// Puts a value under a key, if the version that the key has is still `last` (0 for none). It is on a majority's disks
-    /// before the answer.
-    fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put>;
+    /// Puts a value under a key, if the key's version is still `expected` (0 for none). The value is on a majority's disks
+    /// before the call returns.
+    fn put(
+        &self,
+        key: Key,
+        expected: u64,
+        bytes: Bytes,
+        expiry: Expiry,
+    ) -> EngineFuture<'_, PutOutcome>;
 
-    /// All values of a kind, by name, as they are now. Of one that changes meanwhile an earlier value may come; but none
-    /// is left out.
-    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>>;
+    /// Returns all values of a kind, by name, as they are now. A value that changes meanwhile may be an earlier one;
+    /// none is left out.
+    fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>>;
 
-    /// Brings the values of a kind, by name, and then their changes, each key's in order. They may come late.
-    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)>;
+    /// Receives the values of a kind, by name, and then their changes, each key's in order. They may come late.
+    fn watch(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)>;
 
     /// Sends a message to all other nodes, or loses it.
-    fn tell(&self, message: Bytes);
+    fn broadcast(&self, message: Bytes);
 
-    /// Brings what other nodes tell. Called once.
-    fn told(&self) -> mpsc::Receiver<Bytes>;
+    /// Receives the messages that other nodes broadcast. Called once.
+    fn broadcasts(&self) -> mpsc::Receiver<Bytes>;
 
-    /// Asks another node. Without an answer it is an error, after 2 s at most.
-    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes>;
+    /// Sends a request to another node, and returns its reply. Without a reply it fails, after 2 s at most.
+    fn request(&self, node: &str, payload: Bytes) -> EngineFuture<'_, Bytes>;
 
-    /// Brings what other nodes ask this one. Called once.
-    fn asked(&self) -> mpsc::Receiver<Asked>;
+    /// Receives the requests of other nodes to this one. Called once.
+    fn requests(&self) -> mpsc::Receiver<NodeRequest>;
 }
 
 /// Time that the next entry or value that is there may take.
@@ -126,45 +132,45 @@ pub(super) const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// An entry of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its number, higher than those before.
+    /// The entry's number, higher than those before.
     pub number: u64,
-    /// What was appended.
+    /// The bytes that were appended.
     pub bytes: Bytes,
 }
 
-/// What kind of thing a key names.
+/// The kind of thing that a key names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
+pub enum KeyKind {
     /// A session, by its client identifier.
     Session,
     /// A node, by its name.
     Node,
     /// A retained message, by its topic.
     Retained,
-    /// What was noted of a log, by its number.
+    /// The checkpoint of a log, by the log's number.
     Log,
 }
 
-/// For how long a value is kept.
+/// The time for which a value is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lasts {
-    /// Until another is put in its place.
-    Always,
-    /// Nobody needs it after [`FORGOTTEN`]: the key may have no value from then on.
-    AWhile,
+pub enum Expiry {
+    /// The value is kept until another is put in its place.
+    Never,
+    /// Nobody needs the value after [`VALUE_TTL`]: the key may have none from then on.
+    AfterTtl,
 }
 
 /// The name of a value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// What it names.
-    pub kind: Kind,
+    /// The kind of thing that it names.
+    pub kind: KeyKind,
     /// Any text but an empty one.
     pub name: String,
 }
 
 impl Key {
-    pub(super) fn new(kind: Kind, name: impl Into<String>) -> Self {
+    pub(super) fn new(kind: KeyKind, name: impl Into<String>) -> Self {
         let name = name.into();
         Self { kind, name }
     }
@@ -173,26 +179,26 @@ impl Key {
 /// A value with its version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Value {
-    /// Higher than those before.
+    /// The version, higher than those before.
     pub version: u64,
-    /// What was put.
+    /// The bytes that were put.
     pub bytes: Bytes,
 }
 
-/// What became of a [`put`](Engine::put).
+/// The outcome of a [`put`](Engine::put).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Put {
-    /// It is there, in this version.
-    Done(u64),
-    /// Somebody has put another value meanwhile.
+pub enum PutOutcome {
+    /// The value is written, in this version.
+    Written(u64),
+    /// Another node has put a value meanwhile.
     Conflict,
 }
 
-/// A question of another node.
+/// A request of another node.
 #[derive(Debug)]
-pub struct Asked {
-    /// The question.
-    pub question: Bytes,
-    /// Where the answer goes; dropped for none.
-    pub answer: oneshot::Sender<Bytes>,
+pub struct NodeRequest {
+    /// The request's content.
+    pub payload: Bytes,
+    /// The sender for the reply; dropped if there is none.
+    pub reply: oneshot::Sender<Bytes>,
 }

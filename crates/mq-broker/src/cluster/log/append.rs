@@ -15,15 +15,14 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    checkpoint::CheckpointCandidates,
-    entry::{BatchItem, Item, LogEntry},
+    entry::{BatchItem, LogEntry, LogMessage},
     groups::Membership,
-    log_state::{Checkpoint, LogState},
+    log_state::{Checkpoint, CheckpointCandidates, LogState},
     progress::Progress,
-    recent::Recent,
+    recent::RecentEntries,
 };
 use crate::{
-    cluster::{Cluster, GIVE_UP_AFTER, engine::RETRY},
+    cluster::{Cluster, GIVE_UP_AFTER, engine::RETRY_INTERVAL},
     hub::AppendQueueFull,
     lock::lock,
     store::{At, Position, StoredMessage},
@@ -36,7 +35,7 @@ const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// Bytes that wait to be appended to one log, at most.
 const MAX_QUEUE_BYTES: usize = 64 << 20;
 
-/// For so long an entry that the engine has taken may be on its way back.
+/// Time that an entry may take to come back after the engine has taken it.
 const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This node's part of one log.
@@ -44,16 +43,16 @@ const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 pub(in crate::cluster) struct Shard {
     pub(in crate::cluster) number: u16,
     queue: Mutex<Queue>,
-    grown: Notify,
-    /// How many messages are on their way into the log, and since when.
-    under_way: Mutex<Option<(usize, Instant)>>,
+    queue_grew: Notify,
+    /// The number of messages that are being appended, and the time since which they are.
+    appending: Mutex<Option<(usize, Instant)>>,
     pub(in crate::cluster) progress: Progress,
     /// The last of this node's batches that was read back.
     pub(super) read_back: watch::Sender<u64>,
     pub(in crate::cluster) state: Mutex<LogState>,
-    pub(in crate::cluster) recent: Mutex<Recent>,
+    pub(in crate::cluster) recent: Mutex<RecentEntries>,
     /// The last checkpoint, with its version.
-    pub(in crate::cluster) kept: Mutex<(u64, Checkpoint)>,
+    pub(in crate::cluster) checkpoint: Mutex<(u64, Checkpoint)>,
     pub(super) candidates: Mutex<CheckpointCandidates>,
 }
 
@@ -62,15 +61,15 @@ pub(in crate::cluster) struct Shard {
 struct Queue {
     items: VecDeque<(Bytes, Position)>,
     bytes: usize,
-    /// Of the last one that has come.
-    last: Position,
+    /// The position of the last message that was queued.
+    last_position: Position,
 }
 
 impl Queue {
     fn push(&mut self, item: Bytes, position: Position) {
         self.bytes += item.len();
         self.items.push_back((item, position));
-        self.last = position;
+        self.last_position = position;
     }
 }
 
@@ -82,35 +81,36 @@ impl Shard {
         Self {
             number,
             queue: Mutex::default(),
-            grown: Notify::new(),
-            under_way: Mutex::default(),
+            queue_grew: Notify::new(),
+            appending: Mutex::default(),
             progress,
             read_back: watch::Sender::new(0),
             state: Mutex::new(LogState::from_checkpoint(checkpoint)),
-            recent: Mutex::new(Recent::new(recent)),
-            kept: Mutex::default(),
+            recent: Mutex::new(RecentEntries::new(recent)),
+            checkpoint: Mutex::default(),
             candidates: Mutex::default(),
         }
     }
 
     /// The last call that has something for this log.
-    pub(in crate::cluster) fn last(&self) -> Position {
-        lock(&self.queue).last
+    pub(in crate::cluster) fn last_position(&self) -> Position {
+        lock(&self.queue).last_position
     }
 
-    /// How many messages are not in the log yet, and for how long the first of them has been on its way.
-    pub(in crate::cluster) fn waiting(&self) -> (usize, Duration) {
+    /// Returns the number of messages that are not in the log yet, and the time for which the first of them has been on
+    /// its way.
+    pub(in crate::cluster) fn backlog(&self) -> (usize, Duration) {
         let queued = lock(&self.queue).items.len();
-        let under_way = *lock(&self.under_way);
-        let (sent, since) = under_way.unzip();
+        let appending = *lock(&self.appending);
+        let (sent, since) = appending.unzip();
         let time = since.map_or(Duration::ZERO, |since| since.elapsed());
         (queued + sent.unwrap_or_default(), time)
     }
 
     /// The next batch, once there is one.
-    async fn batch(&self) -> Vec<(Bytes, Position)> {
+    async fn next_batch(&self) -> Vec<(Bytes, Position)> {
         loop {
-            let grown = self.grown.notified();
+            let queue_grew = self.queue_grew.notified();
             {
                 let mut queue = lock(&self.queue);
                 let mut bytes = 0;
@@ -131,27 +131,27 @@ impl Shard {
                     return batch;
                 }
             }
-            grown.await;
+            queue_grew.await;
         }
     }
 }
 
 impl Cluster {
     /// The log of a topic.
-    pub(in crate::cluster) fn shard_of(&self, topic: &TopicName) -> &Shard {
-        &self.shards[part_of_name(topic.as_bytes(), self.shards.len())]
+    pub(in crate::cluster) fn shard_of_topic(&self, topic: &TopicName) -> &Shard {
+        &self.shards[hash_partition(topic.as_bytes(), self.shards.len())]
     }
 
     /// See [`Nodes::append`](crate::hub::Nodes::append).
-    pub(in crate::cluster) fn append_one(
+    pub(in crate::cluster) fn append_message(
         &self,
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
     ) -> Result<Position, AppendQueueFull> {
-        let shard = self.shard_of(&message.message.topic);
+        let shard = self.shard_of_topic(&message.message.topic);
         let session = packet_id.and_then(|_| self.session_number(from));
-        let item = Item {
+        let item = LogMessage {
             from: from.clone(),
             packet_id,
             session: session.unwrap_or_default(),
@@ -168,39 +168,39 @@ impl Cluster {
         let position = self.ledger.begin(1);
         queue.push(item, position);
         drop(queue);
-        shard.grown.notify_one();
+        shard.queue_grew.notify_one();
         Ok(position)
     }
 
     /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
-    pub(in crate::cluster) fn append_member(&self, membership: Membership) -> Position {
+    pub(in crate::cluster) fn append_membership(&self, membership: Membership) -> Position {
         // The logs that may have its messages.
         let filter = &membership.filter;
         let one = (!filter.has_wildcard())
-            .then(|| part_of_name(filter.matching().as_bytes(), self.shards.len()));
+            .then(|| hash_partition(filter.matching().as_bytes(), self.shards.len()));
         let shards = match one {
             Some(shard) => &self.shards[shard..=shard],
             None => &self.shards[..],
         };
         let item = BatchItem::Member(membership);
         let Ok(item) = item.encode() else {
-            return self.ledger.last();
+            return self.ledger.last_position();
         };
         let position = self.ledger.begin(shards.len());
         for shard in shards {
             lock(&shard.queue).push(item.clone(), position);
-            shard.grown.notify_one();
+            shard.queue_grew.notify_one();
         }
         position
     }
 
     /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no
     /// batch overtakes another, whatever has to be tried again.
-    pub(in crate::cluster) async fn write_shard(self: Arc<Self>, shard: u16) {
+    pub(in crate::cluster) async fn append_batches(self: Arc<Self>, shard: u16) {
         let shard = &self.shards[usize::from(shard)];
         let mut read_back = shard.read_back.subscribe();
         for count in 1.. {
-            let batch = shard.batch().await;
+            let batch = shard.next_batch().await;
             let (items, positions): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let entry = LogEntry::batch(&self.author, count, &items);
             let id = format!(
@@ -208,9 +208,9 @@ impl Cluster {
                 self.author.node, self.author.life, shard.number
             );
             let began = Instant::now();
-            *lock(&shard.under_way) = Some((items.len(), began));
+            *lock(&shard.appending) = Some((items.len(), began));
             let is_back = read_back.wait_for(|last| *last >= count);
-            let is_back = self.pushing(shard.number..shard.number + 1, is_back);
+            let is_back = self.appending_empty_entries(shard.number..shard.number + 1, is_back);
             let tries = async {
                 while began.elapsed() < GIVE_UP_AFTER {
                     match self
@@ -221,7 +221,7 @@ impl Cluster {
                         Ok(()) => sleep(READ_BACK_TIMEOUT).await,
                         Err(error) => {
                             warn!(shard = shard.number, %error, "messages cannot be appended");
-                            sleep(RETRY).await;
+                            sleep(RETRY_INTERVAL).await;
                         }
                     }
                 }
@@ -231,17 +231,17 @@ impl Cluster {
                 _ = is_back => {}
                 () = tries => return self.fail("messages could not be appended for a minute"),
             }
-            *lock(&shard.under_way) = None;
+            *lock(&shard.appending) = None;
             for position in positions {
-                self.ledger.done(position);
+                self.ledger.complete_part(position);
             }
         }
     }
 }
 
-/// Which of so many parts a name belongs to, such as a topic to a log: the same in each version of this software
-/// (FNV-1a).
-pub(in crate::cluster) fn part_of_name(name: &[u8], parts: usize) -> usize {
+/// Returns the part, of so many, that a name belongs to, such as the log of a topic: the same in each version of this
+/// software (FNV-1a).
+pub(in crate::cluster) fn hash_partition(name: &[u8], parts: usize) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in name {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

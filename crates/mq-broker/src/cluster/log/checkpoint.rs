@@ -1,7 +1,8 @@
-//! What a node that begins finds: the retained messages as values, and a place in each log from where to read on.
+//! Checkpoints: what a starting node reads before the logs. The retained messages are values, and each log has a place
+//! from which the node reads on.
 //!
-//! Any node may write them, and one does: the first by name of those that live. It rests on no agreement: a value only
-//! gives way to one of a later place.
+//! Any node may write them, and one does: the first by name of those that live. No agreement is needed for that: a
+//! value only gives way to one of a later place.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -19,52 +20,32 @@ use super::{
 use crate::{
     cluster::{
         Cluster,
-        engine::{Engine, EngineError, Key, Kind, Lasts, Put, RETRY},
+        engine::{Engine, EngineError, Expiry, Key, KeyKind, PutOutcome, RETRY_INTERVAL},
         retry_at_start,
     },
     hub::LocalSessions,
     lock::{lock, read},
 };
 
-/// How often what is new in a log is kept as values.
+/// Interval at which checkpoints and retained messages are written as values.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often that is tried in turn.
+/// Times that a node tries to get a checkpoint between two entries.
 const CHECKPOINT_TRIES: usize = 100;
-
-/// A checkpoint is so many of these old when it is kept: a node that begins then knows of some time before which member
-/// of a shared subscription each message was for, and can take over sessions that have died with another.
-const CHECKPOINT_AGE: usize = 6;
 
 /// Values that are written at a time.
 const MAX_WRITES_IN_FLIGHT: usize = 16;
 
 /// Retained messages that have changed.
-type Changes = VecDeque<(TopicName, RetainedChange)>;
+type RetainedChanges = VecDeque<(TopicName, RetainedChange)>;
 
-/// What could be the next checkpoints of a log.
-#[derive(Debug, Default)]
-pub(super) struct CheckpointCandidates(VecDeque<Checkpoint>);
-
-impl CheckpointCandidates {
-    /// Takes one of now, and gives the one that is old enough; that of the log's beginning if there is none yet.
-    fn note(&mut self, checkpoint: Checkpoint) -> Checkpoint {
-        self.0.push_back(checkpoint);
-        if self.0.len() > CHECKPOINT_AGE {
-            self.0.pop_front().unwrap_or_default()
-        } else {
-            Checkpoint::default()
-        }
-    }
-}
-
-/// Where a node that begins has to read on in each log.
-pub(in crate::cluster) async fn checkpoints(
+/// Reads the last checkpoint of each log, from which a starting node reads on.
+pub(in crate::cluster) async fn load_checkpoints(
     engine: &dyn Engine,
 ) -> Result<Vec<Checkpoint>, EngineError> {
     let mut checkpoints = Vec::new();
     for shard in 0..engine.shards() {
-        let value = engine.value(key(shard)).await?;
+        let value = engine.get(checkpoint_key(shard)).await?;
         let checkpoint = value.map(|value| Checkpoint::decode(&value.bytes));
         let checkpoint = checkpoint.transpose().map_err(|_| {
             let problem = "what is known of a log is of no known form";
@@ -75,8 +56,8 @@ pub(in crate::cluster) async fn checkpoints(
     Ok(checkpoints)
 }
 
-pub(in crate::cluster) fn key(shard: u16) -> Key {
-    Key::new(Kind::Log, shard.to_string())
+pub(in crate::cluster) fn checkpoint_key(shard: u16) -> Key {
+    Key::new(KeyKind::Log, shard.to_string())
 }
 
 impl Cluster {
@@ -86,7 +67,7 @@ impl Cluster {
         local: &dyn LocalSessions,
     ) -> Result<(), EngineError> {
         let mut count = 0_u64;
-        for (topic, value) in self.engine.all(Kind::Retained).await? {
+        for (topic, value) in self.engine.values(KeyKind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
                 EngineError::unknown_form(format!(
                     "the retained message of {topic:?} has no known form"
@@ -105,7 +86,7 @@ impl Cluster {
     pub(in crate::cluster) async fn catch_up(&self) -> Result<(), EngineError> {
         let mut ends = Vec::new();
         for shard in 0..self.engine.shards() {
-            ends.push(retry_at_start(|| self.engine.end(shard)).await?);
+            ends.push(retry_at_start(|| self.engine.last_entry(shard)).await?);
         }
         let left = || {
             let shards = self.shards.iter().zip(&ends);
@@ -122,66 +103,67 @@ impl Cluster {
                     "the node has left it while it began, as the log says: start the broker again";
                 return Err(EngineError::NodeEnded(Arc::from(Box::from(problem))));
             }
-            sleep(RETRY / 20).await;
+            sleep(RETRY_INTERVAL / 20).await;
         }
         Ok(())
     }
 
     /// Notes which checkpoints there are.
-    pub(in crate::cluster) async fn learn_checkpoints(self: Arc<Self>) {
-        let mut watched = self.engine.watch(Kind::Log);
+    pub(in crate::cluster) async fn watch_checkpoints(self: Arc<Self>) {
+        let mut watched = self.engine.watch(KeyKind::Log);
         while let Some((number, value)) = watched.recv().await {
-            if let Some(shard) = self.shard_named(&number)
+            if let Some(shard) = self.shard_by_name(&number)
                 && let Ok(checkpoint) = Checkpoint::decode(&value.bytes)
             {
-                lock(&shard.state).is_kept(checkpoint.entry);
-                *lock(&shard.kept) = (value.version, checkpoint);
+                lock(&shard.state).forget_retained_up_to(checkpoint.entry);
+                *lock(&shard.checkpoint) = (value.version, checkpoint);
             }
         }
     }
 
-    fn shard_named(&self, number: &str) -> Option<&Shard> {
+    fn shard_by_name(&self, number: &str) -> Option<&Shard> {
         self.shards.get(number.parse::<usize>().ok()?)
     }
 
     /// Writes them, if this node is the one to do it.
-    pub(in crate::cluster) async fn keep_checkpoints(self: Arc<Self>) {
+    pub(in crate::cluster) async fn write_checkpoints(self: Arc<Self>) {
         let mut due = interval(CHECKPOINT_INTERVAL);
         // The first tick is at once.
         due.tick().await;
         loop {
             due.tick().await;
-            let is_first = self.is_first();
+            let is_first = self.is_coordinator();
             for shard in &self.shards {
-                let Some((checkpoint, changes)) = self.note_checkpoint(shard).await else {
+                let Some((checkpoint, changes)) = self.next_checkpoint(shard).await else {
                     continue;
                 };
                 if !is_first {
                     continue;
                 }
-                if let Err(error) = self.keep_checkpoint(shard, checkpoint, changes).await {
+                if let Err(error) = self.write_checkpoint(shard, checkpoint, changes).await {
                     warn!(shard = shard.number, %error, "what is new in a log cannot be kept");
                 }
             }
         }
     }
 
-    /// What may be kept of a log next; `None` if its reader is in the midst of an entry all the time.
-    async fn note_checkpoint(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
+    /// Returns the next checkpoint of a log, with the retained messages up to it; `None` if its reader is in the midst
+    /// of an entry all the time.
+    async fn next_checkpoint(&self, shard: &Shard) -> Option<(Checkpoint, RetainedChanges)> {
         for _ in 0..CHECKPOINT_TRIES {
-            if let Some(noted) = self.note_whole(shard) {
+            if let Some(noted) = self.try_next_checkpoint(shard) {
                 return Some(noted);
             }
-            sleep(RETRY / 20).await;
+            sleep(RETRY_INTERVAL / 20).await;
         }
         None
     }
 
-    /// The same, if the reader is between two entries.
-    fn note_whole(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
+    /// Returns the next checkpoint if the reader is between two entries.
+    fn try_next_checkpoint(&self, shard: &Shard) -> Option<(Checkpoint, RetainedChanges)> {
         let state = lock(&shard.state);
         let fences = read(&self.fences).in_log(shard.number);
-        let checkpoint = lock(&shard.candidates).note(state.checkpoint(fences)?);
+        let checkpoint = lock(&shard.candidates).rotate(state.checkpoint(fences)?);
         let entry = checkpoint.entry;
         let old = |change: &RetainedChange| change.at.entry() <= entry;
         let changes = state.retained.iter().filter(|(_, change)| old(change));
@@ -189,13 +171,13 @@ impl Cluster {
         Some((checkpoint, changes.collect()))
     }
 
-    async fn keep_checkpoint(
+    async fn write_checkpoint(
         self: &Arc<Self>,
         shard: &Shard,
         mut checkpoint: Checkpoint,
-        mut changes: Changes,
+        mut changes: RetainedChanges,
     ) -> Result<(), EngineError> {
-        let (version, kept) = lock(&shard.kept).clone();
+        let (version, kept) = lock(&shard.checkpoint).clone();
         checkpoint.first = kept.first;
         if checkpoint.entry <= kept.entry {
             return Ok(());
@@ -206,7 +188,7 @@ impl Cluster {
                 && let Some((topic, change)) = changes.pop_front()
             {
                 let cluster = Arc::clone(self);
-                writing.spawn(async move { cluster.keep_retained(&topic, &change).await });
+                writing.spawn(async move { cluster.write_retained(&topic, &change).await });
             }
             match writing.join_next().await {
                 None => break,
@@ -217,27 +199,27 @@ impl Cluster {
         // If it is not the last, another node has written one.
         let bytes = checkpoint.encode();
         self.engine
-            .put(key(shard.number), version, bytes, Lasts::Always)
+            .put(checkpoint_key(shard.number), version, bytes, Expiry::Never)
             .await?;
         Ok(())
     }
 
     /// Makes a topic's value one of that place, unless it is one of a later place.
-    async fn keep_retained(
+    async fn write_retained(
         &self,
         topic: &TopicName,
         change: &RetainedChange,
     ) -> Result<(), EngineError> {
-        let key = Key::new(Kind::Retained, &**topic);
+        let key = Key::new(KeyKind::Retained, &**topic);
         let Ok(bytes) = change.encode() else {
             return Ok(());
         };
-        let lasts = match change.message {
-            Some(_) => Lasts::Always,
-            None => Lasts::AWhile,
+        let expiry = match change.message {
+            Some(_) => Expiry::Never,
+            None => Expiry::AfterTtl,
         };
         loop {
-            let value = self.engine.value(key.clone()).await?;
+            let value = self.engine.get(key.clone()).await?;
             let known = value
                 .as_ref()
                 .map(|value| RetainedChange::decode(&value.bytes));
@@ -247,8 +229,8 @@ impl Cluster {
                 return Ok(());
             }
             let version = value.map_or(0, |value| value.version);
-            let put = self.engine.put(key.clone(), version, bytes.clone(), lasts);
-            if let Put::Done(_) = put.await? {
+            let put = self.engine.put(key.clone(), version, bytes.clone(), expiry);
+            if let PutOutcome::Written(_) = put.await? {
                 return Ok(());
             }
         }

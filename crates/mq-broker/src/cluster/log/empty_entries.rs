@@ -8,32 +8,32 @@ use tokio::time::sleep;
 use super::{author::Author, entry::LogEntry};
 use crate::cluster::Cluster;
 
-/// For so long what was appended may be on its way back.
+/// Time after which an entry that has not come back is followed by an empty one.
 const EMPTY_ENTRY_INTERVAL: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Waits for what those logs have to bring.
-    pub(in crate::cluster) async fn pushing<T>(
+    /// Waits for `waiting`, and appends empty entries to these logs meanwhile, so that they bring what they hold back.
+    pub(in crate::cluster) async fn appending_empty_entries<T>(
         &self,
         shards: Range<u16>,
         waiting: impl Future<Output = T>,
     ) -> T {
         tokio::select! {
             done = waiting => done,
-            never = self.push(shards) => match never {},
+            never = self.append_empty_entries(shards) => match never {},
         }
     }
 
-    async fn push(&self, shards: Range<u16>) -> Infallible {
+    async fn append_empty_entries(&self, shards: Range<u16>) -> Infallible {
         let Author { node, life } = &self.author;
         loop {
             sleep(EMPTY_ENTRY_INTERVAL).await;
             for shard in shards.clone() {
-                let push = self.pushes.fetch_add(1, Ordering::Relaxed);
-                let id = format!("{node}.{life}.{shard}.push.{push}");
-                let nothing = LogEntry::nothing(&self.author);
+                let number = self.empty_entries_sent.fetch_add(1, Ordering::Relaxed);
+                let id = format!("{node}.{life}.{shard}.push.{number}");
+                let entry = LogEntry::empty(&self.author);
                 // Or the next one does it.
-                let _ = self.engine.append(shard, id, nothing).await;
+                let _ = self.engine.append(shard, id, entry).await;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the logs hold.
+//! The entries of the logs.
 
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
@@ -21,33 +21,33 @@ pub(in crate::cluster) enum LogEntry {
         count: u64,
         items: Vec<BatchItem>,
     },
-    /// What that author, or an earlier life of its node, appends from here on counts for nothing.
+    /// The end of a life: entries of that author, or of an earlier life of its node, count for nothing from here on.
     Fence(Author),
 }
 
 /// A part of a batch.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::cluster) enum BatchItem {
-    Message(Item),
+    Message(LogMessage),
     /// A session of the author is a member of a shared subscription, or is not any more.
     Member(Membership),
 }
 
 /// A message.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cluster) struct Item {
+pub(in crate::cluster) struct LogMessage {
     /// The client that published it.
     pub(in crate::cluster) from: ByteStr,
     /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
     pub(in crate::cluster) packet_id: Option<PacketId>,
-    /// Which of the client's sessions that is; see the session's record. A later one knows nothing of it.
+    /// The number of the client's session, as in the session's record. A later session knows nothing of the message.
     pub(in crate::cluster) session: u64,
-    /// As it was published.
+    /// The message as it was published.
     pub(in crate::cluster) message: StoredMessage,
 }
 
-impl Item {
-    /// Its form.
+impl LogMessage {
+    /// Encodes the message.
     ///
     /// # Errors
     /// If MQTT has no form for it.
@@ -61,28 +61,28 @@ impl Item {
     }
 
     pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::part(bytes);
+        let mut from = Reader::without_version(bytes);
         let item = Self {
             from: from.text()?,
             packet_id: from.packet_id()?,
             session: from.number()?,
             message: from.message()?,
         };
-        from.end()?;
+        from.expect_end()?;
         Ok(item)
     }
 }
 
-/// What goes from node to node, and may be lost.
+/// A message from node to node, which may be lost.
 #[derive(Debug)]
 pub(in crate::cluster) enum NodeMessage<'a> {
-    /// Of QoS 0.
+    /// A published message of QoS 0.
     Message {
-        /// See [`ArrivalMarks::head`](super::arrival_marks::ArrivalMarks::head).
-        head: &'a [u8],
+        /// See [`ArrivalMarks::header`](super::arrival_marks::ArrivalMarks::header).
+        header: &'a [u8],
         /// The members of shared subscriptions that it is for.
         chosen: Vec<ByteStr>,
-        /// The form of an [`Item`].
+        /// The form of a [`LogMessage`].
         item: &'a [u8],
     },
     Mark(ArrivalMark),
@@ -92,10 +92,14 @@ impl<'a> NodeMessage<'a> {
     pub(in crate::cluster) fn encode(&self) -> Bytes {
         let mut to = Writer::new(VERSION);
         match self {
-            Self::Message { head, chosen, item } => {
+            Self::Message {
+                header,
+                chosen,
+                item,
+            } => {
                 to.byte(0);
-                to.bytes(head);
-                to.all(chosen.iter(), |to, client| to.bytes(client.as_bytes()));
+                to.bytes(header);
+                to.list(chosen.iter(), |to, client| to.bytes(client.as_bytes()));
                 to.bytes(item);
             }
             Self::Mark(mark) => {
@@ -110,14 +114,14 @@ impl<'a> NodeMessage<'a> {
         let mut from = Reader::new(bytes, VERSION)?;
         let told = match from.byte()? {
             0 => Self::Message {
-                head: from.bytes()?,
-                chosen: from.all(Reader::text)?,
+                header: from.bytes()?,
+                chosen: from.list(Reader::text)?,
                 item: from.bytes()?,
             },
             1 => Self::Mark(ArrivalMark::read(&mut from)?),
             _ => return Err(Malformed),
         };
-        from.end()?;
+        from.expect_end()?;
         Ok(told)
     }
 }
@@ -141,13 +145,13 @@ impl BatchItem {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::part(bytes);
+        let mut from = Reader::without_version(bytes);
         let item = match from.byte()? {
-            0 => Self::Message(Item::decode(from.bytes()?)?),
+            0 => Self::Message(LogMessage::decode(from.bytes()?)?),
             1 => Self::Member(Membership::read(&mut from)?),
             _ => return Err(Malformed),
         };
-        from.end()?;
+        from.expect_end()?;
         Ok(item)
     }
 }
@@ -159,12 +163,12 @@ impl LogEntry {
         to.byte(0);
         author.write(&mut to);
         to.number(count);
-        to.all(items.iter(), |to, item| to.bytes(item));
+        to.list(items.iter(), |to, item| to.bytes(item));
         to.finish()
     }
 
     /// A batch of nothing, which is no author's first one.
-    pub(in crate::cluster) fn nothing(author: &Author) -> Bytes {
+    pub(in crate::cluster) fn empty(author: &Author) -> Bytes {
         Self::batch(author, 0, &[])
     }
 
@@ -181,12 +185,12 @@ impl LogEntry {
             0 => Self::Batch {
                 author: Author::read(&mut from)?,
                 count: from.number()?,
-                items: from.all(|from| BatchItem::decode(from.bytes()?))?,
+                items: from.list(|from| BatchItem::decode(from.bytes()?))?,
             },
             1 => Self::Fence(Author::read(&mut from)?),
             _ => return Err(Malformed),
         };
-        from.end()?;
+        from.expect_end()?;
         Ok(entry)
     }
 }

@@ -1,13 +1,13 @@
-//! Which lives of nodes have ended, and from where on their entries count for nothing.
+//! Fences: the ends of nodes' lives in the logs. Entries of a life behind its fence count for nothing.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::author::Author;
 
 /// Lives of a node that are remembered: what an earlier one has appended was read again by all long ago.
-const REMEMBERED: usize = 256;
+const MAX_LIVES_PER_NODE: usize = 256;
 
-/// By node.
+/// The fences of all nodes, by name and life.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Fences(HashMap<String, BTreeMap<u64, Fence>>);
 
@@ -21,13 +21,13 @@ impl Fences {
         let lives = self.0.entry(author.node.clone()).or_default();
         let fence = lives.entry(author.life).or_default();
         fence.0.entry(shard).or_insert(entry);
-        if lives.len() > REMEMBERED {
+        if lives.len() > MAX_LIVES_PER_NODE {
             lives.pop_first();
         }
     }
 
     /// The last life of each node that stands as ended in each of so many logs.
-    pub(in crate::cluster) fn last(&self, shards: u16) -> Vec<Author> {
+    pub(in crate::cluster) fn ended_lives(&self, shards: u16) -> Vec<Author> {
         let nodes = self.0.iter();
         let last = nodes.filter_map(|(node, lives)| {
             let ended = |(_, fence): &(&u64, &Fence)| fence.0.len() == usize::from(shards);
@@ -52,7 +52,7 @@ impl Fences {
         here.collect()
     }
 
-    /// Whether an entry counts for nothing.
+    /// Returns `true` if an entry stands behind the fence of its author.
     pub(in crate::cluster) fn rejects(&self, author: &Author, shard: u16, entry: u64) -> bool {
         let Some(lives) = self.0.get(&author.node) else {
             return false;
@@ -63,7 +63,11 @@ impl Fences {
     }
 
     /// The fence of that life or a later one, if it stands in each of so many logs.
-    pub(in crate::cluster) fn of(&self, author: &Author, shards: u16) -> Option<&Fence> {
+    pub(in crate::cluster) fn complete_fence(
+        &self,
+        author: &Author,
+        shards: u16,
+    ) -> Option<&Fence> {
         let lives = self.0.get(&author.node)?;
         let mut later = lives.range(author.life..).map(|(_, fence)| fence);
         later.find(|fence| fence.0.len() == usize::from(shards))
@@ -88,7 +92,10 @@ mod tests {
         };
         let mut fences = Fences::default();
         fences.note(&author(2), 0, 10);
-        assert!(fences.of(&author(2), 2).is_none(), "not in all logs");
+        assert!(
+            fences.complete_fence(&author(2), 2).is_none(),
+            "not in all logs"
+        );
         fences.note(&author(2), 1, 5);
         fences.note(&author(2), 1, 7);
         for (life, shard, entry, is_rejected) in [
@@ -100,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(fences.rejects(&author(life), shard, entry), is_rejected);
         }
-        assert!(fences.of(&author(1), 2).is_some());
-        assert!(fences.of(&author(3), 2).is_none());
+        assert!(fences.complete_fence(&author(1), 2).is_some());
+        assert!(fences.complete_fence(&author(3), 2).is_none());
     }
 }

@@ -6,7 +6,7 @@ use tracing::error;
 
 use super::{
     author::Author,
-    entry::{BatchItem, Item, LogEntry},
+    entry::{BatchItem, LogEntry, LogMessage},
 };
 use crate::{
     cluster::{Cluster, engine::Entry},
@@ -17,7 +17,7 @@ use crate::{
 
 impl Cluster {
     /// Reads one log, as long as this node lives.
-    pub(in crate::cluster) async fn follow(
+    pub(in crate::cluster) async fn follow_log(
         self: Arc<Self>,
         shard: u16,
         local: Arc<dyn LocalSessions>,
@@ -27,7 +27,7 @@ impl Cluster {
         let mut entries = self.engine.follow(shard, last);
         let mut publisher = local.publisher();
         while let Some(entry) = entries.recv().await {
-            lock(&here.state).begin();
+            lock(&here.state).begin_entry();
             lock(&here.recent).push(&entry);
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
@@ -36,9 +36,9 @@ impl Cluster {
                     }
                     write(&self.fences).note(&author, shard, entry.number);
                     let mut state = lock(&here.state);
-                    state.counts.end(&author);
-                    state.groups.end(&author);
-                    self.fenced.send_modify(|count| *count += 1);
+                    state.counts.end_life(&author);
+                    state.groups.end_life(&author);
+                    self.fences_noted.send_modify(|count| *count += 1);
                 }
                 Ok(LogEntry::Batch {
                     author,
@@ -46,16 +46,16 @@ impl Cluster {
                     items,
                 }) => {
                     let is_new = lock(&here.state).counts.is_new(&author, count);
-                    if is_new && !self.rejects(&author, shard, &entry) {
+                    if is_new && !self.is_fenced_off(&author, shard, &entry) {
                         for (index, item) in items.into_iter().enumerate() {
                             let at = At::new(entry.number, index);
                             match item {
                                 BatchItem::Member(membership) => {
-                                    lock(&here.state).groups.change(&author, membership);
+                                    lock(&here.state).groups.update_member(&author, membership);
                                 }
                                 BatchItem::Message(item) => {
                                     let position = LogPosition { shard, at };
-                                    self.queue(position, item, &*local, &mut publisher);
+                                    self.deliver_logged(position, item, &*local, &mut publisher);
                                 }
                             }
                         }
@@ -75,25 +75,30 @@ impl Cluster {
                     return self.fail("it cannot read a log");
                 }
             }
-            lock(&here.state).finish(entry.number);
+            lock(&here.state).finish_entry(entry.number);
             here.progress.finish(At::end_of(entry.number));
         }
         self.fail("a log has no next entry for it");
     }
 
-    /// Whether an entry is behind the fence of its author.
-    pub(in crate::cluster) fn rejects(&self, author: &Author, shard: u16, entry: &Entry) -> bool {
+    /// Returns `true` if an entry is behind the fence of its author.
+    pub(in crate::cluster) fn is_fenced_off(
+        &self,
+        author: &Author,
+        shard: u16,
+        entry: &Entry,
+    ) -> bool {
         read(&self.fences).rejects(author, shard, entry.number)
     }
 
-    fn queue(
+    fn deliver_logged(
         &self,
         position: LogPosition,
-        item: Item,
+        item: LogMessage,
         local: &dyn LocalSessions,
         publisher: &mut Publisher,
     ) {
-        let Item {
+        let LogMessage {
             from,
             packet_id,
             session,
@@ -126,7 +131,7 @@ impl Cluster {
         progress.finish(position.at);
     }
 
-    /// Whether that fence ends this life.
+    /// Returns `true` if a fence ends this life.
     fn is_ended_by(&self, author: &Author) -> bool {
         author.node == self.author.node && author.life >= self.author.life
     }

@@ -14,28 +14,28 @@ use crate::{
 };
 
 /// Choices of a log that are remembered, for those who take sessions over.
-const REMEMBERED: usize = 1 << 18;
+const MAX_REMEMBERED_CHOICES: usize = 1 << 18;
 
-/// What becomes of a member.
+/// A session's part in a shared subscription, as an entry of a log states it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct Membership {
     pub(in crate::cluster) client: ByteStr,
     /// `$share/...`
     pub(in crate::cluster) filter: TopicFilter,
     pub(in crate::cluster) state: MemberState,
-    /// Whether its session outlives its connection, and so its node.
-    pub(in crate::cluster) lasts: bool,
+    /// `true` if the session outlives its connection, and so its node.
+    pub(in crate::cluster) is_persistent: bool,
 }
 
 /// The groups whose messages may be in one log.
 #[derive(Debug)]
-pub(in crate::cluster) struct Groups {
-    /// By the number that the router knows them by.
-    all: Vec<Option<Group>>,
+pub(in crate::cluster) struct SharedGroups {
+    /// The groups, by the number that the router knows them by.
+    groups: Vec<Option<Group>>,
     by_filter: HashMap<TopicFilter, usize>,
     router: Router,
     fan_out: FanOut,
-    /// For whom messages were, by their places.
+    /// The members that messages were for, by the messages' places.
     chosen: VecDeque<(At, ByteStr)>,
 }
 
@@ -43,7 +43,7 @@ pub(in crate::cluster) struct Groups {
 struct Group {
     filter: TopicFilter,
     members: Vec<Member>,
-    /// Whose turn it is, modulo their number.
+    /// The number of the next turn; modulo the number of members.
     turn: u64,
 }
 
@@ -52,13 +52,13 @@ struct Member {
     client: ByteStr,
     author: Author,
     is_present: bool,
-    lasts: bool,
+    is_persistent: bool,
 }
 
-impl Default for Groups {
+impl Default for SharedGroups {
     fn default() -> Self {
         Self {
-            all: Vec::new(),
+            groups: Vec::new(),
             by_filter: HashMap::new(),
             router: Router::new(),
             fan_out: FanOut::new(),
@@ -67,21 +67,21 @@ impl Default for Groups {
     }
 }
 
-impl Groups {
-    /// What a node has said of a session of its own.
-    pub(in crate::cluster) fn change(&mut self, author: &Author, membership: Membership) {
+impl SharedGroups {
+    /// Changes the part of a member, as its node has appended it.
+    pub(in crate::cluster) fn update_member(&mut self, author: &Author, membership: Membership) {
         let Membership {
             client,
             filter,
             state,
-            lasts,
+            is_persistent,
         } = membership;
         let known = self.by_filter.get(&filter).copied();
         let Some(number) = known.or_else(|| (state != MemberState::Gone).then(|| self.add(filter)))
         else {
             return;
         };
-        let Some(group) = &mut self.all[number] else {
+        let Some(group) = &mut self.groups[number] else {
             return;
         };
         let member = group
@@ -102,7 +102,7 @@ impl Groups {
             client,
             author: author.clone(),
             is_present: state == MemberState::Present,
-            lasts,
+            is_persistent,
         };
         match member {
             Some(member) => group.members[member] = new,
@@ -111,15 +111,15 @@ impl Groups {
     }
 
     /// A life has ended: its members have no connection any more.
-    pub(in crate::cluster) fn end(&mut self, ended: &Author) {
-        for number in 0..self.all.len() {
-            let Some(group) = &mut self.all[number] else {
+    pub(in crate::cluster) fn end_life(&mut self, ended: &Author) {
+        for number in 0..self.groups.len() {
+            let Some(group) = &mut self.groups[number] else {
                 continue;
             };
             let is_ended = |author: &Author| author.node == ended.node && author.life <= ended.life;
             group
                 .members
-                .retain(|member| member.lasts || !is_ended(&member.author));
+                .retain(|member| member.is_persistent || !is_ended(&member.author));
             for member in &mut group.members {
                 member.is_present &= !is_ended(&member.author);
             }
@@ -127,16 +127,16 @@ impl Groups {
         }
     }
 
-    /// For whom of the members a message is, one of each group that matches, and remembers it.
+    /// Chooses the members that a message is for, one of each group that matches, and remembers them.
     pub(super) fn choose(&mut self, at: At, topic: &[u8]) -> Vec<ByteStr> {
         let mut chosen = Vec::new();
         for number in self.matching(topic) {
-            let Some(group) = &mut self.all[number] else {
+            let Some(group) = &mut self.groups[number] else {
                 continue;
             };
             if let Some(client) = group.choose(group.turn, false) {
                 group.turn += 1;
-                if self.chosen.len() == REMEMBERED {
+                if self.chosen.len() == MAX_REMEMBERED_CHOICES {
                     self.chosen.pop_front();
                 }
                 self.chosen.push_back((at, client.clone()));
@@ -146,10 +146,10 @@ impl Groups {
         chosen
     }
 
-    /// The same of a message that is in no log: of the members with a connection, by a turn of the caller's.
+    /// Chooses the members for a message that is in no log: of those with a connection, by the caller's `turn`.
     pub(super) fn choose_present(&mut self, topic: &[u8], turn: u64) -> Vec<ByteStr> {
         let matching = self.matching(topic).into_iter();
-        let groups = matching.filter_map(|number| self.all[number].as_ref());
+        let groups = matching.filter_map(|number| self.groups[number].as_ref());
         groups
             .filter_map(|group| group.choose(turn, true))
             .collect()
@@ -174,14 +174,14 @@ impl Groups {
     }
 
     fn add(&mut self, filter: TopicFilter) -> usize {
-        let free = self.all.iter().position(Option::is_none);
+        let free = self.groups.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
-            self.all.push(None);
-            self.all.len() - 1
+            self.groups.push(None);
+            self.groups.len() - 1
         });
         self.subscribe(&filter, number);
         self.by_filter.insert(filter.clone(), number);
-        self.all[number] = Some(Group {
+        self.groups[number] = Some(Group {
             filter,
             members: Vec::new(),
             turn: 0,
@@ -205,7 +205,7 @@ impl Groups {
 
     fn end_if_empty(&mut self, number: usize) {
         let is_empty = |group: &mut Group| group.members.is_empty();
-        let Some(group) = self.all[number].take_if(is_empty) else {
+        let Some(group) = self.groups[number].take_if(is_empty) else {
             return;
         };
         self.by_filter.remove(&group.filter);
@@ -217,33 +217,33 @@ impl Groups {
         }
     }
 
-    /// What [`read`](Self::read) brings back; not what was chosen.
+    /// Writes the groups for [`read`](Self::read); the choices are left out.
     pub(in crate::cluster) fn write(&self, to: &mut Writer) {
-        let groups: Vec<_> = self.all.iter().flatten().collect();
-        to.all(groups.into_iter(), |to, group| {
+        let groups: Vec<_> = self.groups.iter().flatten().collect();
+        to.list(groups.into_iter(), |to, group| {
             to.bytes(group.filter.as_bytes());
             to.number(group.turn);
-            to.all(group.members.iter(), |to, member| {
+            to.list(group.members.iter(), |to, member| {
                 to.bytes(member.client.as_bytes());
                 member.author.write(to);
-                to.byte(u8::from(member.is_present) | u8::from(member.lasts) << 1);
+                to.byte(u8::from(member.is_present) | u8::from(member.is_persistent) << 1);
             });
         });
     }
 
     pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let all = from.all(|from| {
+        let all = from.list(|from| {
             Ok(Group {
                 filter: from.filter()?,
                 turn: from.number()?,
-                members: from.all(|from| {
+                members: from.list(|from| {
                     let (client, author) = (from.text()?, Author::read(from)?);
                     let flags = from.byte()?;
                     Ok(Member {
                         client,
                         author,
                         is_present: flags & 1 != 0,
-                        lasts: flags & 2 != 0,
+                        is_persistent: flags & 2 != 0,
                     })
                 })?,
             })
@@ -251,14 +251,15 @@ impl Groups {
         let mut groups = Self::default();
         for group in all {
             let number = groups.add(group.filter.clone());
-            groups.all[number] = Some(group);
+            groups.groups[number] = Some(group);
         }
         Ok(groups)
     }
 }
 
 impl Group {
-    /// Whose turn it is: of the members that are present, or else of all, unless they have to be.
+    /// Returns the member whose turn it is, of those that are present, or else of all if `has_to_be_present` is
+    /// `false`.
     fn choose(&self, turn: u64, has_to_be_present: bool) -> Option<ByteStr> {
         let present = self.members.iter().filter(|member| member.is_present);
         let mut able: Vec<_> = present.collect();
@@ -279,7 +280,7 @@ impl Membership {
             MemberState::Away => 1,
             MemberState::Gone => 2,
         };
-        to.byte(state | u8::from(self.lasts) << 2);
+        to.byte(state | u8::from(self.is_persistent) << 2);
     }
 
     pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -295,7 +296,7 @@ impl Membership {
             client,
             filter,
             state,
-            lasts: flags & 4 != 0,
+            is_persistent: flags & 4 != 0,
         })
     }
 }
@@ -311,17 +312,23 @@ mod tests {
         }
     }
 
-    fn say(groups: &mut Groups, node: &str, client: &str, state: MemberState, lasts: bool) {
+    fn say(
+        groups: &mut SharedGroups,
+        node: &str,
+        client: &str,
+        state: MemberState,
+        is_persistent: bool,
+    ) {
         let membership = Membership {
             client: ByteStr::new(client).unwrap(),
             filter: TopicFilter::new("$share/g/t/+").unwrap(),
             state,
-            lasts,
+            is_persistent,
         };
-        groups.change(&author(node), membership);
+        groups.update_member(&author(node), membership);
     }
 
-    fn three(groups: &mut Groups, at: u64) -> Vec<String> {
+    fn three(groups: &mut SharedGroups, at: u64) -> Vec<String> {
         let mut chosen = Vec::new();
         for n in 0..3 {
             let one = groups.choose(At::new(at, n), b"t/1");
@@ -332,7 +339,7 @@ mod tests {
 
     #[test]
     fn members_take_turns_and_those_with_a_connection_come_first() {
-        let mut groups = Groups::default();
+        let mut groups = SharedGroups::default();
         assert!(three(&mut groups, 1).is_empty());
         say(&mut groups, "a", "one", MemberState::Present, true);
         say(&mut groups, "b", "two", MemberState::Present, false);
@@ -340,7 +347,7 @@ mod tests {
         assert!(groups.choose(At::new(3, 0), b"u/1").is_empty());
         say(&mut groups, "a", "one", MemberState::Away, true);
         assert_eq!(three(&mut groups, 4), ["two"; 3]);
-        groups.end(&author("b"));
+        groups.end_life(&author("b"));
         assert_eq!(three(&mut groups, 5), ["one"; 3], "it is away, and alone");
         assert!(groups.choose_present(b"t/1", 0).is_empty());
         let one = ByteStr::new("one").unwrap();
@@ -353,7 +360,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_groups_goes_on_with_the_same_turns() {
-        let mut groups = Groups::default();
+        let mut groups = SharedGroups::default();
         for client in ["one", "two", "three"] {
             say(&mut groups, "a", client, MemberState::Present, true);
         }
@@ -361,7 +368,7 @@ mod tests {
         let mut to = Writer::default();
         groups.write(&mut to);
         let bytes = to.finish();
-        let mut read = Groups::read(&mut Reader::part(&bytes)).unwrap();
+        let mut read = SharedGroups::read(&mut Reader::without_version(&bytes)).unwrap();
         assert_eq!(three(&mut groups, 2), three(&mut read, 2));
     }
 }

@@ -1,4 +1,4 @@
-//! Which calls of the store are settled: all parts of them, and of all calls before.
+//! The calls of the store that are settled: all their parts are done, and those of all calls before.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -8,28 +8,28 @@ use crate::{lock::lock, store::Position};
 
 #[derive(Debug)]
 pub(in crate::cluster) struct Ledger {
-    open: Mutex<Open>,
+    open: Mutex<OpenCalls>,
     settled: watch::Receiver<Position>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenCalls {
     /// The last call.
     last: u64,
-    /// How many parts each call waits for, that waits for any.
+    /// The number of parts that each open call waits for.
     parts: BTreeMap<u64, usize>,
     /// `None` once nothing can be settled any more.
-    tell: Option<watch::Sender<Position>>,
+    settled: Option<watch::Sender<Position>>,
 }
 
 impl Ledger {
     pub(in crate::cluster) fn new() -> Self {
-        let (tell, settled) = watch::channel(Position::default());
+        let (sender, settled) = watch::channel(Position::default());
         Self {
-            open: Mutex::new(Open {
+            open: Mutex::new(OpenCalls {
                 last: 0,
                 parts: BTreeMap::new(),
-                tell: Some(tell),
+                settled: Some(sender),
             }),
             settled,
         }
@@ -43,12 +43,12 @@ impl Ledger {
         if parts > 0 {
             open.parts.insert(position, parts);
         }
-        open.tell();
+        open.publish_settled();
         Position(position)
     }
 
     /// A part of that call is done.
-    pub(in crate::cluster) fn done(&self, Position(position): Position) {
+    pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
         let Some(parts) = open.parts.get_mut(&position) else {
             return;
@@ -56,40 +56,47 @@ impl Ledger {
         *parts -= 1;
         if *parts == 0 {
             open.parts.remove(&position);
-            open.tell();
+            open.publish_settled();
         }
     }
 
-    /// Whether a call still waits for a part, apart from the calls before it.
+    /// Returns `true` if a call still waits for a part, apart from the calls before it.
     pub(in crate::cluster) fn is_open(&self, Position(position): Position) -> bool {
         lock(&self.open).parts.contains_key(&position)
     }
 
     /// Nothing is settled from here on.
     pub(in crate::cluster) fn fail(&self) {
-        lock(&self.open).tell = None;
+        lock(&self.open).settled = None;
     }
 
     pub(in crate::cluster) fn has_failed(&self) -> bool {
-        lock(&self.open).tell.is_none()
+        lock(&self.open).settled.is_none()
     }
 
     pub(in crate::cluster) fn settled(&self) -> watch::Receiver<Position> {
         self.settled.clone()
     }
 
-    /// The last call.
-    pub(in crate::cluster) fn last(&self) -> Position {
+    /// Waits until all calls so far are settled. Resolves to `false` if they cannot be any more.
+    pub(in crate::cluster) async fn settle_all(&self) -> bool {
+        let last = self.last_position();
+        let mut settled = self.settled();
+        settled.wait_for(|settled| *settled >= last).await.is_ok()
+    }
+
+    /// Returns the position of the last call.
+    pub(in crate::cluster) fn last_position(&self) -> Position {
         Position(lock(&self.open).last)
     }
 }
 
-impl Open {
-    fn tell(&self) {
+impl OpenCalls {
+    fn publish_settled(&self) {
         let first = self.parts.first_key_value();
         let settled = Position(first.map_or(self.last, |(first, _)| first - 1));
-        if let Some(tell) = &self.tell {
-            tell.send_if_modified(|known| core::mem::replace(known, settled) != settled);
+        if let Some(sender) = &self.settled {
+            sender.send_if_modified(|known| core::mem::replace(known, settled) != settled);
         }
     }
 }
@@ -105,12 +112,12 @@ mod tests {
         let calls: Vec<_> = [0, 2, 0, 1, 0].map(|parts| ledger.begin(parts)).into();
         assert_eq!(settled(), 1);
         assert!(ledger.is_open(calls[3]));
-        ledger.done(calls[3]);
+        ledger.complete_part(calls[3]);
         assert!(!ledger.is_open(calls[3]));
         assert_eq!(settled(), 1);
-        ledger.done(calls[1]);
+        ledger.complete_part(calls[1]);
         assert_eq!(settled(), 1);
-        ledger.done(calls[1]);
+        ledger.complete_part(calls[1]);
         assert_eq!(settled(), 5);
         ledger.fail();
         ledger.begin(0);

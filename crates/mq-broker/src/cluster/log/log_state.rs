@@ -1,10 +1,10 @@
-//! What follows from a log alone: the same for each reader at the same place.
+//! The state that follows from a log alone: the same for each reader at the same place.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use mq_codec::TopicName;
 
-use super::{author::Author, groups::Groups};
+use super::{author::Author, groups::SharedGroups};
 use crate::{
     cluster::engine::{Malformed, Reader, Writer},
     store::{At, StoredMessage},
@@ -15,15 +15,20 @@ const VERSION: u8 = 1;
 /// Entries of a log that make trimming it worth while.
 const MIN_TRIMMED_ENTRIES: u64 = 1_000;
 
-/// How far a reader of a log is, and what it knows by that.
+/// Checkpoint intervals after which a checkpoint is written: a node that starts then knows, for some time before it,
+/// which member of a shared subscription each message was for, and can take over sessions that have died with another
+/// node.
+const CHECKPOINT_AGE: usize = 6;
+
+/// The position of a reader of a log, and what it knows by the entries before.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct LogState {
     /// The last entry that it has read.
     pub(in crate::cluster) entry: u64,
-    /// Whether it is in the midst of the next one, which the rest may know in part.
-    is_within: bool,
+    /// `true` while the reader is in the midst of the next entry, which the other fields may have in part.
+    is_mid_entry: bool,
     pub(in crate::cluster) counts: BatchCounts,
-    pub(in crate::cluster) groups: Groups,
+    pub(in crate::cluster) groups: SharedGroups,
     /// Topics whose retained message has changed, and is in no value yet.
     pub(super) retained: HashMap<TopicName, RetainedChange>,
 }
@@ -40,7 +45,7 @@ pub(super) struct RetainedChange {
     pub(in crate::cluster) message: Option<StoredMessage>,
 }
 
-/// What is kept of a log's state, so that a node may begin to read from there.
+/// The part of a log's state that is kept as a value, so that a node may begin to read from there.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::cluster) struct Checkpoint {
     pub(in crate::cluster) entry: u64,
@@ -49,9 +54,13 @@ pub(in crate::cluster) struct Checkpoint {
     pub(in crate::cluster) counts: BatchCounts,
     /// Ends of lives, by the entry that says so.
     pub(in crate::cluster) fences: Vec<(Author, u64)>,
-    /// [`Groups`] in their form.
+    /// [`SharedGroups`] in their form.
     pub(in crate::cluster) groups: bytes::Bytes,
 }
+
+/// Checkpoints of a log that are not old enough to be written.
+#[derive(Debug, Default)]
+pub(super) struct CheckpointCandidates(VecDeque<Checkpoint>);
 
 impl BatchCounts {
     pub(in crate::cluster) fn is_new(&mut self, author: &Author, count: u64) -> bool {
@@ -60,7 +69,7 @@ impl BatchCounts {
     }
 
     /// Forgets lives that have ended: what comes of them counts for nothing anyway.
-    pub(in crate::cluster) fn end(&mut self, ended: &Author) {
+    pub(in crate::cluster) fn end_life(&mut self, ended: &Author) {
         let goes_on = |author: &Author| author.node != ended.node || author.life > ended.life;
         self.0.retain(|author, _| goes_on(author));
     }
@@ -70,7 +79,7 @@ impl LogState {
     pub(super) fn from_checkpoint(checkpoint: &Checkpoint) -> Self {
         Self {
             entry: checkpoint.entry,
-            is_within: false,
+            is_mid_entry: false,
             counts: checkpoint.counts.clone(),
             groups: checkpoint.groups().unwrap_or_default(),
             retained: HashMap::new(),
@@ -78,20 +87,20 @@ impl LogState {
     }
 
     /// The next entry is being read.
-    pub(in crate::cluster) fn begin(&mut self) {
-        self.is_within = true;
+    pub(in crate::cluster) fn begin_entry(&mut self) {
+        self.is_mid_entry = true;
     }
 
-    /// That entry has been read.
-    pub(in crate::cluster) fn finish(&mut self, entry: u64) {
+    /// Notes that an entry has been read.
+    pub(in crate::cluster) fn finish_entry(&mut self, entry: u64) {
         self.entry = entry;
-        self.is_within = false;
+        self.is_mid_entry = false;
     }
 
-    /// What is kept of it, with the ends of lives that stand in the log. `None` in the midst of an entry: whoever began
-    /// there would take the entry for one that it has read.
+    /// Returns the checkpoint of this state, with the fences that stand in the log. `None` in the midst of an entry: a
+    /// node that began there would skip the rest of the entry.
     pub(in crate::cluster) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Option<Checkpoint> {
-        if self.is_within {
+        if self.is_mid_entry {
             return None;
         }
         let mut groups = Writer::default();
@@ -114,7 +123,7 @@ impl LogState {
     }
 
     /// Values have what was retained up to that entry.
-    pub(super) fn is_kept(&mut self, entry: u64) {
+    pub(super) fn forget_retained_up_to(&mut self, entry: u64) {
         let is_later = |change: &RetainedChange| change.at.entry() > entry;
         self.retained.retain(|_, change| is_later(change));
     }
@@ -138,14 +147,14 @@ impl RetainedChange {
         let at = At(from.number()?);
         let is_there = from.byte()? != 0;
         let message = is_there.then(|| from.message()).transpose()?;
-        from.end()?;
+        from.expect_end()?;
         Ok(Self { at, message })
     }
 }
 
 impl Checkpoint {
-    /// Whether trimming its log is worth while.
-    pub(in crate::cluster) fn is_long(&self) -> bool {
+    /// Returns `true` if the log has so many old entries that trimming it is worth while.
+    pub(in crate::cluster) fn is_worth_trimming(&self) -> bool {
         self.entry >= self.first + MIN_TRIMMED_ENTRIES
     }
 
@@ -157,20 +166,20 @@ impl Checkpoint {
             author.write(to);
             to.number(*number);
         };
-        to.all(self.counts.0.iter(), number);
+        to.list(self.counts.0.iter(), number);
         let fences = self.fences.iter();
-        to.all(fences.map(|(author, entry)| (author, entry)), number);
+        to.list(fences.map(|(author, entry)| (author, entry)), number);
         to.bytes(&self.groups);
         to.finish()
     }
 
-    fn groups(&self) -> Result<Groups, Malformed> {
+    fn groups(&self) -> Result<SharedGroups, Malformed> {
         if self.groups.is_empty() {
-            return Ok(Groups::default());
+            return Ok(SharedGroups::default());
         }
-        let mut from = Reader::part(&self.groups);
-        let groups = Groups::read(&mut from)?;
-        from.end()?;
+        let mut from = Reader::without_version(&self.groups);
+        let groups = SharedGroups::read(&mut from)?;
+        from.expect_end()?;
         Ok(groups)
     }
 
@@ -180,13 +189,26 @@ impl Checkpoint {
         let checkpoint = Self {
             entry: from.number()?,
             first: from.number()?,
-            counts: BatchCounts(from.all(number)?.into_iter().collect()),
-            fences: from.all(number)?,
+            counts: BatchCounts(from.list(number)?.into_iter().collect()),
+            fences: from.list(number)?,
             groups: bytes::Bytes::copy_from_slice(from.bytes()?),
         };
         checkpoint.groups()?;
-        from.end()?;
+        from.expect_end()?;
         Ok(checkpoint)
+    }
+}
+
+impl CheckpointCandidates {
+    /// Adds the present checkpoint, and removes the one that is old enough: that of the log's beginning if there is none
+    /// yet.
+    pub(super) fn rotate(&mut self, checkpoint: Checkpoint) -> Checkpoint {
+        self.0.push_back(checkpoint);
+        if self.0.len() > CHECKPOINT_AGE {
+            self.0.pop_front().unwrap_or_default()
+        } else {
+            Checkpoint::default()
+        }
     }
 }
 
@@ -220,17 +242,17 @@ mod tests {
         let mut state = LogState::from_checkpoint(&checkpoint);
         assert!(!state.counts.is_new(&author(2), 7));
         assert!(state.counts.is_new(&author(2), 8));
-        state.counts.end(&author(2));
+        state.counts.end_life(&author(2));
         assert_eq!(state.counts, BatchCounts::default());
     }
 
     #[test]
     fn there_is_no_checkpoint_in_the_midst_of_an_entry() {
         let mut state = LogState::default();
-        state.begin();
+        state.begin_entry();
         assert!(state.counts.is_new(&author(1), 1));
         assert_eq!(state.checkpoint(Vec::new()), None);
-        state.finish(1);
+        state.finish_entry(1);
         let checkpoint = state.checkpoint(Vec::new()).unwrap();
         assert_eq!(checkpoint.entry, 1);
         let mut later = LogState::from_checkpoint(&checkpoint);
@@ -254,9 +276,9 @@ mod tests {
             );
             assert_eq!((change.at, change.message.is_some()), (at, entry == 1));
         }
-        state.is_kept(1);
+        state.forget_retained_up_to(1);
         assert_eq!(state.retained.len(), 1);
-        state.is_kept(2);
+        state.forget_retained_up_to(2);
         assert!(state.retained.is_empty());
     }
 }

@@ -15,11 +15,11 @@ mod progress;
 mod qos0;
 mod recent;
 
-pub(super) use append::{Shard, part_of_name};
+pub(super) use append::{Shard, hash_partition};
 pub(super) use arrival_marks::ArrivalMarks;
 pub(super) use author::Author;
-pub(super) use checkpoint::{checkpoints, key};
-pub(super) use entry::{BatchItem, Item, LogEntry};
+pub(super) use checkpoint::{checkpoint_key, load_checkpoints};
+pub(super) use entry::{BatchItem, LogEntry, LogMessage};
 pub(super) use fences::Fences;
 pub(super) use groups::Membership;
 pub(super) use ledger::Ledger;

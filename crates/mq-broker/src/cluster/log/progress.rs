@@ -1,10 +1,10 @@
-//! How far a node has come.
+//! The progress of a node in its logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::store::At;
 
-/// How far a node has come with one log.
+/// The progress of a node in one log.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Progress {
     begun: AtomicU64,
@@ -17,7 +17,7 @@ impl Progress {
         self.begun.store(at.0, Ordering::Release);
     }
 
-    /// That message, and all before, have been queued for their receivers.
+    /// Notes that a message, and all before, have been queued for their receivers.
     pub(in crate::cluster) fn finish(&self, at: At) {
         self.begun.fetch_max(at.0, Ordering::Release);
         self.finished.store(at.0, Ordering::Release);

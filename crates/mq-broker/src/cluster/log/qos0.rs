@@ -9,7 +9,7 @@ use tracing::error;
 
 use super::{
     author::Author,
-    entry::{Item, NodeMessage},
+    entry::{LogMessage, NodeMessage},
 };
 use crate::{
     cluster::{Cluster, engine::Malformed},
@@ -25,12 +25,12 @@ impl Cluster {
         message: StoredMessage,
     ) -> Vec<ByteStr> {
         let topic = &message.message.topic;
-        let shard = self.shard_of(topic);
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let shard = self.shard_of_topic(topic);
+        let turn = self.qos0_turn.fetch_add(1, Ordering::Relaxed);
         let chosen = lock(&shard.state)
             .groups
             .choose_present(topic.as_bytes(), turn);
-        let item = Item {
+        let item = LogMessage {
             from: from.clone(),
             packet_id: None,
             session: 0,
@@ -38,19 +38,19 @@ impl Cluster {
         };
         if let Ok(item) = item.encode() {
             let told = NodeMessage::Message {
-                head: &lock(&self.arrival_marks).head(),
+                header: &lock(&self.arrival_marks).header(),
                 chosen: chosen.clone(),
                 item: &item,
             };
-            self.engine.tell(told.encode());
+            self.engine.broadcast(told.encode());
         }
         chosen
     }
 
     /// Tells the other nodes this one's mark.
-    pub(in crate::cluster) fn send_mark(&self) {
-        let mark = lock(&self.arrival_marks).own().clone();
-        self.engine.tell(NodeMessage::Mark(mark).encode());
+    pub(in crate::cluster) fn broadcast_mark(&self) {
+        let mark = lock(&self.arrival_marks).own_mark().clone();
+        self.engine.broadcast(NodeMessage::Mark(mark).encode());
     }
 
     /// QoS 0 of other nodes.
@@ -77,13 +77,19 @@ impl Cluster {
         publisher: &mut Publisher,
     ) -> Result<(), Malformed> {
         match NodeMessage::decode(told)? {
-            NodeMessage::Mark(mark) => lock(&self.arrival_marks).note(mark),
-            NodeMessage::Message { head, chosen, item } => {
+            NodeMessage::Mark(mark) => lock(&self.arrival_marks).note_node_mark(mark),
+            NodeMessage::Message {
+                header,
+                chosen,
+                item,
+            } => {
                 let is_over = |life: &Author| self.is_over(life);
-                let Some(late) = lock(&self.arrival_marks).late_for(head, is_over)? else {
+                let Some(late) =
+                    lock(&self.arrival_marks).sessions_too_late_for(header, is_over)?
+                else {
                     return Ok(());
                 };
-                let Item { from, message, .. } = Item::decode(item)?;
+                let LogMessage { from, message, .. } = LogMessage::decode(item)?;
                 let message = ClusterMessage {
                     from,
                     packet_id: None,

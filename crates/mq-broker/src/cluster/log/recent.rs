@@ -7,17 +7,17 @@ use crate::cluster::engine::Entry;
 
 /// The last entries of one log that this node has read.
 #[derive(Debug)]
-pub(in crate::cluster) struct Recent {
-    most: usize,
+pub(in crate::cluster) struct RecentEntries {
+    max_bytes: usize,
     entries: VecDeque<Entry>,
     bytes: usize,
 }
 
-impl Recent {
-    /// For so many bytes.
-    pub(in crate::cluster) fn new(most: usize) -> Self {
+impl RecentEntries {
+    /// Keeps entries of `max_bytes` at most.
+    pub(in crate::cluster) fn new(max_bytes: usize) -> Self {
         Self {
-            most,
+            max_bytes,
             entries: VecDeque::new(),
             bytes: 0,
         }
@@ -26,7 +26,7 @@ impl Recent {
     /// The next entry has come.
     pub(in crate::cluster) fn push(&mut self, entry: &Entry) {
         let bytes = entry.bytes.len();
-        if bytes > self.most {
+        if bytes > self.max_bytes {
             self.entries.clear();
             self.bytes = 0;
             return;
@@ -36,7 +36,7 @@ impl Recent {
         let bytes = bytes::Bytes::copy_from_slice(&entry.bytes);
         let number = entry.number;
         self.entries.push_back(Entry { number, bytes });
-        while self.bytes > self.most
+        while self.bytes > self.max_bytes
             && let Some(first) = self.entries.pop_front()
         {
             self.bytes -= first.bytes.len();
@@ -44,7 +44,7 @@ impl Recent {
     }
 
     /// The entries of these numbers, both included; `None` if not all of them are here.
-    pub(in crate::cluster) fn within(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
+    pub(in crate::cluster) fn range(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let index = |number: u64| {
             self.entries
                 .binary_search_by_key(&number, |entry| entry.number)
@@ -65,20 +65,20 @@ mod tests {
 
     #[test]
     fn it_has_the_last_entries_that_there_is_room_for() {
-        let mut recent = Recent::new(10);
-        assert_eq!(recent.within(1, 1), None);
+        let mut recent = RecentEntries::new(10);
+        assert_eq!(recent.range(1, 1), None);
         for number in 5..10 {
             recent.push(&entry(number, 3));
         }
-        assert_eq!(recent.within(7, 8), Some(vec![entry(7, 3), entry(8, 3)]));
-        assert_eq!(recent.within(9, 9), Some(vec![entry(9, 3)]));
+        assert_eq!(recent.range(7, 8), Some(vec![entry(7, 3), entry(8, 3)]));
+        assert_eq!(recent.range(9, 9), Some(vec![entry(9, 3)]));
         for (from, to) in [(6, 9), (9, 10), (10, 10)] {
-            assert_eq!(recent.within(from, to), None, "{from} to {to}");
+            assert_eq!(recent.range(from, to), None, "{from} to {to}");
         }
         recent.push(&entry(10, 11));
-        assert_eq!(recent.within(10, 10), None, "it is too large");
+        assert_eq!(recent.range(10, 10), None, "it is too large");
         recent.push(&entry(11, 1));
-        assert_eq!(recent.within(11, 11), Some(vec![entry(11, 1)]));
-        assert_eq!(recent.within(9, 11), None);
+        assert_eq!(recent.range(11, 11), Some(vec![entry(11, 1)]));
+        assert_eq!(recent.range(9, 11), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What becomes of a node's sessions when it has died: living nodes take them, so that wills are published, sessions end
-//! in their time, and the logs need not be kept for them.
+//! Adoption: living nodes take the sessions of a node that has died, so that wills are published, sessions end in their
+//! time, and the logs need not be kept for them.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use super::record::Record;
 use crate::{
     cluster::{
         Cluster,
-        engine::{EngineError, Kind, Value},
-        log::{Author, part_of_name},
+        engine::{EngineError, KeyKind, Value},
+        log::{Author, hash_partition},
     },
     hub::LocalSessions,
     lock::{lock, read},
@@ -21,21 +21,21 @@ use crate::{
 /// Interval at which a node looks for sessions that nobody has, if nothing has happened.
 const ADOPTION_INTERVAL: Duration = Duration::from_mins(5);
 
-/// When it looks again for those that could not be taken.
-const AGAIN: Duration = Duration::from_secs(30);
+/// Interval at which a node tries again to adopt sessions that could not be taken.
+const ADOPTION_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Sessions that are taken at a time: what they have to get is read once for all of them.
-const AT_ONCE: usize = 256;
+const MAX_ADOPTED_AT_ONCE: usize = 256;
 
 impl Cluster {
     /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
-    pub(in crate::cluster) async fn adopt(self: Arc<Self>) {
-        let mut beats = self.beats.subscribe();
+    pub(in crate::cluster) async fn adopt_sessions(self: Arc<Self>) {
+        let mut own_heartbeats = self.own_heartbeats.subscribe();
         let mut ended = HashSet::new();
-        let mut due = Instant::now() + AGAIN;
+        let mut due = Instant::now() + ADOPTION_RETRY_INTERVAL;
         loop {
             tokio::select! {
-                changed = beats.changed() => if changed.is_err() {
+                changed = own_heartbeats.changed() => if changed.is_err() {
                     return;
                 },
                 () = sleep_until(due) => {}
@@ -44,7 +44,7 @@ impl Cluster {
                 return;
             }
             let mut is_news = false;
-            for author in self.dead() {
+            for author in self.dead_nodes() {
                 match self.end_life(&author).await {
                     Ok(()) => is_news = true,
                     Err(error) => {
@@ -53,7 +53,7 @@ impl Cluster {
                 }
             }
             // Another node may have ended it.
-            for author in self.ended() {
+            for author in self.ended_lives() {
                 is_news |= ended.insert(author);
             }
             if !is_news && Instant::now() < due {
@@ -67,10 +67,10 @@ impl Cluster {
                     // Nodes that do not agree yet on who lives may each leave a session to another one.
                     Ok(true) if is_news => self.lease * 2,
                     Ok(true) => ADOPTION_INTERVAL,
-                    Ok(false) => AGAIN,
+                    Ok(false) => ADOPTION_RETRY_INTERVAL,
                     Err(error) => {
                         warn!(%error, "sessions of ended nodes cannot be taken over");
-                        AGAIN
+                        ADOPTION_RETRY_INTERVAL
                     }
                 };
         }
@@ -78,15 +78,15 @@ impl Cluster {
 
     /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
     async fn adopt_all(&self, local: &dyn LocalSessions) -> Result<bool, EngineError> {
-        let living = self.living();
+        let living = self.live_nodes();
         let mut all_taken = true;
         let mut orphans = self.orphans(&living).await?;
         while !orphans.is_empty() {
-            let some = orphans.split_off(orphans.len().saturating_sub(AT_ONCE));
+            let some = orphans.split_off(orphans.len().saturating_sub(MAX_ADOPTED_AT_ONCE));
             let mut claimed = Vec::new();
             let mut turns = Vec::new();
             for (id, record, version) in some {
-                let turn = self.turn(&id);
+                let turn = self.claim_lock(&id);
                 let Ok(turn) = turn.try_lock_owned() else {
                     // A client is at it, and may give up.
                     all_taken = false;
@@ -106,7 +106,7 @@ impl Cluster {
             all_taken &= self.take_up(local, claimed).await.is_ok();
             for (id, turn) in turns {
                 drop(turn);
-                self.end_turn(&id);
+                self.forget_claim_lock(&id);
             }
             info!(count, "sessions that no living node had go on here");
         }
@@ -116,7 +116,7 @@ impl Cluster {
     /// This node's part of the sessions that no living node has.
     async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
         let mut orphans = Vec::new();
-        for (id, Value { version, bytes }) in self.engine.all(Kind::Session).await? {
+        for (id, Value { version, bytes }) in self.engine.values(KeyKind::Session).await? {
             let Ok(id) = ByteStr::new(id) else {
                 continue;
             };
@@ -125,10 +125,10 @@ impl Cluster {
                 continue;
             };
             let is_for_this = match &record.owner {
-                None => self.is_mine(&id, living),
+                None => self.is_assigned_here(&id, living),
                 // One of its own that is not here could not be read.
                 Some(owner) if *owner == self.author => !lock(&self.sessions).contains_key(&id),
-                Some(owner) => self.is_over(owner) && self.is_mine(&id, living),
+                Some(owner) => self.is_over(owner) && self.is_assigned_here(&id, living),
             };
             if record.session.is_some() && is_for_this {
                 orphans.push((id, record, version));
@@ -138,13 +138,13 @@ impl Cluster {
     }
 
     /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
-    fn is_mine(&self, id: &ByteStr, living: &[String]) -> bool {
+    fn is_assigned_here(&self, id: &ByteStr, living: &[String]) -> bool {
         // This node is one of them.
-        living[part_of_name(id.as_bytes(), living.len())] == self.author.node
+        living[hash_partition(id.as_bytes(), living.len())] == self.author.node
     }
 
-    fn ended(&self) -> Vec<Author> {
-        let ended = read(&self.fences).last(self.engine.shards());
+    fn ended_lives(&self) -> Vec<Author> {
+        let ended = read(&self.fences).ended_lives(self.engine.shards());
         ended
             .into_iter()
             .filter(|author| self.is_over(author))

@@ -13,10 +13,10 @@ use super::{
     record::Record,
 };
 use crate::{
-    auth::TakeOver,
+    auth::TakeOverPolicy,
     cluster::{
         Cluster,
-        engine::{Key, Kind, Lasts, Value},
+        engine::{Expiry, Key, KeyKind, Value},
         life,
         log::Author,
     },
@@ -36,11 +36,11 @@ const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Cluster {
     /// See [`Nodes::claim`](crate::hub::Nodes::claim).
-    pub(in crate::cluster) async fn claim_in_turn(
+    pub(in crate::cluster) async fn claim_session(
         &self,
         id: &ByteStr,
         user: &User,
-        take_over: TakeOver,
+        take_over: TakeOverPolicy,
     ) -> Result<(), ReasonCode> {
         let (Some(this), Some(local)) = (self.this.upgrade(), self.local()) else {
             return Err(ReasonCode::ServerShuttingDown);
@@ -49,10 +49,10 @@ impl Cluster {
         // It goes on to its end, whether the client waits for it or not: a session that is half here would be taken for
         // a whole one.
         let claiming = self.runtime.spawn(async move {
-            let turn = this.turn(&id).lock_owned().await;
+            let turn = this.claim_lock(&id).lock_owned().await;
             let claimed = this.try_claim(&*local, &id, &user, take_over).await;
             drop(turn);
-            this.end_turn(&id);
+            this.forget_claim_lock(&id);
             claimed
         });
         match timeout(CLAIM_TIMEOUT, claiming).await {
@@ -62,13 +62,13 @@ impl Cluster {
         }
     }
 
-    /// What is held by whoever claims that session.
-    pub(in crate::cluster) fn turn(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
+    /// Returns the lock that a claim of a session holds.
+    pub(in crate::cluster) fn claim_lock(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(lock(&self.claims).entry(id.clone()).or_default())
     }
 
     /// Forgets it, unless somebody else holds it or waits for it.
-    pub(super) fn end_turn(&self, id: &ByteStr) {
+    pub(super) fn forget_claim_lock(&self, id: &ByteStr) {
         let mut claims = lock(&self.claims);
         if claims
             .get(id)
@@ -83,7 +83,7 @@ impl Cluster {
         local: &dyn LocalSessions,
         id: &ByteStr,
         user: &User,
-        take_over: TakeOver,
+        take_over: TakeOverPolicy,
     ) -> Result<(), ClaimRefused> {
         let began = Instant::now();
         let mut asked = 0;
@@ -93,7 +93,7 @@ impl Cluster {
                 match sessions.get(id) {
                     None => None,
                     Some(owned) if owned.fate == SessionFate::Stays => return Ok(()),
-                    Some(owned) => Some(owned.gone()),
+                    Some(owned) => Some(owned.fate_changes()),
                 }
             };
             if let Some(mut leaves) = leaves {
@@ -104,16 +104,16 @@ impl Cluster {
             if self.ledger.has_failed() {
                 return Err(ClaimRefused::Busy);
             }
-            let (record, version) = self.record_of(id).await?;
+            let (record, version) = self.read_record(id).await?;
             let known = record.session.as_ref().and_then(|kept| kept.user.as_ref());
-            if take_over == TakeOver::SameUser && known.is_some_and(|known| known != user) {
+            if take_over == TakeOverPolicy::SameUser && known.is_some_and(|known| known != user) {
                 return Err(ClaimRefused::OtherUser);
             }
             if let Some(owner) = self.other_owner(&record) {
                 if asked == MAX_RIVALS {
                     return Err(ClaimRefused::Busy);
                 }
-                asked += u32::from(self.ask_to_let_go(owner, id).await);
+                asked += u32::from(self.request_release(owner, id).await);
                 continue;
             }
             if let Some(claimed) = self.claim_record(id, record, version).await? {
@@ -124,16 +124,16 @@ impl Cluster {
     }
 
     /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
-    pub(in crate::cluster) async fn is_at_another(&self, id: &ByteStr) -> bool {
-        match self.record_of(id).await {
+    pub(in crate::cluster) async fn is_owned_elsewhere(&self, id: &ByteStr) -> bool {
+        match self.read_record(id).await {
             Ok((record, _)) => self.other_owner(&record).is_some(),
             Err(_) => true,
         }
     }
 
     /// A session's record, and its version; an empty one, and 0, if there is none.
-    async fn record_of(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
-        let value = self.engine.value(Key::new(Kind::Session, &**id)).await;
+    async fn read_record(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
+        let value = self.engine.get(Key::new(KeyKind::Session, &**id)).await;
         let value = value.map_err(|error| {
             warn!(client = %id, %error, "a session cannot be read");
             ClaimRefused::Busy
@@ -165,11 +165,11 @@ impl Cluster {
         if let Some(owner) = &record.owner
             && !record.is_behind
         {
-            let status = life::status_of(&*self.engine, &owner.node).await;
+            let status = life::read_status(&*self.engine, &owner.node).await;
             let (_, status) = status.map_err(|_| ClaimRefused::Busy)?;
-            record.raise(&status);
+            record.raise_to_floor(&status);
         }
-        let coming = timeout(CLAIM_TIMEOUT, self.come_to(&record.next));
+        let coming = timeout(CLAIM_TIMEOUT, self.catch_up_to(&record.next));
         coming.await.map_err(|_| ClaimRefused::Busy)?;
         let mine = Record {
             owner: Some(self.author.clone()),
@@ -177,8 +177,10 @@ impl Cluster {
             ..record.clone()
         };
         let bytes = mine.encode().map_err(|_| ClaimRefused::Busy)?;
-        let key = Key::new(Kind::Session, &**id);
-        let put = self.put(key, version, bytes, Lasts::Always).await;
+        let key = Key::new(KeyKind::Session, &**id);
+        let put = self
+            .put_with_retries(key, version, bytes, Expiry::Never)
+            .await;
         let version = put.map_err(|_| ClaimRefused::Busy)?;
         Ok(version.map(|version| ClaimedSession {
             id: id.clone(),
@@ -189,7 +191,7 @@ impl Cluster {
 
     /// Waits until this node has read the logs as far as a session's last owner: what that has looked at must not come
     /// to the session again.
-    async fn come_to(&self, next: &[At]) {
+    async fn catch_up_to(&self, next: &[At]) {
         let is_behind = || {
             let mut all = self.shards.iter().zip(next);
             all.any(|(shard, next)| shard.progress.finished().next() < *next)
@@ -201,7 +203,7 @@ impl Cluster {
 
     /// Asks the owner of a session to let it go, and ends its life if it has none any more. Returns whether it has
     /// answered.
-    async fn ask_to_let_go(&self, owner: &Author, id: &ByteStr) -> bool {
+    async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
         if self.is_dead(owner) {
             if let Err(error) = self.end_life(owner).await {
                 warn!(node = owner.node, %error, "a node's life cannot be ended");
@@ -211,7 +213,7 @@ impl Cluster {
         }
         let question = Bytes::copy_from_slice(id.as_bytes());
         let answer = tokio::select! {
-            answer = self.engine.ask(&owner.node, question) => answer,
+            answer = self.engine.request(&owner.node, question) => answer,
             // One that has left does not answer.
             () = self.until_over(owner) => return false,
         };

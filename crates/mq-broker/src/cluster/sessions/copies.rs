@@ -11,12 +11,12 @@ use mq_codec::ByteStr;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
-use super::recorded_session::{MessagePlace, RecordedSession, size};
+use super::recorded_session::{MessagePlace, RecordedSession, encoded_size};
 use crate::{
     cluster::{
         Cluster,
         engine::{ENTRY_TIMEOUT, EngineError},
-        log::{BatchItem, Item, LogEntry},
+        log::{BatchItem, LogEntry, LogMessage},
     },
     lock::lock,
     store::{At, LogPosition, StoredMessage},
@@ -36,45 +36,54 @@ const MAX_COPIES_A_ROUND: usize = 1_000;
 /// Entries that are read for nothing rather than to begin to read anew.
 const MAX_SKIPPED_ENTRIES: u64 = 100;
 
-/// By where they are in their log: the sessions that a message is for.
+/// The sessions that need a copy of a message, by the message's place in its log.
 type MessagesToCopy = BTreeMap<At, Vec<(ByteStr, MessagePlace)>>;
 
 impl Cluster {
     /// Copies what has waited for long. Runs as long as the node lives.
-    pub(in crate::cluster) async fn copy_old(self: Arc<Self>) {
+    pub(in crate::cluster) async fn copy_old_messages(self: Arc<Self>) {
         let mut due = interval(COPY_INTERVAL);
         // The first tick is at once.
         due.tick().await;
-        let mut before = self.progress();
+        let mut before = self.next_positions();
         let mut too_large = HashSet::new();
         loop {
             due.tick().await;
             for (shard, old) in (0..).zip(&before) {
-                if !lock(&self.shards[usize::from(shard)].kept).1.is_long() {
+                if !lock(&self.shards[usize::from(shard)].checkpoint)
+                    .1
+                    .is_worth_trimming()
+                {
                     continue;
                 }
-                let wanted = self.old(shard, *old, &too_large);
-                if let Err(error) = self.copy(shard, wanted, &mut too_large).await {
+                let wanted = self.messages_to_copy(shard, *old, &too_large);
+                if let Err(error) = self.copy_messages(shard, wanted, &mut too_large).await {
                     warn!(shard, %error, "messages that wait for long cannot be copied");
                 }
             }
-            before = self.progress();
+            before = self.next_positions();
         }
     }
 
-    /// What sessions of this node have had from that log since before `old`.
-    fn old(&self, shard: u16, old: At, too_large: &HashSet<LogPosition>) -> MessagesToCopy {
+    /// Returns the messages of a log, from before `old`, that sessions of this node still wait for and that a record
+    /// has room for.
+    fn messages_to_copy(
+        &self,
+        shard: u16,
+        old: At,
+        too_large: &HashSet<LogPosition>,
+    ) -> MessagesToCopy {
         let mut wanted = MessagesToCopy::new();
         let mut count = 0;
         let sessions = lock(&self.sessions);
         for (id, owned) in &*sessions {
-            if !owned.is_whole() {
+            if !owned.is_complete() {
                 continue;
             }
             let is_wanted = |position: &LogPosition| {
                 position.shard == shard && position.at < old && !too_large.contains(position)
             };
-            let places = owned.kept.owed();
+            let places = owned.recorded.owed();
             let places = places.filter_map(|(place, owed)| Some((place, owed.position()?)));
             let mut places = places
                 .filter(|(_, position)| is_wanted(position))
@@ -82,8 +91,8 @@ impl Cluster {
             if places.peek().is_none() {
                 continue;
             }
-            let room =
-                MAX_COPIED_BYTES.saturating_sub(owned.kept.own_bytes()) / MAX_COPIED_MESSAGE_BYTES;
+            let room = MAX_COPIED_BYTES.saturating_sub(owned.recorded.embedded_bytes())
+                / MAX_COPIED_MESSAGE_BYTES;
             for (place, position) in places.take(room.min(MAX_COPIES_A_ROUND - count)) {
                 count += 1;
                 let here = wanted.entry(position.at).or_default();
@@ -94,7 +103,7 @@ impl Cluster {
     }
 
     /// Reads these messages, and puts them into the records.
-    async fn copy(
+    async fn copy_messages(
         &self,
         shard: u16,
         mut wanted: MessagesToCopy,
@@ -123,7 +132,7 @@ impl Cluster {
                     let position = LogPosition { shard, at };
                     match item {
                         BatchItem::Message(item)
-                            if size(&item.message) <= MAX_COPIED_MESSAGE_BYTES =>
+                            if encoded_size(&item.message) <= MAX_COPIED_MESSAGE_BYTES =>
                         {
                             self.put_copies(position, &item, sessions);
                         }
@@ -139,23 +148,28 @@ impl Cluster {
         Ok(())
     }
 
-    fn put_copies(&self, position: LogPosition, item: &Item, of: Vec<(ByteStr, MessagePlace)>) {
+    fn put_copies(
+        &self,
+        position: LogPosition,
+        item: &LogMessage,
+        of: Vec<(ByteStr, MessagePlace)>,
+    ) {
         let mut sessions = lock(&self.sessions);
         let round = lock(&self.floor).round;
         for (id, place) in of {
             let owned = sessions.get_mut(&id);
-            let owned = owned.filter(|owned| owned.is_whole());
+            let owned = owned.filter(|owned| owned.is_complete());
             // It may have gone meanwhile.
             if owned.is_some_and(|owned| owned.copy(place, position, &item.message, round)) {
-                self.write_now(&mut sessions, &id, None);
+                self.request_write(&mut sessions, &id, None);
             }
         }
     }
 }
 
 impl RecordedSession {
-    fn own_bytes(&self) -> usize {
-        let owed = self.owed().map(|(_, owed)| owed.own_bytes());
+    fn embedded_bytes(&self) -> usize {
+        let owed = self.owed().map(|(_, owed)| owed.embedded_bytes());
         owed.fold(0, usize::saturating_add)
     }
 

@@ -11,15 +11,15 @@ use crate::store::At;
 pub(in crate::cluster) struct Floor {
     /// Counts them.
     pub(in crate::cluster) round: u64,
-    /// By log: what is before these places is in the records, as far as it is still owed.
+    /// The places, by log, before which everything that is still owed is in the records.
     pub(in crate::cluster) at: Vec<At>,
-    /// What it becomes once no session lacks anything of before that round.
-    coming: Option<(u64, Vec<At>)>,
+    /// The next floor, and the round from whose beginning no session may lack anything for it.
+    pending: Option<(u64, Vec<At>)>,
 }
 
 impl Floor {
-    /// Whether it has come to these places.
-    pub(in crate::cluster) fn is_at(&self, places: &[At]) -> bool {
+    /// Returns `true` if the floor has reached these places.
+    pub(in crate::cluster) fn has_reached(&self, places: &[At]) -> bool {
         let at = self.at.len() == places.len();
         at && self.at.iter().zip(places).all(|(at, place)| at >= place)
     }
@@ -27,16 +27,16 @@ impl Floor {
     /// Begins a round. `open`: the first round of which something is not in a record. `next`: what is before these
     /// places was looked at for all sessions.
     pub(in crate::cluster) fn begin_round(&mut self, open: Option<u64>, next: Vec<At>) {
-        if let Some((round, at)) = self.coming.take() {
+        if let Some((round, at)) = self.pending.take() {
             if open.is_none_or(|open| open >= round) {
                 self.at = at;
             } else {
-                self.coming = Some((round, at));
+                self.pending = Some((round, at));
             }
         }
         self.round += 1;
         let round = self.round;
-        self.coming.get_or_insert((round, next));
+        self.pending.get_or_insert((round, next));
     }
 }
 
@@ -55,8 +55,11 @@ mod tests {
         assert_eq!(floor.at, [At(10)], "what it lacks came later");
         floor.begin_round(None, vec![At(40)]);
         assert_eq!(floor.at, [At(30)]);
-        assert!(floor.is_at(&[At(30)]));
-        assert!(!floor.is_at(&[At(31)]));
-        assert!(!Floor::default().is_at(&[At(0)]), "nothing is known yet");
+        assert!(floor.has_reached(&[At(30)]));
+        assert!(!floor.has_reached(&[At(31)]));
+        assert!(
+            !Floor::default().has_reached(&[At(0)]),
+            "nothing is known yet"
+        );
     }
 }

@@ -9,7 +9,7 @@ use super::{
     recorded_session::{DeliveryForm, OwedMessage, RecordedSession},
 };
 use crate::{
-    cluster::log::Item,
+    cluster::log::LogMessage,
     hub::ArrivingSession,
     store::{At, LogPosition, StoredMessage},
 };
@@ -51,7 +51,7 @@ impl PendingSession {
             let range = ranges.entry(shard).or_insert((from, *begun));
             *range = (range.0.min(from), range.1.max(*begun));
         }
-        for position in wanted.kept.positions() {
+        for position in wanted.recorded.positions() {
             let range = ranges.entry(position.shard).or_default();
             range.0 = range.0.min(position.at);
         }
@@ -69,38 +69,38 @@ pub(super) struct FoundMessages {
 
 /// The search for the messages that a session has to get.
 pub(super) struct MessageSearch {
-    pub(in crate::cluster) kept: RecordedSession,
+    pub(in crate::cluster) recorded: RecordedSession,
     id: ByteStr,
-    /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
-    /// messages for it.
+    /// Places, by log, from which on the session's last owner has not looked for its messages.
     pub(in crate::cluster) next: Vec<At>,
+    /// Places, by log, up to which this node had read when it began to queue messages for the session.
     begun: Vec<At>,
     /// Messages that were for it as a member of shared subscriptions.
     pub(in crate::cluster) chosen: HashSet<LogPosition>,
-    /// In the record by name.
-    named: HashMap<LogPosition, StoredMessage>,
-    names: HashSet<LogPosition>,
-    /// Behind what the record has looked at.
-    behind: Vec<(OwedMessage, StoredMessage)>,
+    /// Messages that the record names by their places.
+    found_by_position: HashMap<LogPosition, StoredMessage>,
+    wanted_positions: HashSet<LogPosition>,
+    /// Messages behind the places that the record has looked at.
+    new_messages: Vec<(OwedMessage, StoredMessage)>,
     received: HashSet<PacketId>,
 }
 
 impl MessageSearch {
     pub(in crate::cluster) fn new(
-        kept: RecordedSession,
+        recorded: RecordedSession,
         id: ByteStr,
         next: Vec<At>,
         begun: Vec<At>,
     ) -> Self {
         Self {
-            names: kept.positions().collect(),
-            kept,
+            wanted_positions: recorded.positions().collect(),
+            recorded,
             id,
             next,
             begun,
             chosen: HashSet::new(),
-            named: HashMap::new(),
-            behind: Vec::new(),
+            found_by_position: HashMap::new(),
+            new_messages: Vec::new(),
             received: HashSet::new(),
         }
     }
@@ -110,37 +110,38 @@ impl MessageSearch {
         next.copied().unwrap_or_default()
     }
 
-    pub(super) fn look(&mut self, position: LogPosition, item: &Item) {
+    pub(super) fn examine(&mut self, position: LogPosition, item: &LogMessage) {
         let begun = self.begun.get(usize::from(position.shard));
         let is_ahead = begun.is_none_or(|begun| position.at > *begun);
         let is_behind = !is_ahead && position.at >= self.next(position.shard);
         if is_behind
             && item.from == self.id
-            && item.session == self.kept.number
+            && item.session == self.recorded.number
             && let Some(packet_id) = item.packet_id
         {
             self.received.insert(packet_id);
         }
-        if self.names.contains(&position) {
-            self.named.insert(position, item.message.clone());
+        if self.wanted_positions.contains(&position) {
+            self.found_by_position
+                .insert(position, item.message.clone());
             return;
         }
         if !is_behind {
             return;
         }
-        let Some(form) = self.form(position, item) else {
+        let Some(form) = self.delivery_form(position, item) else {
             return;
         };
-        let message = form.of(&item.message);
-        self.behind
+        let message = form.apply_to(&item.message);
+        self.new_messages
             .push((OwedMessage::Logged(position, form), message));
     }
 
     /// Returns the form in which the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
-    fn form(&self, position: LogPosition, item: &Item) -> Option<DeliveryForm> {
+    fn delivery_form(&self, position: LogPosition, item: &LogMessage) -> Option<DeliveryForm> {
         let topic = &item.message.message.topic;
         let mut form: Option<DeliveryForm> = None;
-        for (filter, (options, id)) in &self.kept.subscriptions {
+        for (filter, (options, id)) in &self.recorded.subscriptions {
             let is_own = options.no_local && item.from == self.id;
             let is_others = filter.shared().is_some() && !self.chosen.contains(&position);
             if is_own || is_others || !filter.matches(topic) {
@@ -158,30 +159,33 @@ impl MessageSearch {
         form.filter(|form| form.qos > QoS::AtMostOnce)
     }
 
-    pub(in crate::cluster) fn found(self) -> FoundMessages {
+    pub(in crate::cluster) fn finish(self) -> FoundMessages {
         let Self {
-            kept,
-            names,
-            named,
-            behind,
+            recorded,
+            wanted_positions,
+            found_by_position,
+            new_messages,
             received,
             ..
         } = self;
-        let lost = names.len() - named.len();
+        let lost = wanted_positions.len() - found_by_position.len();
         let message = |owed: &OwedMessage| match owed {
-            OwedMessage::Own(message) => Some((**message).clone()),
-            OwedMessage::Logged(position, form) => {
-                named.get(position).map(|logged| form.of(logged))
-            }
+            OwedMessage::Embedded(message) => Some((**message).clone()),
+            OwedMessage::Logged(position, form) => found_by_position
+                .get(position)
+                .map(|logged| form.apply_to(logged)),
         };
-        let waiting = kept.waiting.values();
+        let waiting = recorded.waiting.values();
         let waiting = waiting.filter_map(|owed| Some((owed.clone(), message(owed)?)));
-        let in_flight = kept.in_flight.iter().filter_map(|(id, owed)| match owed {
-            None => Some((*id, None)),
-            Some(owed) => Some((*id, Some(message(owed)?))),
-        });
+        let in_flight = recorded
+            .in_flight
+            .iter()
+            .filter_map(|(id, owed)| match owed {
+                None => Some((*id, None)),
+                Some(owed) => Some((*id, Some(message(owed)?))),
+            });
         FoundMessages {
-            waiting: waiting.chain(behind).collect(),
+            waiting: waiting.chain(new_messages).collect(),
             in_flight: in_flight.collect(),
             received,
             lost,

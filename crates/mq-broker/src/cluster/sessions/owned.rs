@@ -13,65 +13,67 @@ use crate::{
 /// A session of this node.
 #[derive(Debug)]
 pub(in crate::cluster) struct OwnedSession {
-    pub(in crate::cluster) kept: RecordedSession,
-    /// That of the record.
+    pub(in crate::cluster) recorded: RecordedSession,
+    /// The version of the record.
     pub(in crate::cluster) version: u64,
-    /// What becomes of it.
+    /// The state of the session's ownership.
     pub(in crate::cluster) fate: SessionFate,
-    /// By log: from where on no message is queued for it, once the hub has let it go.
-    pub(super) end: Option<Vec<At>>,
-    /// Its will was published by that call: no record is without the will before.
-    pub(super) published: Option<Position>,
+    /// Places, by log, from which on no message is queued for the session; set once the hub has released it.
+    pub(super) queued_up_to: Option<Vec<At>>,
+    /// The call that published the will: no record is written without the will before it is settled.
+    pub(super) will_call: Option<Position>,
     /// Calls that are settled by the next write.
     pub(super) waiting: Vec<Position>,
-    /// Whether the record is to be written, and whether that is under way.
+    /// `true` if the record is to be written.
     pub(super) is_changed: bool,
+    /// `true` while a task writes the record.
     pub(super) is_writing: bool,
-    /// The round since which it is not what the record says, apart from a write that is under way, and that of the write.
-    pub(super) differs: Option<u64>,
-    pub(super) writes: Option<u64>,
-    /// Of the record's content.
-    pub(super) written: u64,
-    /// What it had at another node is still being read: the record has more.
+    /// The round since which the record lacks a change, apart from those that are being written.
+    pub(super) changed_in_round: Option<u64>,
+    /// The first round of the changes that are being written.
+    pub(super) writing_round: Option<u64>,
+    /// The hash of the record's content as it was last written.
+    pub(super) written_hash: u64,
+    /// `true` while the messages that the session had at another node are being read: the record has more.
     pub(super) awaits_messages: bool,
     /// Tells of a change of `fate`. Dropped with the session.
-    gone: watch::Sender<()>,
+    fate_changed: watch::Sender<()>,
 }
 
-/// What becomes of a session.
+/// The ownership of a session by this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) enum SessionFate {
-    /// It stays.
+    /// The session stays.
     Stays,
     /// The hub is letting it go: it takes no connection any more.
     Releasing,
-    /// It is let go, so that any node may take it.
+    /// The session is released, so that any node may take it.
     Released,
-    /// It ends.
+    /// The session ends.
     Ends,
 }
 
 impl OwnedSession {
-    pub(in crate::cluster) fn new(kept: RecordedSession, version: u64) -> Self {
+    pub(in crate::cluster) fn new(recorded: RecordedSession, version: u64) -> Self {
         Self {
-            kept,
+            recorded,
             version,
             fate: SessionFate::Stays,
-            end: None,
-            published: None,
+            queued_up_to: None,
+            will_call: None,
             waiting: Vec::new(),
             is_changed: false,
             is_writing: false,
-            differs: None,
-            writes: None,
-            written: 0,
+            changed_in_round: None,
+            writing_round: None,
+            written_hash: 0,
             awaits_messages: false,
-            gone: watch::Sender::new(()),
+            fate_changed: watch::Sender::new(()),
         }
     }
 
     /// The first round of which the record may lack something.
-    pub(super) fn lacks(&self) -> Option<u64> {
+    pub(super) fn first_unwritten_round(&self) -> Option<u64> {
         if self.awaits_messages {
             return None;
         }
@@ -79,13 +81,16 @@ impl OwnedSession {
             // From now on the hub may queue nothing more for it.
             return Some(0);
         }
-        self.differs.into_iter().chain(self.writes).min()
+        self.changed_in_round
+            .into_iter()
+            .chain(self.writing_round)
+            .min()
     }
 
-    /// It has what it had at another node.
+    /// Notes that the session has the messages that it had at another node.
     pub(super) fn messages_arrived(&mut self, round: u64) {
         self.awaits_messages = false;
-        self.differs = Some(round);
+        self.changed_in_round = Some(round);
     }
 
     /// Makes a change, in a round. Returns whether it has to be in the record before anybody learns of it.
@@ -95,7 +100,7 @@ impl OwnedSession {
         origin: Option<LogPosition>,
         round: u64,
     ) -> bool {
-        let urgency = self.kept.apply(change, origin);
+        let urgency = self.recorded.apply(change, origin);
         self.note_difference(round, urgency)
     }
 
@@ -105,20 +110,20 @@ impl OwnedSession {
         will: Option<Box<StoredWill>>,
         round: u64,
     ) -> bool {
-        let urgency = self.kept.set_will(will);
+        let urgency = self.recorded.set_will(will);
         self.note_difference(round, urgency)
     }
 
     /// Ends its will, which was published, in a round.
     pub(in crate::cluster) fn end_will(&mut self, round: u64) {
         // It is not in a record before the log has the will: rather twice than not at all.
-        self.kept.will = None;
+        self.recorded.will = None;
         self.note_difference(round, Urgency::Later);
     }
 
     /// Notes in a round that the record lacks a change. Returns whether it is urgent.
     fn note_difference(&mut self, round: u64, urgency: Urgency) -> bool {
-        self.differs.get_or_insert(round);
+        self.changed_in_round.get_or_insert(round);
         self.is_changed |= urgency > Urgency::Never;
         urgency == Urgency::Now
     }
@@ -131,15 +136,15 @@ impl OwnedSession {
         logged: &StoredMessage,
         round: u64,
     ) -> bool {
-        let is_there = self.kept.copy(place, position, logged);
+        let is_there = self.recorded.copy(place, position, logged);
         if is_there {
-            self.differs.get_or_insert(round);
+            self.changed_in_round.get_or_insert(round);
         }
         is_there
     }
 
-    /// Whether it stays, with all that it had elsewhere.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Returns `true` if the session stays, with all that it had elsewhere.
+    pub(super) fn is_complete(&self) -> bool {
         self.fate == SessionFate::Stays && !self.awaits_messages
     }
 
@@ -148,18 +153,20 @@ impl OwnedSession {
     }
 
     /// Changes when something else becomes of it, and ends when it is not this node's any more.
-    pub(in crate::cluster) fn gone(&self) -> watch::Receiver<()> {
-        self.gone.subscribe()
+    pub(in crate::cluster) fn fate_changes(&self) -> watch::Receiver<()> {
+        self.fate_changed.subscribe()
     }
 }
 
 impl Cluster {
-    /// Which of a client's sessions is here.
+    /// Returns the number of the session that a client has here.
     pub(in crate::cluster) fn session_number(&self, id: &ByteStr) -> Option<u64> {
-        lock(&self.sessions).get(id).map(|owned| owned.kept.number)
+        lock(&self.sessions)
+            .get(id)
+            .map(|owned| owned.recorded.number)
     }
 
-    pub(in crate::cluster) fn stays(&self, id: &ByteStr) -> bool {
+    pub(in crate::cluster) fn is_owned(&self, id: &ByteStr) -> bool {
         let sessions = lock(&self.sessions);
         sessions
             .get(id)
@@ -178,19 +185,19 @@ impl Cluster {
                 owned.fate = SessionFate::Releasing;
                 return true;
             }
-            owned.gone()
+            owned.fate_changes()
         };
         wait_for_end(gone).await;
         false
     }
 
-    /// Keeps a session that was to be let go, and cannot.
-    pub(super) fn keep(&self, id: &ByteStr) {
+    /// Keeps a session whose release has failed.
+    pub(super) fn cancel_release(&self, id: &ByteStr) {
         if let Some(owned) = lock(&self.sessions).get_mut(id)
             && owned.fate == SessionFate::Releasing
         {
             owned.fate = SessionFate::Stays;
-            owned.gone.send_replace(());
+            owned.fate_changed.send_replace(());
         }
     }
 
@@ -199,11 +206,12 @@ impl Cluster {
         let shards = self.shards.iter();
         let end = shards.map(|shard| shard.progress.begun().next()).collect();
         if let Some(owned) = lock(&self.sessions).get_mut(id) {
-            owned.end = Some(end);
+            owned.queued_up_to = Some(end);
         }
     }
 
-    /// Lets a session go, which the hub has let go: its record says so, and then it is not this node's. Resolves then.
+    /// Finishes the release of a session that the hub has let go: its record names no owner any more. Resolves once that
+    /// is written, or the session has ended.
     pub(super) async fn finish_release(&self, id: &ByteStr) {
         let gone = {
             let mut sessions = lock(&self.sessions);
@@ -213,31 +221,31 @@ impl Cluster {
             if owned.fate == SessionFate::Releasing {
                 owned.fate = SessionFate::Released;
             }
-            let gone = owned.gone();
-            self.write_now(&mut sessions, id, None);
+            let gone = owned.fate_changes();
+            self.request_write(&mut sessions, id, None);
             gone
         };
         wait_for_end(gone).await;
     }
 
     /// A session's will was published just now.
-    pub(in crate::cluster) fn note_published(&self, owned: &mut OwnedSession) {
-        if let Some(will) = &owned.kept.will {
-            let shard = self.shard_of(&will.message.message.topic);
-            owned.published = Some(shard.last());
+    pub(in crate::cluster) fn note_will_published(&self, owned: &mut OwnedSession) {
+        if let Some(will) = &owned.recorded.will {
+            let shard = self.shard_of_topic(&will.message.message.topic);
+            owned.will_call = Some(shard.last_position());
         }
     }
 
-    pub(in crate::cluster) fn end(&self, id: &ByteStr) {
+    pub(in crate::cluster) fn end_session(&self, id: &ByteStr) {
         let mut sessions = lock(&self.sessions);
         if let Some(owned) = sessions.get_mut(id) {
             owned.fate = SessionFate::Ends;
-            self.write_now(&mut sessions, id, None);
+            self.request_write(&mut sessions, id, None);
         }
     }
 
-    /// By log: what this node's sessions have not been looked at for.
-    pub(in crate::cluster) fn progress(&self) -> Vec<At> {
+    /// Returns the places, by log, from which on this node has not looked for its sessions' messages.
+    pub(in crate::cluster) fn next_positions(&self) -> Vec<At> {
         let shards = self.shards.iter();
         shards
             .map(|shard| shard.progress.finished().next())

@@ -12,7 +12,7 @@ use super::recorded_session::{DeliveryForm, OwedMessage, RecordedSession};
 use crate::{
     cluster::{
         engine::{Malformed, Reader, Writer},
-        life::Status,
+        life::NodeStatus,
         log::Author,
     },
     store::{At, LogPosition, StoredWill, read_life, read_user, write_life, write_user},
@@ -27,9 +27,10 @@ pub(in crate::cluster) struct Record {
     pub(in crate::cluster) owner: Option<Author>,
     /// `None` if it has ended.
     pub(in crate::cluster) session: Option<RecordedSession>,
-    /// By log: what is here or behind was not looked at for the session.
+    /// Places, by log, from which on nobody has looked for the session's messages.
     pub(in crate::cluster) next: Vec<At>,
-    /// What the owner says of all its sessions does not hold for this one: it has not been read since it was claimed.
+    /// `true` if the floor of the owner does not hold for this session: its messages have not been read since it was
+    /// claimed.
     pub(in crate::cluster) is_behind: bool,
 }
 
@@ -46,7 +47,7 @@ impl Record {
         Self::encode_parts(owner.as_ref(), session.as_ref(), next, *is_behind)
     }
 
-    /// The same of parts that belong to others.
+    /// Encodes a record from parts that belong to others.
     pub(super) fn encode_parts(
         owner: Option<&Author>,
         session: Option<&RecordedSession>,
@@ -58,7 +59,7 @@ impl Record {
         if let Some(owner) = owner {
             owner.write(&mut to);
         }
-        to.all(next.iter(), |to, at| to.number(at.0));
+        to.list(next.iter(), |to, at| to.number(at.0));
         to.byte(is_behind.into());
         to.byte(session.is_some().into());
         if let Some(kept) = session {
@@ -68,7 +69,7 @@ impl Record {
     }
 
     /// Lets the record say where to read on: what its owner's life has said of its records stands when that is over.
-    pub(in crate::cluster) fn raise(&mut self, status: &Status) {
+    pub(in crate::cluster) fn raise_to_floor(&mut self, status: &NodeStatus) {
         let Some(owner) = self.owner.as_ref().filter(|_| !self.is_behind) else {
             return;
         };
@@ -86,13 +87,13 @@ impl Record {
         let mut from = Reader::new(bytes, VERSION)?;
         let has_owner = from.byte()? != 0;
         let owner = has_owner.then(|| Author::read(&mut from)).transpose()?;
-        let next = from.all(|from| Ok(At(from.number()?)))?;
+        let next = from.list(|from| Ok(At(from.number()?)))?;
         let is_behind = from.byte()? != 0;
         let has_session = from.byte()? != 0;
         let session = has_session
             .then(|| RecordedSession::read(&mut from))
             .transpose()?;
-        from.end()?;
+        from.expect_end()?;
         Ok(Self {
             owner,
             session,
@@ -114,23 +115,23 @@ impl RecordedSession {
             to.byte(kind);
             to.bytes(name.as_bytes());
         }
-        to.all(self.subscriptions.iter(), |to, (filter, (options, id))| {
+        to.list(self.subscriptions.iter(), |to, (filter, (options, id))| {
             to.bytes(filter.as_bytes());
             to.byte(options.bits(Version::V5));
             to.subscription_id(*id);
         });
         let mut result = Ok(());
-        to.all(self.waiting.values(), |to, owed| {
+        to.list(self.waiting.values(), |to, owed| {
             result = result.and(owed.write(to));
         });
-        to.all(self.in_flight.iter(), |to, (id, owed)| {
+        to.list(self.in_flight.iter(), |to, (id, owed)| {
             to.packet_id(Some(*id));
             to.byte(owed.is_some().into());
             if let Some(owed) = owed {
                 result = result.and(owed.write(to));
             }
         });
-        to.all(self.received.iter(), |to, id| to.packet_id(Some(*id)));
+        to.list(self.received.iter(), |to, id| to.packet_id(Some(*id)));
         to.byte(self.will.is_some().into());
         if let Some(will) = &self.will {
             to.number(will.delay.as_secs());
@@ -148,19 +149,19 @@ impl RecordedSession {
             let (kind, name) = (from.byte()?, from.text()?);
             Some(read_user((kind, &name)).ok_or(Malformed)?)
         };
-        let subscriptions = from.all(|from| {
+        let subscriptions = from.list(|from| {
             let filter = from.filter()?;
             let options = SubscriptionOptions::from_bits(from.byte()?, Version::V5);
             let options = options.map_err(|_| Malformed)?;
             Ok((filter, (options, from.subscription_id()?)))
         })?;
-        let waiting = from.all(OwedMessage::read)?;
-        let in_flight = from.all(|from| {
+        let waiting = from.list(OwedMessage::read)?;
+        let in_flight = from.list(|from| {
             let id = from.packet_id()?.ok_or(Malformed)?;
             let is_owed = from.byte()? != 0;
             Ok((id, is_owed.then(|| OwedMessage::read(from)).transpose()?))
         })?;
-        let received = from.all(|from| from.packet_id()?.ok_or(Malformed))?;
+        let received = from.list(|from| from.packet_id()?.ok_or(Malformed))?;
         let has_will = from.byte()? != 0;
         let will = has_will.then(|| {
             let delay = Duration::from_secs(from.number()?);
@@ -184,7 +185,7 @@ impl RecordedSession {
 impl OwedMessage {
     fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
         match self {
-            Self::Own(message) => {
+            Self::Embedded(message) => {
                 to.byte(0);
                 to.message(message)
             }
@@ -192,7 +193,7 @@ impl OwedMessage {
                 to.byte(1 + form.qos as u8 + if form.retain { 4 } else { 0 });
                 to.number(position.shard.into());
                 to.number(position.at.0);
-                to.all(form.subscription_ids.iter(), |to, id| {
+                to.list(form.subscription_ids.iter(), |to, id| {
                     to.subscription_id(Some(*id));
                 });
                 Ok(())
@@ -202,15 +203,15 @@ impl OwedMessage {
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let Some(form) = from.byte()?.checked_sub(1) else {
-            return Ok(Self::Own(Box::new(from.message()?)));
+            return Ok(Self::Embedded(Box::new(from.message()?)));
         };
-        let (shard, at) = (from.small()?, At(from.number()?));
+        let (shard, at) = (from.u16()?, At(from.number()?));
         Ok(Self::Logged(
             LogPosition { shard, at },
             DeliveryForm {
                 qos: QoS::from_bits(form & 3).ok_or(Malformed)?,
                 retain: form & 4 != 0,
-                subscription_ids: from.all(|from| from.subscription_id()?.ok_or(Malformed))?,
+                subscription_ids: from.list(|from| from.subscription_id()?.ok_or(Malformed))?,
             },
         ))
     }

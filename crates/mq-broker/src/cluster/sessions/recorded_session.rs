@@ -1,4 +1,4 @@
-//! What a session's owner keeps of it, change by change.
+//! The recorded state of a session, change by change.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,10 +11,10 @@ use crate::store::{
     At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
 };
 
-/// What a session's owner keeps of it.
+/// The state of a session that its owner keeps in the record.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(in crate::cluster) struct RecordedSession {
-    /// Which of the client's sessions it is: the version that its first record has got.
+    /// The number of the session among those of its client: the version of its first record.
     pub(in crate::cluster) number: u64,
     pub(in crate::cluster) life: Life,
     pub(in crate::cluster) user: Option<User>,
@@ -26,9 +26,9 @@ pub(in crate::cluster) struct RecordedSession {
     pub(super) in_flight: Vec<(PacketId, Option<OwedMessage>)>,
     /// QoS 2 messages of its client that were not released yet.
     pub(super) received: BTreeSet<PacketId>,
-    /// What is published if its client's node dies.
+    /// The will, which is published if the client's node dies.
     pub(super) will: Option<Box<StoredWill>>,
-    /// By log: up to where messages were queued.
+    /// The last place, by log, of a message that was queued.
     pub(in crate::cluster) seen: BTreeMap<u16, At>,
 }
 
@@ -37,19 +37,19 @@ pub(in crate::cluster) struct RecordedSession {
 pub(super) enum OwedMessage {
     /// In a log.
     Logged(LogPosition, DeliveryForm),
-    /// Of this session alone: a retained message, or a copy of one in a log.
-    Own(Box<StoredMessage>),
+    /// A message that is in the record itself: a retained message, or a copy of one in a log.
+    Embedded(Box<StoredMessage>),
 }
 
-/// Where a session has a message.
+/// The place at which a session has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MessagePlace {
-    /// By its number in the queue.
+    /// In the queue, under this number.
     Waiting(u64),
     InFlight(PacketId),
 }
 
-/// How a message from a log is sent.
+/// The form in which a message of a log is sent to one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct DeliveryForm {
     pub(super) qos: QoS,
@@ -57,10 +57,10 @@ pub(super) struct DeliveryForm {
     pub(super) subscription_ids: Vec<SubscriptionId>,
 }
 
-/// Whether, and when, a change has to be in the record.
+/// The time by which a change has to be in the record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Urgency {
-    /// It follows from the logs.
+    /// The change follows from the logs.
     Never,
     /// Without it a message of QoS 1 may come again.
     Later,
@@ -71,7 +71,7 @@ pub(super) enum Urgency {
 impl OwedMessage {
     fn new(message: StoredMessage, origin: Option<LogPosition>) -> Self {
         let Some(position) = origin else {
-            return Self::Own(Box::new(message));
+            return Self::Embedded(Box::new(message));
         };
         let StoredMessage {
             qos,
@@ -90,7 +90,7 @@ impl OwedMessage {
     pub(super) fn qos(&self) -> QoS {
         match self {
             Self::Logged(_, form) => form.qos,
-            Self::Own(message) => message.qos,
+            Self::Embedded(message) => message.qos,
         }
     }
 
@@ -98,7 +98,7 @@ impl OwedMessage {
     pub(in crate::cluster) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
         match self {
             Self::Logged(position, form) if *position == there => {
-                *self = Self::Own(Box::new(form.of(logged)));
+                *self = Self::Embedded(Box::new(form.apply_to(logged)));
                 true
             }
             _ => false,
@@ -106,29 +106,29 @@ impl OwedMessage {
     }
 
     /// Bytes of a message that is in the record itself.
-    pub(super) fn own_bytes(&self) -> usize {
+    pub(super) fn embedded_bytes(&self) -> usize {
         match self {
             Self::Logged(..) => 0,
-            Self::Own(message) => size(message),
+            Self::Embedded(message) => encoded_size(message),
         }
     }
 
     pub(in crate::cluster) fn position(&self) -> Option<LogPosition> {
         match self {
             Self::Logged(position, _) => Some(*position),
-            Self::Own(_) => None,
+            Self::Embedded(_) => None,
         }
     }
 }
 
-/// Of its form.
-pub(in crate::cluster) fn size(message: &StoredMessage) -> usize {
+/// Returns the encoded size of a message, in bytes.
+pub(in crate::cluster) fn encoded_size(message: &StoredMessage) -> usize {
     encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 impl DeliveryForm {
     /// The message that is sent, of one in a log.
-    pub(in crate::cluster) fn of(&self, logged: &StoredMessage) -> StoredMessage {
+    pub(in crate::cluster) fn apply_to(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
             qos: self.qos,
             retain: self.retain,
@@ -239,7 +239,7 @@ impl RecordedSession {
     }
 
     /// A new session, which ends with its connection as long as nothing else is known of it.
-    pub(super) fn passing(number: u64) -> Self {
+    pub(super) fn transient(number: u64) -> Self {
         Self {
             number,
             life: Life::Connected(Some(Duration::ZERO)),
@@ -247,7 +247,7 @@ impl RecordedSession {
         }
     }
 
-    /// Whether it ends with its connection.
+    /// Returns `true` if the session ends with its connection.
     pub(super) fn ends_with_connection(&self) -> bool {
         self.life == Life::Connected(Some(Duration::ZERO))
     }

@@ -7,19 +7,19 @@ use mq_codec::ByteStr;
 use tokio::sync::mpsc;
 
 use crate::{
-    cluster::{Cluster, engine::Asked},
+    cluster::{Cluster, engine::NodeRequest},
     hub::LocalSessions,
 };
 
 impl Cluster {
     /// Lets sessions go that other nodes ask for.
-    pub(in crate::cluster) async fn answer(
+    pub(in crate::cluster) async fn serve_release_requests(
         self: Arc<Self>,
-        mut asked: mpsc::Receiver<Asked>,
+        mut requests: mpsc::Receiver<NodeRequest>,
         local: Arc<dyn LocalSessions>,
     ) {
-        while let Some(Asked { question, answer }) = asked.recv().await {
-            let id = std::str::from_utf8(&question).ok().map(str::to_owned);
+        while let Some(NodeRequest { payload, reply }) = requests.recv().await {
+            let id = std::str::from_utf8(&payload).ok().map(str::to_owned);
             let Some(id) = id.and_then(|id| ByteStr::new(id).ok()) else {
                 continue;
             };
@@ -27,26 +27,22 @@ impl Cluster {
             // Each has its own time: one that does not end holds up no other.
             tokio::spawn(async move {
                 if !cluster.begin_release(&id).await {
-                    // The asker may have gone.
-                    let _ = answer.send(Bytes::new());
+                    // The other node may have stopped.
+                    let _ = reply.send(Bytes::new());
                     return;
                 }
                 // What its client has published is in the logs before the place from which on its next owner reads them:
                 // that knows by its record then which of it was released.
-                let is_settled = Box::pin(async {
-                    let last = cluster.ledger.last();
-                    let mut settled = cluster.ledger.settled();
-                    settled.wait_for(|settled| *settled >= last).await.is_ok()
-                });
+                let is_settled = Box::pin(cluster.ledger.settle_all());
                 let end = Box::new(|| cluster.end_queueing(&id));
                 if local.release_session(&id, is_settled, end).await {
                     cluster.finish_release(&id).await;
                 } else {
-                    cluster.keep(&id);
+                    cluster.cancel_release(&id);
                 }
-                // Of a session that has ended meanwhile the record says so before another begins. The asker may have
-                // gone.
-                let _ = answer.send(Bytes::new());
+                // Of a session that has ended meanwhile the record says so before another begins. The other
+                // node may have stopped.
+                let _ = reply.send(Bytes::new());
             });
         }
     }

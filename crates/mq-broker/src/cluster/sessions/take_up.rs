@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cluster::{
         Cluster,
-        engine::{Entry, Key, Kind, Lasts},
+        engine::{Entry, Expiry, Key, KeyKind},
         log::{BatchCounts, BatchItem, LogEntry},
     },
     hub::{ArrivingSession, LocalSessions},
@@ -37,7 +37,7 @@ impl Cluster {
             pending.extend(self.begin_taking_up(local, claimed));
         }
         if !pending.is_empty() {
-            self.send_mark();
+            self.broadcast_mark();
         }
         let mut ranges = EntryRanges::new();
         for session in &pending {
@@ -70,7 +70,7 @@ impl Cluster {
         let Record { session, next, .. } = record;
         let kept = session.filter(|kept| !kept.ends_with_connection() || kept.will.is_some());
         let Some(kept) = kept else {
-            let owned = OwnedSession::new(RecordedSession::passing(version), version);
+            let owned = OwnedSession::new(RecordedSession::transient(version), version);
             lock(&self.sessions).insert(id, owned);
             return None;
         };
@@ -81,17 +81,17 @@ impl Cluster {
         let mut note_begun = || {
             // What is queued from here on is noted: in the record it stands behind the rest.
             let mut owned = OwnedSession::new(kept.clone(), version);
-            owned.kept.waiting.clear();
+            owned.recorded.waiting.clear();
             owned.awaits_messages = true;
             lock(&self.sessions).insert(id.clone(), owned);
-            lock(&self.arrival_marks).comes(&id);
+            lock(&self.arrival_marks).note_arrival(&id);
             let shards = self.shards.iter();
             begun = shards.map(|shard| shard.progress.begun()).collect();
         };
         let user = kept.user.as_ref();
         let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut note_begun);
         let mut wanted = MessageSearch::new(kept, id.clone(), next, begun);
-        let mut filters = wanted.kept.subscriptions.keys();
+        let mut filters = wanted.recorded.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
         for (shard, here) in (0..).zip(&self.shards).filter(|_| is_member) {
             let chosen = lock(&here.state).groups.chosen(&id).into_iter();
@@ -118,7 +118,7 @@ impl Cluster {
         local.abandon_arrival(arriving);
         let record = Record {
             owner: None,
-            session: Some(wanted.kept),
+            session: Some(wanted.recorded),
             next: wanted.next,
             is_behind: true,
         };
@@ -126,9 +126,11 @@ impl Cluster {
             return;
         };
         self.runtime.spawn(async move {
-            let key = Key::new(Kind::Session, &*id);
+            let key = Key::new(KeyKind::Session, &*id);
             // If it is another one by now, this node has claimed it again.
-            let _ = this.put(key, version, bytes, Lasts::Always).await;
+            let _ = this
+                .put_with_retries(key, version, bytes, Expiry::Never)
+                .await;
         });
     }
 
@@ -143,8 +145,8 @@ impl Cluster {
             wanted,
             ..
         } = pending;
-        let (life, will) = (wanted.kept.life, wanted.kept.will.clone());
-        let found = wanted.found();
+        let (life, will) = (wanted.recorded.life, wanted.recorded.will.clone());
+        let found = wanted.finish();
         info!(
             client = %id,
             waiting = found.waiting.len(),
@@ -164,13 +166,16 @@ impl Cluster {
         let Some(owned) = sessions.get_mut(&id) else {
             return Err(ClaimRefused::Busy);
         };
-        owned.kept.received.extend(found.received.iter().copied());
-        let received = owned.kept.received.iter().copied().collect();
+        owned
+            .recorded
+            .received
+            .extend(found.received.iter().copied());
+        let received = owned.recorded.received.iter().copied().collect();
         let waiting = found.waiting.into_iter();
         // Numbers of their own, below those that were given meanwhile.
         let mut queued = BTreeMap::new();
         for (number, (owed, message)) in ArrivingSession::numbers_in_front().zip(waiting) {
-            owned.kept.waiting.insert(number, owed);
+            owned.recorded.waiting.insert(number, owed);
             queued.insert(number, message);
         }
         owned.messages_arrived(round);
@@ -195,16 +200,16 @@ impl Cluster {
         for (&shard, &(from, to)) in ranges {
             // What is not kept any more, nobody needs, or it is lost.
             let here = &self.shards[usize::from(shard)];
-            let first = lock(&here.kept).1.first;
+            let first = lock(&here.checkpoint).1.first;
             let from = from.entry().max(first);
             if from > to.entry() || to == At::default() {
                 continue;
             }
             let mut counts = BatchCounts::default();
-            let recent = lock(&here.recent).within(from, to.entry());
+            let recent = lock(&here.recent).range(from, to.entry());
             if let Some(recent) = recent {
                 for entry in &recent {
-                    self.look_again(shard, entry, &mut counts, pending);
+                    self.examine_entry(shard, entry, &mut counts, pending);
                 }
                 continue;
             }
@@ -218,7 +223,7 @@ impl Cluster {
                 if entry.number > to.entry() {
                     break;
                 }
-                self.look_again(shard, &entry, &mut counts, pending);
+                self.examine_entry(shard, &entry, &mut counts, pending);
                 if entry.number == to.entry() {
                     break;
                 }
@@ -228,7 +233,7 @@ impl Cluster {
     }
 
     /// Looks for what one entry has for them.
-    fn look_again(
+    fn examine_entry(
         &self,
         shard: u16,
         entry: &Entry,
@@ -243,7 +248,7 @@ impl Cluster {
         else {
             return;
         };
-        if !counts.is_new(&author, count) || self.rejects(&author, shard, entry) {
+        if !counts.is_new(&author, count) || self.is_fenced_off(&author, shard, entry) {
             return;
         }
         for (index, item) in items.into_iter().enumerate() {
@@ -252,7 +257,7 @@ impl Cluster {
             };
             let at = At::new(entry.number, index);
             for session in &mut *pending {
-                session.wanted.look(LogPosition { shard, at }, &item);
+                session.wanted.examine(LogPosition { shard, at }, &item);
             }
         }
     }

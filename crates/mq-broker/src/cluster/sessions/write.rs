@@ -20,13 +20,13 @@ use crate::{
     Escaped,
     cluster::{
         Cluster, GIVE_UP_AFTER,
-        engine::{Key, Kind, Lasts, Malformed, Put, RETRY},
+        engine::{Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL},
     },
     lock::lock,
     store::{Change, LogPosition, Position},
 };
 
-/// How often is looked whether a log has a will.
+/// Interval at which a record that waits for its will to be in a log is looked at again.
 const WILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The node's life has ended.
@@ -39,7 +39,7 @@ enum NextWrite {
     Nothing,
     Record(RecordWrite),
     /// No log has its will yet.
-    NotYet,
+    AwaitsWill,
     /// No value has room for it. Calls that were to be settled.
     TooLarge(Vec<Position>),
 }
@@ -50,14 +50,14 @@ struct RecordWrite {
     version: u64,
     /// Calls that are settled by it.
     calls: Vec<Position>,
-    future: SessionFate,
-    /// As [`OwnedSession::written`].
+    fate: SessionFate,
+    /// The hash for [`OwnedSession::written_hash`].
     content: Option<u64>,
 }
 
 impl Cluster {
     /// Records changes that belong together, of a message at that place in the logs or of none.
-    pub(in crate::cluster) fn record_from(
+    pub(in crate::cluster) fn record_changes(
         &self,
         origin: Option<LogPosition>,
         changes: Vec<Change>,
@@ -82,14 +82,14 @@ impl Cluster {
         ids.dedup();
         let position = self.ledger.begin(ids.len());
         for id in ids {
-            self.write_now(&mut sessions, &id, Some(position));
+            self.request_write(&mut sessions, &id, Some(position));
         }
         position
     }
 
     /// Records a change of one session, in a round. `change` returns `true` if it has to be in the record before anybody
     /// learns of it.
-    pub(in crate::cluster) fn record_one(
+    pub(in crate::cluster) fn record_change(
         &self,
         id: &ByteStr,
         change: impl FnOnce(&mut OwnedSession, u64) -> bool,
@@ -100,13 +100,13 @@ impl Cluster {
         let is_urgent = owned.is_some_and(|owned| change(owned, round));
         let position = self.ledger.begin(usize::from(is_urgent));
         if is_urgent {
-            self.write_now(&mut sessions, id, Some(position));
+            self.request_write(&mut sessions, id, Some(position));
         }
         position
     }
 
     /// Writes a session's record, for a call that waits for it.
-    pub(in crate::cluster) fn write_now(
+    pub(in crate::cluster) fn request_write(
         &self,
         sessions: &mut MutexGuard<'_, HashMap<ByteStr, OwnedSession>>,
         id: &ByteStr,
@@ -114,7 +114,7 @@ impl Cluster {
     ) {
         let Some(owned) = sessions.get_mut(id) else {
             if let Some(call) = call {
-                self.ledger.done(call);
+                self.ledger.complete_part(call);
             }
             return;
         };
@@ -128,47 +128,50 @@ impl Cluster {
 
     /// Begins a round: writes the records of all sessions that are not what their records say.
     pub(in crate::cluster) fn begin_round(&self) {
-        let next = self.progress();
+        let next = self.next_positions();
         let mut sessions = lock(&self.sessions);
-        let lacks = sessions.values().filter_map(OwnedSession::lacks).min();
+        let lacks = sessions
+            .values()
+            .filter_map(OwnedSession::first_unwritten_round)
+            .min();
         lock(&self.floor).begin_round(lacks, next);
         let mut changed = Vec::new();
         for (id, owned) in sessions.iter_mut() {
-            if owned.differs.is_none() || owned.awaits_messages {
+            if owned.changed_in_round.is_none() || owned.awaits_messages {
                 continue;
             }
-            if !owned.is_writing && self.content(owned) == Some(owned.written) {
-                owned.differs = None;
+            if !owned.is_writing && self.content_hash(owned) == Some(owned.written_hash) {
+                owned.changed_in_round = None;
                 owned.is_changed = false;
             } else {
                 changed.push(id.clone());
             }
         }
         for id in changed {
-            self.write_now(&mut sessions, &id, None);
+            self.request_write(&mut sessions, &id, None);
         }
     }
 
-    /// What its record says but for the places in the logs; `None` if it has no form.
-    fn content(&self, session: &OwnedSession) -> Option<u64> {
+    /// Returns a hash of a session's record without the places in the logs; `None` if it cannot be encoded.
+    fn content_hash(&self, session: &OwnedSession) -> Option<u64> {
         let owner = session.is_kept_here().then_some(&self.author);
-        let bytes = Record::encode_parts(owner, Some(&session.kept), &[], false).ok()?;
+        let bytes = Record::encode_parts(owner, Some(&session.recorded), &[], false).ok()?;
         let mut hasher = DefaultHasher::new();
         bytes.hash(&mut hasher);
         Some(hasher.finish())
     }
 
-    /// What is to be written of a session, if anything.
+    /// Takes the next write of a session's record, if there is one.
     fn begin_write(&self, id: &ByteStr) -> NextWrite {
         let mut sessions = lock(&self.sessions);
         let Some(owned) = sessions.get_mut(id) else {
             return NextWrite::Nothing;
         };
-        if let Some(published) = owned.published {
+        if let Some(published) = owned.will_call {
             if self.ledger.is_open(published) {
-                return NextWrite::NotYet;
+                return NextWrite::AwaitsWill;
             }
-            owned.published = None;
+            owned.will_call = None;
         }
         if !core::mem::take(&mut owned.is_changed) {
             owned.is_writing = false;
@@ -180,7 +183,7 @@ impl Cluster {
             return NextWrite::Nothing;
         };
         let calls = core::mem::take(&mut owned.waiting);
-        if bytes.len() > self.engine.largest_value() && owned.fate != SessionFate::Ends {
+        if bytes.len() > self.engine.max_value_bytes() && owned.fate != SessionFate::Ends {
             let bytes = bytes.len();
             warn!(client = %Escaped(id), bytes, "a session is too large for the cluster, and ends");
             if owned.fate != SessionFate::Stays {
@@ -190,25 +193,25 @@ impl Cluster {
             }
             return NextWrite::TooLarge(calls);
         }
-        owned.writes = owned.differs.take();
-        let content = self.content(owned);
+        owned.writing_round = owned.changed_in_round.take();
+        let content = self.content_hash(owned);
         NextWrite::Record(RecordWrite {
             bytes,
             version: owned.version,
             calls,
-            future: owned.fate,
+            fate: owned.fate,
             content,
         })
     }
 
     async fn write_record(self: Arc<Self>, id: ByteStr) {
-        let key = Key::new(Kind::Session, &*id);
+        let key = Key::new(KeyKind::Session, &*id);
         loop {
             let write = match self.begin_write(&id) {
                 NextWrite::Nothing => return,
                 NextWrite::Record(write) => write,
-                NextWrite::NotYet if self.ledger.has_failed() => return,
-                NextWrite::NotYet => {
+                NextWrite::AwaitsWill if self.ledger.has_failed() => return,
+                NextWrite::AwaitsWill => {
                     sleep(WILL_POLL_INTERVAL).await;
                     continue;
                 }
@@ -221,14 +224,17 @@ impl Cluster {
                 bytes,
                 version,
                 calls,
-                future,
+                fate,
                 content,
             } = write;
-            let lasts = match future {
-                SessionFate::Ends => Lasts::AWhile,
-                _ => Lasts::Always,
+            let expiry = match fate {
+                SessionFate::Ends => Expiry::AfterTtl,
+                _ => Expiry::Never,
             };
-            let written = match self.put(key.clone(), version, bytes, lasts).await {
+            let written = match self
+                .put_with_retries(key.clone(), version, bytes, expiry)
+                .await
+            {
                 Ok(written) => written,
                 Err(NodeEnded) => return,
             };
@@ -236,9 +242,9 @@ impl Cluster {
             let is_over = match (written, sessions.get_mut(&id)) {
                 (Some(version), Some(owned)) => {
                     owned.version = version;
-                    owned.writes = None;
-                    owned.written = content.unwrap_or_default();
-                    matches!(future, SessionFate::Released | SessionFate::Ends)
+                    owned.writing_round = None;
+                    owned.written_hash = content.unwrap_or_default();
+                    matches!(fate, SessionFate::Released | SessionFate::Ends)
                 }
                 // Other nodes ask for a session, unless they have ended this node's life.
                 _ => return self.fail("another node has taken a session of it"),
@@ -250,7 +256,7 @@ impl Cluster {
             };
             drop(sessions);
             for call in calls.into_iter().chain(later.into_iter().flatten()) {
-                self.ledger.done(call);
+                self.ledger.complete_part(call);
             }
             if is_over {
                 return;
@@ -263,9 +269,9 @@ impl Cluster {
     async fn end_too_large(&self, id: &ByteStr, calls: Vec<Position>) {
         // The hub does not wait for what this session has changed.
         for call in calls {
-            self.ledger.done(call);
+            self.ledger.complete_part(call);
         }
-        if !self.stays(id) {
+        if !self.is_owned(id) {
             return;
         }
         let has_ended = match self.local() {
@@ -279,14 +285,17 @@ impl Cluster {
 
     fn encode(&self, owned: &OwnedSession) -> Result<Bytes, Malformed> {
         // In this order: what is queued meanwhile is in `seen`.
-        let mut next = owned.end.clone().unwrap_or_else(|| self.progress());
-        for (shard, seen) in &owned.kept.seen {
+        let mut next = owned
+            .queued_up_to
+            .clone()
+            .unwrap_or_else(|| self.next_positions());
+        for (shard, seen) in &owned.recorded.seen {
             let next = &mut next[usize::from(*shard)];
             *next = seen.next().max(*next);
         }
         Record::encode_parts(
             owned.is_kept_here().then_some(&self.author),
-            (owned.fate != SessionFate::Ends).then_some(&owned.kept),
+            (owned.fate != SessionFate::Ends).then_some(&owned.recorded),
             &next,
             false,
         )
@@ -294,33 +303,33 @@ impl Cluster {
 
     /// Puts a value under a key, if the version that the key has is still `last`. Returns the new version. `None`: another
     /// node has put a value meanwhile.
-    pub(super) async fn put(
+    pub(super) async fn put_with_retries(
         &self,
         key: Key,
         last: u64,
         bytes: Bytes,
-        lasts: Lasts,
+        expiry: Expiry,
     ) -> Result<Option<u64>, NodeEnded> {
         let began = Instant::now();
         while began.elapsed() < GIVE_UP_AFTER && !self.ledger.has_failed() {
             match self
                 .engine
-                .put(key.clone(), last, bytes.clone(), lasts)
+                .put(key.clone(), last, bytes.clone(), expiry)
                 .await
             {
-                Ok(Put::Done(version)) => return Ok(Some(version)),
-                Ok(Put::Conflict) => {}
+                Ok(PutOutcome::Written(version)) => return Ok(Some(version)),
+                Ok(PutOutcome::Conflict) => {}
                 Err(error) => warn!(%error, "a value cannot be put"),
             }
             // This try, or an earlier one, may have been done all the same.
-            match self.engine.value(key.clone()).await {
+            match self.engine.get(key.clone()).await {
                 Ok(Some(value)) if value.version > last => {
                     return Ok((value.bytes == bytes).then_some(value.version));
                 }
                 Ok(_) => {}
                 Err(error) => warn!(%error, "a value cannot be read"),
             }
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         }
         self.fail("a value could not be put for a minute");
         Err(NodeEnded)

@@ -184,7 +184,7 @@ impl Attached<'_> {
 
     /// Takes back what waits and was let through by other rules, if the present ones forbid it.
     fn apply_changed_rules(&mut self) {
-        let rules = self.wire.hub.guard.generation();
+        let rules = self.wire.hub.access_control.generation();
         if rules != self.client.rules {
             self.client.rules = rules;
             self.parked.give_back(&mut self.outgoing);

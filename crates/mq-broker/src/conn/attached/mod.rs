@@ -1,6 +1,7 @@
 //! The third phase: the client has its session, until either of them leaves.
 
 mod blocked_publish;
+mod bridge;
 mod deliver;
 #[cfg(feature = "mqtt-next")]
 mod flows;

@@ -3,11 +3,7 @@
 use mq_codec::{Auth, ReasonCode};
 
 use super::Attached;
-use crate::{
-    auth::{Principal, Refusal, Step},
-    clock,
-    conn::authenticating,
-};
+use crate::auth::{Principal, Refusal, Step};
 
 impl Attached<'_> {
     /// Goes on with an enhanced authentication, or begins another.
@@ -18,7 +14,7 @@ impl Attached<'_> {
         if auth.reason != ReasonCode::ReAuthenticate {
             return client.authentication.step(data, within);
         }
-        let authenticator = self.wire.hub.guard.authenticator.as_ref();
+        let authenticator = self.wire.hub.access_control.authenticator.as_ref();
         let method = auth.properties.authentication_method.as_deref();
         let exchange = match (authenticator, method, &client.log_in) {
             (Some(authenticator), Some(method), Some(log_in)) => {
@@ -51,9 +47,7 @@ impl Attached<'_> {
                 };
             }
         };
-        let auth = authenticating::auth(reason, data);
-        self.wire
-            .answer(|connection| connection.auth(clock::now(), auth));
+        self.wire.send_auth(reason, data);
     }
 
     /// The client could not authenticate anew.
@@ -77,7 +71,7 @@ impl Attached<'_> {
         self.wire.hub.change_rights(&self.hold, &principal);
         self.client.principal = Some(principal);
         // Has `fill` look at what waits.
-        self.client.rules = !self.wire.hub.guard.generation();
+        self.client.rules = !self.wire.hub.access_control.generation();
         true
     }
 }

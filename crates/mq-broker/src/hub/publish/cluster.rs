@@ -62,7 +62,7 @@ impl Hub {
             publication.group_members = Some(self.sessions.keys_of(&members));
             return false;
         }
-        let ticket = routed.ticket();
+        let ticket = routed.ticket.as_ref();
         let packet_id = ticket
             .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
             .filter(|_| publisher.journal.records_session(from))

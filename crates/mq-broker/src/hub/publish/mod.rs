@@ -14,6 +14,7 @@
 //! [`Publication`] is the message under way: each step gets it, and it is dropped when the message is in the
 //! mailboxes. A [`RoutedMessage`] lives until the message is acknowledged: at once, or once each receiver has had room.
 
+mod acknowledge;
 mod cluster;
 mod deliver;
 mod no_client;
@@ -39,9 +40,10 @@ use crate::{
     session::Session,
     store::{Change, LogPosition},
 };
+pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use cluster::{ClusterMessage, ClusterReceivers};
 use deliver::Delivering;
-pub(crate) use outcome::{Acknowledgement, RoutedMessage};
+pub(crate) use outcome::RoutedMessage;
 pub(crate) use publisher::Publisher;
 
 /// The message under way, and its part of PUBLISH.
@@ -76,7 +78,7 @@ impl Hub {
             ..
         } = received;
         let cache = &mut publisher.permission_cache;
-        let may = cache.may_publish(&self.guard, who, &message.topic, *qos, *retain);
+        let may = cache.may_publish(&self.access_control, who, &message.topic, *qos, *retain);
         if !may {
             self.metrics.not_authorized.add(1);
         }
@@ -139,7 +141,7 @@ impl Hub {
                 self.metrics.retained_refused.add(1);
                 // Nobody gets the message, so that its publisher may try again. A publisher that
                 // gets no reason code cannot know that: then the present subscribers get it.
-                if publisher.can_refuse && routed.has_ticket() {
+                if publisher.can_refuse && routed.ticket.is_some() {
                     routed.refuse(&publication.message.topic);
                     return routed;
                 }
@@ -193,7 +195,7 @@ impl Hub {
             mailbox_writer,
             ..
         } = publisher;
-        let targets = route_cache.targets(routing, &self.guard, publication);
+        let targets = route_cache.targets(routing, &self.access_control, publication);
         let mut delivering = Delivering::new(&self.metrics, journal, mailbox_writer, routed);
         for target in targets {
             let Some(session) = routing.session(target.session) else {

@@ -55,8 +55,8 @@ impl Hub {
             return refuse(OWN_TOPIC);
         }
         let who = session.principal();
-        let guard = &self.guard;
-        if !guard.may_publish(who.as_ref(), &message.topic, qos, retain) {
+        let access_control = &self.access_control;
+        if !access_control.may_publish(who.as_ref(), &message.topic, qos, retain) {
             return refuse("will not authorized");
         }
         let received = Received {

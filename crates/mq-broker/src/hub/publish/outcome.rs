@@ -1,12 +1,12 @@
-//! The outcome of a routed message, and the reason code for its publisher.
+//! A message that was routed, and its outcome.
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::{PacketId, ReasonCode, TopicName};
+use mq_codec::{PacketId, TopicName};
 use mq_proto::{AckTicket, Delivery, FlowId, Message};
 
-use super::{Publication, Publisher};
-use crate::{hub, journal::Journal, metrics::Metrics, session::Session, store::SessionChange};
+use super::Publication;
+use crate::{hub, journal::Journal, metrics::Metrics, session::Session};
 
 /// A message that was routed, until it is acknowledged.
 ///
@@ -15,7 +15,7 @@ use crate::{hub, journal::Journal, metrics::Metrics, session::Session, store::Se
 #[derive(Debug, Default)]
 pub(crate) struct RoutedMessage {
     /// The duty to acknowledge it; `None` at QoS 0.
-    ticket: Option<AckTicket>,
+    pub(super) ticket: Option<AckTicket>,
     pub(super) outcome: Outcome,
     /// Deliveries that found no room, in order.
     pub(super) undelivered: Vec<(Arc<Session>, Delivery)>,
@@ -35,22 +35,14 @@ pub(super) struct SharedCopy {
 /// The effect of a message on its receivers.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    receivers: u32,
+    pub(super) receivers: u32,
     /// Receivers for which it was dropped.
     pub(super) lost: u32,
-    is_retained: bool,
+    pub(super) is_retained: bool,
     /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
     pub(super) received: Option<(PacketId, Option<FlowId>)>,
     /// The topic of a message that may have to be refused; in a box, as that is seldom.
-    topic: Option<Box<TopicName>>,
-}
-
-/// The answer to the publisher of a message.
-pub(crate) struct Acknowledgement {
-    pub(crate) ticket: AckTicket,
-    pub(crate) reason: ReasonCode,
-    /// The topic of a message that was refused.
-    pub(crate) refused_topic: Option<TopicName>,
+    pub(super) topic: Option<Box<TopicName>>,
 }
 
 impl RoutedMessage {
@@ -59,14 +51,6 @@ impl RoutedMessage {
             ticket,
             ..Self::default()
         }
-    }
-
-    pub(super) fn has_ticket(&self) -> bool {
-        self.ticket.is_some()
-    }
-
-    pub(super) fn ticket(&self) -> Option<&AckTicket> {
-        self.ticket.as_ref()
     }
 
     /// Notes that no receiver gets it.
@@ -116,39 +100,5 @@ impl RoutedMessage {
         for (session, delivery) in self.undelivered {
             hub::dropped(metrics, &session, &delivery, journal);
         }
-    }
-
-    /// Returns the answer to the publisher of a delivered message; `None` at QoS 0.
-    #[inline]
-    pub(crate) fn acknowledge(
-        self,
-        from: &Session,
-        publisher: &mut Publisher,
-    ) -> Option<Acknowledgement> {
-        let ticket = self.ticket?;
-        let Outcome {
-            receivers,
-            lost,
-            is_retained,
-            received,
-            topic,
-        } = self.outcome;
-        let mut acknowledgement = Acknowledgement {
-            ticket,
-            reason: ReasonCode::Success,
-            refused_topic: None,
-        };
-        if receivers == 0 {
-            acknowledgement.reason = ReasonCode::NoMatchingSubscribers;
-        } else if lost >= receivers && !is_retained && publisher.can_refuse {
-            // No receiver had room for it.
-            if let Some((packet_id, flow)) = received {
-                let change = SessionChange::ReceivedReleased { packet_id, flow };
-                publisher.journal.record_of(from, change);
-            }
-            acknowledgement.reason = ReasonCode::QuotaExceeded;
-            acknowledgement.refused_topic = topic.map(|topic| *topic);
-        }
-        Some(acknowledgement)
     }
 }

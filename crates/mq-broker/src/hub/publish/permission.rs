@@ -2,7 +2,7 @@
 
 use mq_codec::{QoS, TopicName};
 
-use crate::auth::{Guard, Principal};
+use crate::auth::{AccessControl, Principal};
 
 /// The last answer of the rules, and the message that it was about: the next one like it needs no other.
 #[derive(Debug, Default)]
@@ -22,20 +22,20 @@ impl PermissionCache {
     /// Returns `true` if the rules let `who` publish such a message.
     pub(super) fn may_publish(
         &mut self,
-        guard: &Guard,
+        access_control: &AccessControl,
         who: &Principal,
         topic: &TopicName,
         qos: QoS,
         retain: bool,
     ) -> bool {
-        let rules = guard.generation();
+        let rules = access_control.generation();
         if let Some(last) = &self.0
             && (last.rules, last.qos, last.retain) == (rules, qos, retain)
             && last.topic == topic.as_bytes()
         {
             return last.is_granted;
         }
-        let is_granted = guard.may_publish(Some(who), topic, qos, retain);
+        let is_granted = access_control.may_publish(Some(who), topic, qos, retain);
         let last = self.0.get_or_insert_default();
         last.topic.clear();
         last.topic.extend_from_slice(topic.as_bytes());

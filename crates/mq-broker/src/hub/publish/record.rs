@@ -33,7 +33,7 @@ pub(super) fn received(
     routed: &mut RoutedMessage,
     journal: &Journal,
 ) -> Option<Change> {
-    let ticket = routed.ticket()?;
+    let ticket = routed.ticket.as_ref()?;
     if publication.qos != QoS::ExactlyOnce || !journal.records_session(from) {
         return None;
     }

@@ -1,7 +1,7 @@
 //! The receivers of a message: from the router's trie, or from the cache of the last topic.
 
 use crate::{
-    auth::Guard,
+    auth::AccessControl,
     router::{FanOut, SessionKey, Target, Who},
 };
 
@@ -30,17 +30,17 @@ impl RouteCache {
     pub(super) fn targets(
         &mut self,
         routing: &Routing,
-        guard: &Guard,
+        access_control: &AccessControl,
         publication: &Publication,
     ) -> &[Target] {
         let routes = routing.router.generation();
-        let rules = guard.generation();
+        let rules = access_control.generation();
         let topic = publication.message.topic.as_bytes();
         let is_cached = self.key.as_ref().is_some_and(|key| {
             key.routes == Some(routes) && key.rules == rules && key.topic == topic
         });
         if !is_cached {
-            let is_constant = self.route(routing, guard, publication);
+            let is_constant = self.route(routing, access_control, publication);
             let key = self.key.get_or_insert_default();
             key.topic.clear();
             key.topic.extend_from_slice(topic);
@@ -52,10 +52,15 @@ impl RouteCache {
 
     /// Asks the router. Returns `true` if the next message to this topic has the same receivers: not where No Local or
     /// a shared subscription played a part.
-    fn route(&mut self, routing: &Routing, guard: &Guard, publication: &Publication) -> bool {
+    fn route(
+        &mut self,
+        routing: &Routing,
+        access_control: &AccessControl,
+        publication: &Publication,
+    ) -> bool {
         let topic = publication.message.topic.as_str();
         let ready = |key| routing.is_ready(key);
-        let authorizer = guard.authorizer.as_deref();
+        let authorizer = access_control.authorizer.as_deref();
         let may_receive = authorizer.map(|rules| move |key| routing.may_receive(key, rules, topic));
         let may_receive = may_receive
             .as_ref()

@@ -18,18 +18,20 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value};
+use super::{
+    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome, Value,
+};
 use crate::lock::lock;
 pub use world::{Faults, MemoryWorld};
 use world::{Node, State, Trimmed};
 
-/// How long a node waits for another's answer.
-const ANSWERED: Duration = Duration::from_secs(2);
+/// Time for which a node waits for another one's reply.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What [`tell`](Engine::tell) and others may have on their way, in messages.
-const ON_THE_WAY: usize = 1_024;
+/// Messages that wait in a channel, at most; [`broadcast`](Engine::broadcast) and others drop what finds no room.
+const CHANNEL_CAPACITY: usize = 1_024;
 
-/// One node's way to a [`MemoryWorld`].
+/// The engine of one node in a [`MemoryWorld`].
 pub struct MemoryEngine {
     world: Arc<MemoryWorld>,
     node: String,
@@ -55,17 +57,17 @@ impl MemoryEngine {
     }
 
     /// Waits for as long as a step takes, and while the node is cut off.
-    async fn pass(&self) {
+    async fn wait_for_network(&self) {
         let mut changed = self.world.changed.subscribe();
-        let delay = lock(&self.world.state).delay();
+        let delay = lock(&self.world.state).random_delay();
         sleep(delay).await;
         loop {
-            let is_cut = {
+            let is_partitioned = {
                 let state = lock(&self.world.state);
                 let node = state.nodes.get(&self.node);
-                self.is_dead.load(Ordering::Relaxed) || node.is_none_or(|node| node.is_cut)
+                self.is_dead.load(Ordering::Relaxed) || node.is_none_or(|node| node.is_partitioned)
             };
-            if !is_cut {
+            if !is_partitioned {
                 return;
             }
             // The world outlives its engines.
@@ -74,26 +76,26 @@ impl MemoryEngine {
     }
 
     /// Does a step there and back, either of which may fail.
-    async fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, EngineError> {
+    async fn round_trip<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, EngineError> {
         let lost = || EngineError::unavailable("lost on the way");
-        self.pass().await;
+        self.wait_for_network().await;
         let done = {
             let mut state = lock(&self.world.state);
-            if state.fails() {
+            if state.fails_at_random() {
                 return Err(lost());
             }
             work(&mut state)
         };
         self.world.changed.send_modify(|count| *count += 1);
-        self.pass().await;
-        if lock(&self.world.state).fails() {
+        self.wait_for_network().await;
+        if lock(&self.world.state).fails_at_random() {
             return Err(lost());
         }
         Ok(done)
     }
 
     /// Sends what `next` finds, whenever there is more, until it finds an end.
-    fn bring<T: Send + 'static>(
+    fn spawn_reader<T: Send + 'static>(
         &self,
         mut next: impl FnMut(&State) -> Option<Option<T>> + Send + 'static,
     ) -> mpsc::Receiver<T> {
@@ -106,7 +108,7 @@ impl MemoryEngine {
         tokio::spawn(async move {
             let mut changed = here.world.changed.subscribe();
             loop {
-                here.pass().await;
+                here.wait_for_network().await;
                 changed.borrow_and_update();
                 let found = next(&lock(&here.world.state));
                 let Some(found) = found else {
@@ -133,48 +135,48 @@ impl Engine for MemoryEngine {
         u16::try_from(shards).unwrap_or(u16::MAX)
     }
 
-    fn largest_value(&self) -> usize {
-        let most = lock(&self.world.state).largest_value;
+    fn max_value_bytes(&self) -> usize {
+        let most = lock(&self.world.state).max_value_bytes;
         most.unwrap_or(usize::MAX)
     }
 
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()> {
         Box::pin(async move {
             let mut changed = self.world.changed.subscribe();
-            while lock(&self.world.state).logs[usize::from(shard)].is_stuck {
+            while lock(&self.world.state).logs[usize::from(shard)].is_stalled {
                 // The world outlives its engines.
                 let _ = changed.changed().await;
             }
             let append = move |state: &mut State| {
-                if state.ids.insert((shard, id)) {
+                if state.entry_ids.insert((shard, id)) {
                     state.logs[usize::from(shard)].append(entry);
                 }
             };
-            self.step(append).await
+            self.round_trip(append).await
         })
     }
 
-    fn end(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(self.step(move |state| state.logs[usize::from(shard)].last))
+    fn last_entry(&self, shard: u16) -> EngineFuture<'_, u64> {
+        Box::pin(self.round_trip(move |state| state.logs[usize::from(shard)].last_number))
     }
 
-    fn bytes(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(self.step(move |state| {
+    fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64> {
+        Box::pin(self.round_trip(move |state| {
             let entries = state.logs[usize::from(shard)].entries.iter();
             entries.map(|entry| entry.bytes.len() as u64).sum()
         }))
     }
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
-        lock(&self.world.state).reads += 1;
+        lock(&self.world.state).log_reads += 1;
         let mut last = after;
         let node = self.node.clone();
-        self.bring(move |state| {
+        self.spawn_reader(move |state| {
             let here = state.nodes.get(&node);
-            if here.is_some_and(|node| node.lags.contains(&shard)) {
+            if here.is_some_and(|node| node.lagging_logs.contains(&shard)) {
                 return None;
             }
-            let entry = match state.logs[usize::from(shard)].behind(last) {
+            let entry = match state.logs[usize::from(shard)].entry_after(last) {
                 Ok(entry) => entry?,
                 Err(Trimmed) => return Some(None),
             };
@@ -183,46 +185,52 @@ impl Engine for MemoryEngine {
         })
     }
 
-    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {
-        Box::pin(self.step(move |state| {
+    fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()> {
+        Box::pin(self.round_trip(move |state| {
             let entries = &mut state.logs[usize::from(shard)].entries;
             while entries.pop_front_if(|entry| entry.number < first).is_some() {}
         }))
     }
 
-    fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
-        Box::pin(self.step(move |state| state.values.get(&key).cloned()))
+    fn get(&self, key: Key) -> EngineFuture<'_, Option<Value>> {
+        Box::pin(self.round_trip(move |state| state.values.get(&key).cloned()))
     }
 
     // All values last: there is no need to forget any.
-    fn put(&self, key: Key, last: u64, bytes: Bytes, _: Lasts) -> Answer<'_, Put> {
-        if bytes.len() > self.largest_value() {
+    fn put(
+        &self,
+        key: Key,
+        expected: u64,
+        bytes: Bytes,
+        _: Expiry,
+    ) -> EngineFuture<'_, PutOutcome> {
+        if bytes.len() > self.max_value_bytes() {
             let problem = format!("{} bytes are too many", bytes.len());
             return Box::pin(ready(Err(EngineError::unavailable(problem))));
         }
-        Box::pin(self.step(move |state| {
+        Box::pin(self.round_trip(move |state| {
             let known = state.values.get(&key).map_or(0, |value| value.version);
-            if known != last {
-                return Put::Conflict;
+            if known != expected {
+                return PutOutcome::Conflict;
             }
-            state.version += 1;
-            let version = state.version;
+            state.last_version += 1;
+            let version = state.last_version;
             state.values.insert(key, Value { version, bytes });
-            Put::Done(version)
+            PutOutcome::Written(version)
         }))
     }
 
-    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>> {
-        Box::pin(self.step(move |state| {
+    fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>> {
+        Box::pin(self.round_trip(move |state| {
             let values = state.values.iter().filter(|(key, _)| key.kind == kind);
             let values = values.map(|(key, value)| (key.name.clone(), value.clone()));
             values.collect()
         }))
     }
 
-    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)> {
+    fn watch(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)> {
         let mut seen = 0;
-        self.bring(move |state| {
+        self.spawn_reader(move |state| {
             let values = state.values.iter().filter(|(key, _)| key.kind == kind);
             let next = values
                 .filter(|(_, value)| value.version > seen)
@@ -233,53 +241,57 @@ impl Engine for MemoryEngine {
         })
     }
 
-    fn tell(&self, message: Bytes) {
+    fn broadcast(&self, message: Bytes) {
         if self.is_dead.load(Ordering::Relaxed) {
             return;
         }
         let mut state = lock(&self.world.state);
-        if state.nodes.get(&self.node).is_none_or(|node| node.is_cut) {
+        if state
+            .nodes
+            .get(&self.node)
+            .is_none_or(|node| node.is_partitioned)
+        {
             return;
         }
         let others = state.nodes.iter_mut();
-        let others = others.filter(|(name, node)| **name != self.node && !node.is_cut);
+        let others = others.filter(|(name, node)| **name != self.node && !node.is_partitioned);
         for (_, node) in others {
-            node.tell(message.clone());
+            node.deliver_broadcast(message.clone());
         }
     }
 
-    fn told(&self) -> mpsc::Receiver<Bytes> {
-        let (tell, told) = mpsc::channel(ON_THE_WAY);
+    fn broadcasts(&self) -> mpsc::Receiver<Bytes> {
+        let (sender, broadcasts) = mpsc::channel(CHANNEL_CAPACITY);
         if let Some(node) = lock(&self.world.state).nodes.get_mut(&self.node) {
-            node.told = Some(tell);
+            node.broadcasts = Some(sender);
         }
-        told
+        broadcasts
     }
 
-    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes> {
+    fn request(&self, node: &str, payload: Bytes) -> EngineFuture<'_, Bytes> {
         let node = node.to_owned();
         Box::pin(async move {
             let silent = || EngineError::unavailable(format!("{node} does not answer"));
-            let asked = self.step(|state| {
-                let asked = state.nodes.get(&node).filter(|node| !node.is_cut);
-                asked.and_then(|node| node.asked.clone())
+            let requests = self.round_trip(|state| {
+                let peer = state.nodes.get(&node).filter(|node| !node.is_partitioned);
+                peer.and_then(|node| node.requests.clone())
             });
-            let asked = asked.await?.ok_or_else(silent)?;
-            let (answer, answered) = oneshot::channel();
-            asked
-                .try_send(Asked { question, answer })
+            let requests = requests.await?.ok_or_else(silent)?;
+            let (reply, replied) = oneshot::channel();
+            requests
+                .try_send(NodeRequest { payload, reply })
                 .map_err(|_| silent())?;
-            let answered = timeout(ANSWERED, answered).await;
-            let answer = answered.ok().and_then(Result::ok).ok_or_else(silent)?;
-            self.step(|_| answer).await
+            let replied = timeout(REQUEST_TIMEOUT, replied).await;
+            let reply = replied.ok().and_then(Result::ok).ok_or_else(silent)?;
+            self.round_trip(|_| reply).await
         })
     }
 
-    fn asked(&self) -> mpsc::Receiver<Asked> {
-        let (ask, asked) = mpsc::channel(ON_THE_WAY);
+    fn requests(&self) -> mpsc::Receiver<NodeRequest> {
+        let (sender, requests) = mpsc::channel(CHANNEL_CAPACITY);
         if let Some(node) = lock(&self.world.state).nodes.get_mut(&self.node) {
-            node.asked = Some(ask);
+            node.requests = Some(sender);
         }
-        asked
+        requests
     }
 }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    super::{Asked, Entry, Key, Value},
+    super::{Entry, Key, NodeRequest, Value},
     MemoryEngine,
 };
 use crate::lock::lock;
 
-/// What several brokers in one process share, as nodes of a cluster, apart from all of them: for tests and for
-/// programs that embed brokers. It can be made as unreliable as a network.
+/// The logs and values that several brokers of one process share, as nodes of a cluster: for tests and for programs
+/// that embed brokers. It can be made as unreliable as a network.
 #[derive(Debug)]
 pub struct MemoryWorld {
     pub(super) state: Mutex<State>,
@@ -27,41 +27,41 @@ pub struct MemoryWorld {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) logs: Vec<Log>,
-    pub(super) ids: HashSet<(u16, String)>,
+    pub(super) entry_ids: HashSet<(u16, String)>,
     pub(super) values: BTreeMap<Key, Value>,
-    pub(super) version: u64,
+    pub(super) last_version: u64,
     pub(super) nodes: HashMap<String, Node>,
     pub(super) faults: Faults,
-    pub(super) random: u64,
-    pub(super) reads: usize,
-    pub(super) largest_value: Option<usize>,
+    pub(super) rng: u64,
+    pub(super) log_reads: usize,
+    pub(super) max_value_bytes: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     pub(super) entries: VecDeque<Entry>,
     /// The position of the last entry.
-    pub(super) last: u64,
+    pub(super) last_number: u64,
     /// Nothing can be appended for now.
-    pub(super) is_stuck: bool,
+    pub(super) is_stalled: bool,
     /// The number of an entry that comes only behind another one; 0 for none.
-    pub(super) held_back: u64,
+    pub(super) delayed_entry: u64,
 }
 
 impl Log {
     pub(super) fn append(&mut self, bytes: Bytes) {
-        self.last += 1;
-        let number = self.last;
+        self.last_number += 1;
+        let number = self.last_number;
         self.entries.push_back(Entry { number, bytes });
     }
 
     /// The entry behind that number; an error if it is not kept any more.
-    pub(super) fn behind(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
-        let is_held_back = self.held_back == self.last;
-        if number + u64::from(is_held_back) >= self.last {
+    pub(super) fn entry_after(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
+        let is_delayed = self.delayed_entry == self.last_number;
+        if number + u64::from(is_delayed) >= self.last_number {
             return Ok(None);
         }
-        let first = self.last + 1 - self.entries.len() as u64;
+        let first = self.last_number + 1 - self.entries.len() as u64;
         let index = (number + 1).checked_sub(first).ok_or(Trimmed)?;
         Ok(usize::try_from(index)
             .ok()
@@ -74,22 +74,22 @@ pub(super) struct Trimmed;
 
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    pub(super) is_cut: bool,
+    pub(super) is_partitioned: bool,
     /// Logs that bring it nothing for now.
-    pub(super) lags: HashSet<u16>,
-    /// While its link is stuck: what other nodes have told it. It comes when the link is well.
-    pub(super) held_up: Option<Vec<Bytes>>,
-    pub(super) told: Option<mpsc::Sender<Bytes>>,
-    pub(super) asked: Option<mpsc::Sender<Asked>>,
+    pub(super) lagging_logs: HashSet<u16>,
+    /// Broadcasts of other nodes that wait while the node's link is stalled; `None` if it is not.
+    pub(super) stalled_broadcasts: Option<Vec<Bytes>>,
+    pub(super) broadcasts: Option<mpsc::Sender<Bytes>>,
+    pub(super) requests: Option<mpsc::Sender<NodeRequest>>,
 }
 
 /// The unreliability of a [`MemoryWorld`]; by default it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// The longest delay of each step.
-    pub delay: Duration,
+    pub max_delay: Duration,
     /// Steps in a thousand that end in an error, after they were done or instead.
-    pub errors: u64,
+    pub errors_per_thousand: u64,
 }
 
 impl MemoryWorld {
@@ -98,7 +98,7 @@ impl MemoryWorld {
     pub fn new(shards: u16, seed: u64) -> Arc<Self> {
         let state = State {
             logs: vec![Log::default(); usize::from(shards)],
-            random: seed,
+            rng: seed,
             ..State::default()
         };
         Arc::new(Self {
@@ -107,7 +107,7 @@ impl MemoryWorld {
         })
     }
 
-    /// One node's way to it.
+    /// Returns the engine of a node.
     #[must_use]
     pub fn engine(self: &Arc<Self>, node: &str) -> Arc<MemoryEngine> {
         lock(&self.state)
@@ -120,84 +120,84 @@ impl MemoryWorld {
         })
     }
 
-    /// From here on steps fail like that.
+    /// Sets the faults of all calls from here on.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.state).faults = faults;
     }
 
-    /// A value has at most so many bytes.
-    pub fn set_largest_value(&self, bytes: usize) {
-        lock(&self.state).largest_value = Some(bytes);
+    /// Sets the largest size of a value, in bytes.
+    pub fn set_max_value_bytes(&self, bytes: usize) {
+        lock(&self.state).max_value_bytes = Some(bytes);
     }
 
-    /// The number of times that reading a log was begun.
-    pub fn reads(&self) -> usize {
-        lock(&self.state).reads
+    /// Returns how often a node began to read a log.
+    pub fn log_reads(&self) -> usize {
+        lock(&self.state).log_reads
     }
 
-    /// The number of entries that are kept, of all logs.
-    pub fn entries(&self) -> usize {
+    /// Returns the number of entries that are kept, of all logs.
+    pub fn entry_count(&self) -> usize {
         let state = lock(&self.state);
         state.logs.iter().map(|log| log.entries.len()).sum()
     }
 
-    /// Has a log bring a node nothing more, or ends that: as one whose server has stopped.
-    pub fn lag(&self, node: &str, shard: u16, lags: bool) {
+    /// Stops a node's entries of a log, or lets them through again: as if its server had stopped.
+    pub fn set_lagging(&self, node: &str, shard: u16, is_lagging: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {
-            if lags {
-                node.lags.insert(shard);
+            if is_lagging {
+                node.lagging_logs.insert(shard);
             } else {
-                node.lags.remove(&shard);
+                node.lagging_logs.remove(&shard);
             }
         }
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Holds up what other nodes tell a node, or brings all of it: as a link that is stuck for a while.
-    pub fn hold_up(&self, node: &str, is_held_up: bool) {
+    /// Holds the broadcasts to a node back, or delivers all of them: as a link that is stuck for a while.
+    pub fn set_link_stalled(&self, node: &str, is_stalled: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {
-            let held_up = is_held_up.then(Vec::new);
-            let before = core::mem::replace(&mut node.held_up, held_up);
+            let stalled_broadcasts = is_stalled.then(Vec::new);
+            let before = core::mem::replace(&mut node.stalled_broadcasts, stalled_broadcasts);
             for message in before.into_iter().flatten() {
-                node.tell(message);
+                node.deliver_broadcast(message);
             }
         }
     }
 
-    /// Has a log take nothing more, or ends that: as one whose servers have no majority.
+    /// Stops all appends to a log, or lets them through again: as if its servers had no majority.
     ///
     /// # Panics
     /// If there is no log of that number.
-    pub fn stick(&self, shard: u16, is_stuck: bool) {
-        lock(&self.state).logs[usize::from(shard)].is_stuck = is_stuck;
+    pub fn set_log_stalled(&self, shard: u16, is_stalled: bool) {
+        lock(&self.state).logs[usize::from(shard)].is_stalled = is_stalled;
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Has the next entry of a log come only behind another one: as NATS may bring it when another server leads.
+    /// Delays the next entry of a log until another one is appended: as NATS may deliver it after a change of leader.
     ///
     /// # Panics
     /// If there is no log of that number.
-    pub fn hold_back(&self, shard: u16) {
+    pub fn delay_next_entry(&self, shard: u16) {
         let log = &mut lock(&self.state).logs[usize::from(shard)];
-        log.held_back = log.last + 1;
+        log.delayed_entry = log.last_number + 1;
     }
 
     /// Cuts a node off from all that is shared, or ends that.
-    pub fn cut(&self, node: &str, is_cut: bool) {
+    pub fn set_partitioned(&self, node: &str, is_partitioned: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {
-            node.is_cut = is_cut;
+            node.is_partitioned = is_partitioned;
         }
         self.changed.send_modify(|count| *count += 1);
     }
 }
 
 impl Node {
-    pub(super) fn tell(&mut self, message: Bytes) {
-        if let Some(held_up) = &mut self.held_up {
-            held_up.push(message);
-        } else if let Some(told) = &self.told {
+    pub(super) fn deliver_broadcast(&mut self, message: Bytes) {
+        if let Some(stalled_broadcasts) = &mut self.stalled_broadcasts {
+            stalled_broadcasts.push(message);
+        } else if let Some(broadcasts) = &self.broadcasts {
             // Or it is lost.
-            let _ = told.try_send(message);
+            let _ = broadcasts.try_send(message);
         }
     }
 }
@@ -205,21 +205,21 @@ impl Node {
 impl State {
     /// Returns a number below `bound`, by chance. `SplitMix64`, whose sequence no release of a library changes: a printed
     /// seed repeats its faults.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.random;
+    pub(super) fn random_below(&mut self, bound: u64) -> u64 {
+        self.rng = self.rng.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.rng;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ (mixed >> 31)) % bound.max(1)
     }
 
-    pub(super) fn delay(&mut self) -> Duration {
-        let most = u64::try_from(self.faults.delay.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(self.below(most))
+    pub(super) fn random_delay(&mut self) -> Duration {
+        let most = u64::try_from(self.faults.max_delay.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.random_below(most))
     }
 
-    pub(super) fn fails(&mut self) -> bool {
-        let errors = self.faults.errors;
-        self.below(1_000) < errors
+    pub(super) fn fails_at_random(&mut self) -> bool {
+        let errors = self.faults.errors_per_thousand;
+        self.random_below(1_000) < errors
     }
 }

@@ -1,4 +1,4 @@
-//! How a node comes in: connecting, and the streams.
+//! Connecting a node to its servers, and the streams that it makes there.
 
 use std::{
     error::Error as _,
@@ -23,89 +23,89 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{ANSWERED, NatsEngine, NatsSettings, failed};
+use super::{NatsEngine, NatsSettings, REQUEST_TIMEOUT, nats_error};
 use crate::{
     Escaped,
-    cluster::{APPENDED_ONCE, EngineError},
+    cluster::{DEDUPLICATION_WINDOW, EngineError},
     lock::lock,
 };
 
-/// How long one try may take.
-const ONE_TRY: Duration = Duration::from_secs(10);
+/// Time that one attempt to connect may take.
+const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two tries.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Interval between two attempts to connect.
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the log says that a node still waits for its servers.
-const SAID_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which the log warns that a node still waits for its servers.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Bytes around a packet in its log: the client's identifier, and a topic that the packet names by an alias.
-const AROUND: usize = 192 << 10;
+const PACKET_OVERHEAD_BYTES: usize = 192 << 10;
 
-/// Where the stream of values says how many logs there are.
-const SHARDS: &str = "mq.shards";
+/// Key in the metadata of the stream of values under which the number of logs stands.
+const SHARDS_METADATA_KEY: &str = "mq.shards";
 
-/// Why a node does not come in.
+/// The reason for which a node cannot connect.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ConnectFailure {
     /// Waiting mends nothing.
-    Mistake(String),
+    Misconfigured(String),
     /// The servers may be starting.
-    NotYet(String),
+    Unavailable(String),
 }
 
-impl From<EngineError> for Failure {
+impl From<EngineError> for ConnectFailure {
     fn from(error: EngineError) -> Self {
-        Self::NotYet(error.to_string())
+        Self::Unavailable(error.to_string())
     }
 }
 
-/// What the servers said last of this node's connection.
+/// The last error that a server sent on this node's connection.
 #[derive(Debug, Default)]
-pub(super) struct Said(Mutex<Option<String>>);
+pub(super) struct LastServerError(Mutex<Option<String>>);
 
 impl NatsEngine {
     /// Connects, and makes the streams where they are not there yet. Servers that do not answer are waited for.
     ///
     /// # Errors
     /// At once if the settings are wrong, the servers do not let this node in, or a node of that name runs already; and
-    /// if no server has let it do that within [`NatsSettings::patience`].
+    /// if no server has let it do that within [`NatsSettings::connect_timeout`].
     pub async fn connect(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
         let addresses = settings.check(node).map_err(EngineError::misconfigured)?;
         let tls = tls_config(settings, &addresses).map_err(EngineError::misconfigured)?;
-        let said = Arc::new(Said::default());
-        let options =
-            options(settings, node, &addresses, tls, &said).map_err(EngineError::misconfigured)?;
+        let last_error = Arc::new(LastServerError::default());
+        let options = options(settings, node, &addresses, tls, &last_error)
+            .map_err(EngineError::misconfigured)?;
         let began = Instant::now();
-        let mut spoke: Option<Instant> = None;
+        let mut warned_at: Option<Instant> = None;
         loop {
-            let left = settings.patience.saturating_sub(began.elapsed());
-            let open = Self::open(settings, node, options.clone(), addresses.clone());
-            let opened = timeout(left.min(ONE_TRY), open).await;
+            let left = settings.connect_timeout.saturating_sub(began.elapsed());
+            let open = Self::try_connect(settings, node, options.clone(), addresses.clone());
+            let opened = timeout(left.min(CONNECT_ATTEMPT_TIMEOUT), open).await;
             let problem = match opened {
                 Ok(Ok(engine)) => return Ok(engine),
-                Ok(Err(Failure::Mistake(problem))) => {
+                Ok(Err(ConnectFailure::Misconfigured(problem))) => {
                     return Err(EngineError::misconfigured(problem));
                 }
-                Ok(Err(Failure::NotYet(problem))) => problem,
+                Ok(Err(ConnectFailure::Unavailable(problem))) => problem,
                 Err(_) => "they do not answer".to_owned(),
             };
-            let problem = match lock(&said.0).take() {
-                Some(said) => format!("{problem}; a server says: {said}"),
+            let problem = match lock(&last_error.0).take() {
+                Some(last_error) => format!("{problem}; a server says: {last_error}"),
                 None => problem,
             };
-            if began.elapsed() + AGAIN >= settings.patience {
+            if began.elapsed() + CONNECT_RETRY_INTERVAL >= settings.connect_timeout {
                 let servers = settings.servers.join(", ");
-                let seconds = settings.patience.as_secs();
+                let seconds = settings.connect_timeout.as_secs();
                 return Err(EngineError::unavailable(format!(
                     "{servers} did not let it in within {seconds} s: {problem}"
                 )));
             }
-            if spoke.is_none_or(|spoke| spoke.elapsed() >= SAID_EVERY) {
-                spoke = Some(Instant::now());
+            if warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARNING_INTERVAL) {
+                warned_at = Some(Instant::now());
                 warn!(node, %problem, "the node waits for the servers of its cluster");
             }
-            sleep(AGAIN).await;
+            sleep(CONNECT_RETRY_INTERVAL).await;
         }
     }
 
@@ -113,11 +113,11 @@ impl NatsEngine {
     /// If the servers do not take a packet of that size, in bytes, with what is around it.
     pub(in crate::cluster) fn check_size(&self, packet: usize) -> Result<(), EngineError> {
         let most = self.client.server_info().max_payload;
-        if packet + AROUND <= most {
+        if packet + PACKET_OVERHEAD_BYTES <= most {
             return Ok(());
         }
         Err(EngineError::misconfigured(format!(
-            "limits.max_packet_size is {packet}, and the NATS servers take {most} bytes at once, with {AROUND} around \
+            "limits.max_packet_size is {packet}, and the NATS servers take {most} bytes at once, with {PACKET_OVERHEAD_BYTES} around \
              a packet: set `max_payload: 8MB` there, or lower the limit here"
         )))
     }
@@ -155,18 +155,18 @@ fn options(
     node: &str,
     addresses: &[ServerAddr],
     tls: Option<ClientConfig>,
-    said: &Arc<Said>,
+    last_error: &Arc<LastServerError>,
 ) -> Result<ConnectOptions, String> {
     let is_encrypted = addresses.iter().any(ServerAddr::tls_required);
-    let said = Arc::clone(said);
+    let last_error = Arc::clone(last_error);
     let mut options = ConnectOptions::new()
         .name(format!("mqbroker {node}"))
         .no_echo()
-        .request_timeout(Some(ANSWERED))
+        .request_timeout(Some(REQUEST_TIMEOUT))
         .require_tls(is_encrypted)
         .ignore_discovered_servers()
         .event_callback(move |event| {
-            said.note(&event);
+            last_error.note(&event);
             std::future::ready(())
         });
     if let Some(config) = tls {
@@ -180,7 +180,7 @@ fn options(
     Ok(options)
 }
 
-impl Said {
+impl LastServerError {
     fn note(&self, event: &Event) {
         match event {
             Event::Connected => info!("connected to a server of the cluster"),
@@ -203,12 +203,12 @@ pub(super) async fn connect(
     settings: &NatsSettings,
     options: ConnectOptions,
     addresses: Vec<ServerAddr>,
-) -> Result<Client, Failure> {
+) -> Result<Client, ConnectFailure> {
     let connected = options.connect(addresses).await;
-    connected.map_err(|error| why(&error, settings))
+    connected.map_err(|error| connect_failure(&error, settings))
 }
 
-fn why(error: &ConnectError, settings: &NatsSettings) -> Failure {
+fn connect_failure(error: &ConnectError, settings: &NatsSettings) -> ConnectFailure {
     use async_nats::rustls::Error as Tls;
 
     let servers = settings.servers.join(", ");
@@ -232,43 +232,47 @@ fn why(error: &ConnectError, settings: &NatsSettings) -> Failure {
                 "servers: {servers} want TLS ({error}): take tls://, and name their authorities by `ca`"
             ),
             Some(error) => format!("servers: no TLS with {servers}: {error}"),
-            None => return Failure::NotYet(error.to_string()),
+            None => return ConnectFailure::Unavailable(error.to_string()),
         },
     };
-    Failure::Mistake(problem)
+    ConnectFailure::Misconfigured(problem)
 }
 
-/// What TLS has against the other side, or that against this node.
+/// Returns the TLS error of a failed connection, if the handshake failed.
 fn tls_error(error: &ConnectError) -> Option<&async_nats::rustls::Error> {
     let source = error.source()?.downcast_ref::<io::Error>()?;
     source.get_ref()?.downcast_ref()
 }
 
-/// Asks whether a node of that name runs already.
-pub(super) async fn is_alone(client: &Client, subject: &str, node: &str) -> Result<(), Failure> {
+/// Fails if a node of that name runs already.
+pub(super) async fn check_not_running(
+    client: &Client,
+    subject: &str,
+    node: &str,
+) -> Result<(), ConnectFailure> {
     match client.request(subject.to_owned(), Bytes::new()).await {
         Ok(answer) => {
             let at = String::from_utf8_lossy(&answer.payload);
             let at = Escaped(&at);
-            Err(Failure::Mistake(format!(
+            Err(ConnectFailure::Misconfigured(format!(
                 "node: {node:?} runs already, at {at}: give each node a name of its own"
             )))
         }
         Err(error) => match error.kind() {
             // One that does not answer is about to lose its life.
             RequestErrorKind::NoResponders | RequestErrorKind::TimedOut => Ok(()),
-            _ => Err(failed(error).into()),
+            _ => Err(nats_error(error).into()),
         },
     }
 }
 
 /// Answers others that ask whether a node of this name runs, as long as the set lives.
-pub(super) async fn be_here(
+pub(super) async fn serve_presence_checks(
     client: &Client,
     subject: String,
     tasks: &mut JoinSet<()>,
-) -> Result<(), Failure> {
-    let mut asked = client.subscribe(subject).await.map_err(failed)?;
+) -> Result<(), ConnectFailure> {
+    let mut asked = client.subscribe(subject).await.map_err(nats_error)?;
     let client = client.clone();
     tasks.spawn(async move {
         while let Some(message) = asked.next().await {
@@ -283,7 +287,10 @@ pub(super) async fn be_here(
 }
 
 /// Makes the streams that are missing, and returns that of the values.
-pub(super) async fn streams(settings: &NatsSettings, context: &Context) -> Result<Stream, Failure> {
+pub(super) async fn create_streams(
+    settings: &NatsSettings,
+    context: &Context,
+) -> Result<Stream, ConnectFailure> {
     let NatsSettings {
         cluster,
         shards,
@@ -296,15 +303,18 @@ pub(super) async fn streams(settings: &NatsSettings, context: &Context) -> Resul
         max_messages_per_subject: 1,
         allow_message_ttl: true,
         num_replicas: *replicas,
-        metadata: [(SHARDS.to_owned(), shards.to_string())].into(),
+        metadata: [(SHARDS_METADATA_KEY.to_owned(), shards.to_string())].into(),
         ..Config::default()
     };
-    let values = context.get_or_create_stream(values).await.map_err(failed)?;
+    let values = context
+        .get_or_create_stream(values)
+        .await
+        .map_err(nats_error)?;
     let known = &values.cached_info().config;
-    if let Some(there) = known.metadata.get(SHARDS)
+    if let Some(there) = known.metadata.get(SHARDS_METADATA_KEY)
         && *there != shards.to_string()
     {
-        return Err(Failure::Mistake(format!(
+        return Err(ConnectFailure::Misconfigured(format!(
             "shards: the cluster {cluster:?} has {there}, and not {shards}: it cannot be changed"
         )));
     }
@@ -320,11 +330,11 @@ pub(super) async fn streams(settings: &NatsSettings, context: &Context) -> Resul
             subjects: vec![format!("{cluster}.log.{shard}")],
             discard: DiscardPolicy::New,
             num_replicas: *replicas,
-            duplicate_window: APPENDED_ONCE,
+            duplicate_window: DEDUPLICATION_WINDOW,
             ..Config::default()
         };
         let made = context.get_or_create_stream(log).await;
-        made.map_err(failed)?;
+        made.map_err(nats_error)?;
     }
     Ok(values)
 }

@@ -26,25 +26,30 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, RETRY, Value};
+use super::{
+    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome,
+    RETRY_INTERVAL, Value,
+};
 use crate::lock::lock;
-use connect::Failure;
+use connect::ConnectFailure;
 pub use settings::NatsSettings;
 
-/// How long an append, a put or an answer may take before it is tried again.
-const ANSWERED: Duration = Duration::from_secs(2);
+/// Time that an append, a put or a request may take before it is tried again.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the server of a consumer says that it is there.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Interval at which the server of a consumer sends heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For so long a server answers one request for messages, and keeps a consumer that nobody asks.
-const EXPIRES: Duration = Duration::from_secs(10);
-const FORGETS: Duration = Duration::from_secs(30);
+/// Time for which a server answers one pull request.
+const PULL_EXPIRY: Duration = Duration::from_secs(10);
 
-/// What may be on its way to a reader, in entries or messages.
-const ON_THE_WAY: usize = 256;
+/// Time for which a server keeps a consumer without pull requests.
+const CONSUMER_INACTIVE_THRESHOLD: Duration = Duration::from_secs(30);
 
-/// One node's way to NATS.
+/// Entries or messages that wait for a reader, at most.
+const CHANNEL_CAPACITY: usize = 256;
+
+/// The engine of one node on NATS.
 #[derive(Debug)]
 pub struct NatsEngine {
     cluster: String,
@@ -53,55 +58,55 @@ pub struct NatsEngine {
     client: Client,
     context: Context,
     values: Stream,
-    tell: mpsc::Sender<Bytes>,
-    told: Mutex<Option<mpsc::Receiver<Bytes>>>,
-    asked: Mutex<Option<mpsc::Receiver<Asked>>>,
-    /// They end with it.
+    broadcasts_out: mpsc::Sender<Bytes>,
+    broadcasts: Mutex<Option<mpsc::Receiver<Bytes>>>,
+    requests: Mutex<Option<mpsc::Receiver<NodeRequest>>>,
+    /// Tasks that end with the engine.
     _tasks: JoinSet<()>,
 }
 
 impl NatsEngine {
-    /// One try.
-    async fn open(
+    /// Tries once to connect and to make the streams.
+    async fn try_connect(
         settings: &NatsSettings,
         node: &str,
         options: ConnectOptions,
         servers: Vec<ServerAddr>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ConnectFailure> {
         let cluster = &settings.cluster;
         let client = connect::connect(settings, options, servers).await?;
         let here = format!("{cluster}.here.{node}");
-        connect::is_alone(&client, &here, node).await?;
+        connect::check_not_running(&client, &here, node).await?;
         let mut tasks = JoinSet::new();
-        connect::be_here(&client, here, &mut tasks).await?;
+        connect::serve_presence_checks(&client, here, &mut tasks).await?;
         let mut context = jetstream::new(client.clone());
-        context.set_timeout(ANSWERED);
-        let values = connect::streams(settings, &context).await?;
-        let told = listen(&client, format!("{cluster}.told"), |message| {
+        context.set_timeout(REQUEST_TIMEOUT);
+        let values = connect::create_streams(settings, &context).await?;
+        let broadcasts = subscribe(&client, format!("{cluster}.told"), |message| {
             Some(message.payload)
         });
-        let told = told.await?;
-        let ask = format!("{cluster}.ask.{node}");
-        let answers = client.clone();
-        let asked = listen(&client, ask, move |message| {
-            let (answer, answered) = oneshot::channel();
-            let (client, reply) = (answers.clone(), message.reply?);
+        let broadcasts = broadcasts.await?;
+        let own_subject = format!("{cluster}.ask.{node}");
+        let responder = client.clone();
+        let requests = subscribe(&client, own_subject, move |message| {
+            let (reply, replied) = oneshot::channel();
+            let (client, reply_subject) = (responder.clone(), message.reply?);
             tokio::spawn(async move {
-                if let Ok(bytes) = answered.await {
-                    // The asker asks again.
-                    let _ = client.publish(reply, bytes).await;
+                if let Ok(bytes) = replied.await {
+                    // If it is lost, the node sends its request again.
+                    let _ = client.publish(reply_subject, bytes).await;
                 }
             });
-            let question = message.payload;
-            Some(Asked { question, answer })
+            let payload = message.payload;
+            Some(NodeRequest { payload, reply })
         });
-        let asked = asked.await?;
-        let (tell, mut to_tell) = mpsc::channel(ON_THE_WAY);
-        let (teller, subject) = (client.clone(), format!("{cluster}.told"));
+        let requests = requests.await?;
+        let (broadcasts_out, mut to_send) = mpsc::channel(CHANNEL_CAPACITY);
+        let (sender, subject) = (client.clone(), format!("{cluster}.told"));
         tokio::spawn(async move {
-            while let Some(message) = to_tell.recv().await {
+            while let Some(message) = to_send.recv().await {
                 // Or it is lost.
-                let _ = teller.publish(subject.clone(), message).await;
+                let _ = sender.publish(subject.clone(), message).await;
             }
         });
         Ok(Self {
@@ -111,21 +116,21 @@ impl NatsEngine {
             client,
             context,
             values,
-            tell,
-            told: Mutex::new(Some(told)),
-            asked: Mutex::new(Some(asked)),
+            broadcasts_out,
+            broadcasts: Mutex::new(Some(broadcasts)),
+            requests: Mutex::new(Some(requests)),
             _tasks: tasks,
         })
     }
 
     async fn stream(&self, shard: u16) -> Result<Stream, EngineError> {
         let name = format!("{}-log-{shard}", self.cluster);
-        self.context.get_stream(name).await.map_err(failed)
+        self.context.get_stream(name).await.map_err(nats_error)
     }
 
-    async fn state(&self, shard: u16) -> Result<State, EngineError> {
+    async fn stream_state(&self, shard: u16) -> Result<State, EngineError> {
         let stream = self.stream(shard).await?;
-        let info = stream.get_info().await.map_err(failed)?;
+        let info = stream.get_info().await.map_err(nats_error)?;
         Ok(info.state)
     }
 }
@@ -135,18 +140,18 @@ impl NatsEngine {
 #[error("NATS: {0}")]
 struct NatsError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> EngineError {
+fn nats_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> EngineError {
     EngineError::unavailable(NatsError(error.into()))
 }
 
 /// Brings the messages of a subject, as `take` makes of them.
-async fn listen<T: Send + 'static>(
+async fn subscribe<T: Send + 'static>(
     client: &Client,
     subject: String,
     take: impl Fn(async_nats::Message) -> Option<T> + Send + 'static,
 ) -> Result<mpsc::Receiver<T>, EngineError> {
-    let mut messages = client.subscribe(subject).await.map_err(failed)?;
-    let (bring, brought) = mpsc::channel(ON_THE_WAY);
+    let mut messages = client.subscribe(subject).await.map_err(nats_error)?;
+    let (bring, brought) = mpsc::channel(CHANNEL_CAPACITY);
     tokio::spawn(async move {
         loop {
             let message = tokio::select! {
@@ -171,50 +176,50 @@ impl Engine for NatsEngine {
         self.shards
     }
 
-    fn largest_value(&self) -> usize {
+    fn max_value_bytes(&self) -> usize {
         let most = self.client.server_info().max_payload;
-        most.saturating_sub(values::HEADERS)
+        most.saturating_sub(values::MAX_VALUE_OVERHEAD)
     }
 
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()> {
         Box::pin(async move {
             let mut headers = HeaderMap::new();
             headers.insert(NATS_MESSAGE_ID, id);
             let subject = format!("{}.log.{shard}", self.cluster);
             let sent = self.context.publish_with_headers(subject, headers, entry);
-            sent.await.map_err(failed)?.await.map_err(failed)?;
+            sent.await.map_err(nats_error)?.await.map_err(nats_error)?;
             Ok(())
         })
     }
 
-    fn end(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(async move { Ok(self.state(shard).await?.last_sequence) })
+    fn last_entry(&self, shard: u16) -> EngineFuture<'_, u64> {
+        Box::pin(async move { Ok(self.stream_state(shard).await?.last_sequence) })
     }
 
-    fn bytes(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(async move { Ok(self.state(shard).await?.bytes) })
+    fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64> {
+        Box::pin(async move { Ok(self.stream_state(shard).await?.bytes) })
     }
 
-    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {
+    fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()> {
         Box::pin(async move {
             let stream = self.stream(shard).await?;
-            stream.purge().sequence(first).await.map_err(failed)?;
+            stream.purge().sequence(first).await.map_err(nats_error)?;
             Ok(())
         })
     }
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
-        let (bring, brought) = mpsc::channel(ON_THE_WAY);
+        let (bring, brought) = mpsc::channel(CHANNEL_CAPACITY);
         let (context, name) = (
             self.context.clone(),
             format!("{}-log-{shard}", self.cluster),
         );
         tokio::spawn(async move {
             let mut last = after;
-            while let Err(error) = follow(&context, &name, &mut last, &bring).await {
+            while let Err(error) = forward_entries(&context, &name, &mut last, &bring).await {
                 warn!(shard, %error, "a log is read anew");
                 tokio::select! {
-                    () = sleep(RETRY) => {}
+                    () = sleep(RETRY_INTERVAL) => {}
                     () = bring.closed() => return,
                 }
             }
@@ -222,43 +227,49 @@ impl Engine for NatsEngine {
         brought
     }
 
-    fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
+    fn get(&self, key: Key) -> EngineFuture<'_, Option<Value>> {
         Box::pin(self.read_value(key))
     }
 
-    fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put> {
-        Box::pin(self.put_value(key, last, bytes, lasts))
+    fn put(
+        &self,
+        key: Key,
+        expected: u64,
+        bytes: Bytes,
+        expiry: Expiry,
+    ) -> EngineFuture<'_, PutOutcome> {
+        Box::pin(self.put_value(key, expected, bytes, expiry))
     }
 
-    fn all(&self, kind: Kind) -> Answer<'_, Vec<(String, Value)>> {
+    fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>> {
         Box::pin(self.all_values(kind))
     }
 
-    fn watch(&self, kind: Kind) -> mpsc::Receiver<(String, Value)> {
+    fn watch(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)> {
         self.watch_values(kind)
     }
 
-    fn tell(&self, message: Bytes) {
+    fn broadcast(&self, message: Bytes) {
         // Or it is lost.
-        let _ = self.tell.try_send(message);
+        let _ = self.broadcasts_out.try_send(message);
     }
 
-    fn told(&self) -> mpsc::Receiver<Bytes> {
-        lock(&self.told)
+    fn broadcasts(&self) -> mpsc::Receiver<Bytes> {
+        lock(&self.broadcasts)
             .take()
             .unwrap_or_else(|| mpsc::channel(1).1)
     }
 
-    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes> {
+    fn request(&self, node: &str, payload: Bytes) -> EngineFuture<'_, Bytes> {
         let subject = format!("{}.ask.{node}", self.cluster);
         Box::pin(async move {
-            let answer = self.client.request(subject, question).await;
-            Ok(answer.map_err(failed)?.payload)
+            let reply = self.client.request(subject, payload).await;
+            Ok(reply.map_err(nats_error)?.payload)
         })
     }
 
-    fn asked(&self) -> mpsc::Receiver<Asked> {
-        let taken = lock(&self.asked).take();
+    fn requests(&self) -> mpsc::Receiver<NodeRequest> {
+        let taken = lock(&self.requests).take();
         debug!(
             node = self.node,
             is_first = taken.is_some(),
@@ -269,26 +280,29 @@ impl Engine for NatsEngine {
 }
 
 /// A consumer for one reader, on one server, which forgets it when nobody asks any more.
-fn reader() -> pull::Config {
+fn consumer_config() -> pull::Config {
     pull::Config {
         ack_policy: AckPolicy::None,
         num_replicas: 1,
         memory_storage: true,
-        inactive_threshold: FORGETS,
+        inactive_threshold: CONSUMER_INACTIVE_THRESHOLD,
         ..pull::Config::default()
     }
 }
 
 /// The messages of a consumer, without a gap, until the server that has it is not heard for two signs of life.
-struct Reading {
+struct ConsumerReader {
     messages: pull::Stream,
     delivered: u64,
 }
 
-impl Reading {
+impl ConsumerReader {
     async fn begin(consumer: &Consumer<pull::Config>) -> Result<Self, EngineError> {
-        let messages = consumer.stream().heartbeat(HEARTBEAT).expires(EXPIRES);
-        let messages = messages.messages().await.map_err(failed)?;
+        let messages = consumer
+            .stream()
+            .heartbeat(HEARTBEAT_INTERVAL)
+            .expires(PULL_EXPIRY);
+        let messages = messages.messages().await.map_err(nats_error)?;
         Ok(Self {
             messages,
             delivered: 0,
@@ -309,34 +323,34 @@ impl Reading {
     /// Cancel-safe.
     async fn next(&mut self) -> Result<Message, EngineError> {
         let message = self.messages.next().await;
-        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
-        let message = message.map_err(failed)?;
+        let message = message.ok_or_else(|| nats_error("the consumer has ended"))?;
+        let message = message.map_err(nats_error)?;
         self.delivered += 1;
-        if message.info().map_err(failed)?.consumer_sequence != self.delivered {
-            return Err(failed("a message was lost on its way"));
+        if message.info().map_err(nats_error)?.consumer_sequence != self.delivered {
+            return Err(nats_error("a message was lost on its way"));
         }
         Ok(message)
     }
 }
 
 /// Ends well when nobody reads any more, or when the next entry is not kept any more.
-async fn follow(
+async fn forward_entries(
     context: &Context,
     name: &str,
     last: &mut u64,
     bring: &mpsc::Sender<Entry>,
 ) -> Result<(), EngineError> {
-    let stream = context.get_stream(name).await.map_err(failed)?;
+    let stream = context.get_stream(name).await.map_err(nats_error)?;
     let config = pull::Config {
         deliver_policy: DeliverPolicy::ByStartSequence {
             start_sequence: *last + 1,
         },
-        ..reader()
+        ..consumer_config()
     };
-    let consumer = stream.create_consumer(config).await.map_err(failed)?;
-    let mut reading = Reading::begin(&consumer).await?;
+    let consumer = stream.create_consumer(config).await.map_err(nats_error)?;
+    let mut reading = ConsumerReader::begin(&consumer).await?;
     while let Some(message) = reading.next_for(bring).await? {
-        let number = message.info().map_err(failed)?.stream_sequence;
+        let number = message.info().map_err(nats_error)?.stream_sequence;
         if number <= *last {
             continue;
         }

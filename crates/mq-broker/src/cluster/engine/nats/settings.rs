@@ -1,4 +1,4 @@
-//! Where the servers are, and how a node comes in.
+//! The addresses of the servers, and a node's credentials there.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -7,12 +7,12 @@ use async_nats::ServerAddr;
 use crate::Secret;
 
 /// The most logs: each takes tasks of every node, and memory of the servers.
-const MOST_SHARDS: u16 = 256;
+const MAX_SHARDS: u16 = 256;
 
 /// The most servers that NATS keeps a message on.
-const MOST_REPLICAS: usize = 5;
+const MAX_REPLICAS: usize = 5;
 
-/// Where the servers are, and how to come in.
+/// The NATS servers of a cluster, and a node's credentials there.
 #[derive(Clone, Debug)]
 pub struct NatsSettings {
     /// The cluster's name: of letters, digits, `-` and `_`. Streams and subjects begin with it.
@@ -20,7 +20,7 @@ pub struct NatsSettings {
     /// URLs of servers, `nats://HOST:PORT` or with TLS `tls://HOST:PORT`; at least one, and all of one scheme. The node
     /// connects to these and no others: a server's own list of servers is not asked for.
     pub servers: Vec<String>,
-    /// Whether `nats://` may lead to other machines. Default no.
+    /// `true` if `nats://` may lead to other machines. Default `false`.
     pub plaintext: bool,
     /// The user there, with its password. The password is UTF-8.
     pub user: Option<(String, Secret)>,
@@ -28,12 +28,12 @@ pub struct NatsSettings {
     pub ca: Option<PathBuf>,
     /// This node's certificate with its chain, and its key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// How many logs there are, from 1 to 256. It cannot be changed later. Default 8.
+    /// The number of logs, from 1 to 256. It cannot be changed later. Default 8.
     pub shards: u16,
     /// On how many servers each message is, from 1 to 5. It holds for a new cluster. Default 3.
     pub replicas: usize,
-    /// How long a broker that starts waits for the servers. Default 60 s: a service that systemd starts has 90 s.
-    pub patience: Duration,
+    /// Time for which a broker that starts waits for the servers. Default 60 s: a service that systemd starts has 90 s.
+    pub connect_timeout: Duration,
 }
 
 impl NatsSettings {
@@ -49,14 +49,14 @@ impl NatsSettings {
             identity: None,
             shards: 8,
             replicas: 3,
-            patience: Duration::from_mins(1),
+            connect_timeout: Duration::from_mins(1),
         }
     }
 
     /// The servers' addresses, all of one scheme, if everything is as it may be.
     ///
     /// # Errors
-    /// What is wrong, in words for the operator.
+    /// The mistake, in words for the operator.
     pub(crate) fn check(&self, node: &str) -> Result<Vec<ServerAddr>, String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         for (key, name) in [("name", self.cluster.as_str()), ("node", node)] {
@@ -66,11 +66,11 @@ impl NatsSettings {
                 ));
             }
         }
-        if !(1..=MOST_SHARDS).contains(&self.shards) {
-            return Err(format!("shards: it is within 1 and {MOST_SHARDS}"));
+        if !(1..=MAX_SHARDS).contains(&self.shards) {
+            return Err(format!("shards: it is within 1 and {MAX_SHARDS}"));
         }
-        if !(1..=MOST_REPLICAS).contains(&self.replicas) {
-            return Err(format!("replicas: it is within 1 and {MOST_REPLICAS}"));
+        if !(1..=MAX_REPLICAS).contains(&self.replicas) {
+            return Err(format!("replicas: it is within 1 and {MAX_REPLICAS}"));
         }
         let addresses = self.servers.iter().map(|url| self.address(url));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
@@ -124,7 +124,7 @@ impl NatsSettings {
     }
 }
 
-/// Whether only this machine reaches it.
+/// Returns `true` if only this machine reaches an address.
 fn is_local(address: &ServerAddr) -> bool {
     let host = address.host();
     let ip = host.parse::<IpAddr>();

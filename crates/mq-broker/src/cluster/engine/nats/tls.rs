@@ -13,11 +13,11 @@ use async_nats::rustls::{
 
 use super::NatsSettings;
 
-/// Which servers are believed, and this node's own certificate. Servers without `tls` are never believed: what comes in
-/// plain text may say anything.
+/// Makes the TLS configuration: the authorities that servers are checked against, and this node's own certificate.
+/// Without `tls` no authority is trusted: whatever asks for TLS then does so in plain text, and could be anybody.
 ///
 /// # Errors
-/// What is wrong, in words for the operator.
+/// The mistake, in words for the operator.
 pub(super) fn config(settings: &NatsSettings, tls: bool) -> Result<ClientConfig, String> {
     let roots = if tls {
         roots(settings.ca.as_deref())?

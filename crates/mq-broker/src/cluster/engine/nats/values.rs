@@ -21,45 +21,46 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{NatsEngine, ON_THE_WAY, Reading, failed, reader};
+use super::{CHANNEL_CAPACITY, ConsumerReader, NatsEngine, consumer_config, nats_error};
 use crate::cluster::{
-    EngineError, FORGOTTEN, Key, Kind, Lasts, Put, RETRY, Value, engine::ENTRY_TIMEOUT,
+    EngineError, Expiry, Key, KeyKind, PutOutcome, RETRY_INTERVAL, VALUE_TTL, Value,
+    engine::ENTRY_TIMEOUT,
 };
 
 /// A key's name is in its subject up to so many bytes: a server takes subjects of 4 KB. A longer one has its hash there,
-/// behind [`HASHED`], and stands before the value, behind its length.
-const LONGEST_NAME: usize = 1_024;
-const HASHED: char = '~';
+/// behind [`HASHED_NAME_PREFIX`], and stands before the value, behind its length.
+const MAX_NAME_IN_SUBJECT: usize = 1_024;
+const HASHED_NAME_PREFIX: char = '~';
 
 /// Bytes of a value's headers, and of its key where the value begins with that.
-pub(super) const HEADERS: usize = 66 << 10;
+pub(super) const MAX_VALUE_OVERHEAD: usize = 66 << 10;
 
-/// What a [mark](NatsEngine::put_mark)'s name begins with, and no key's: those are in Base64.
-const MARK: char = '!';
+/// First character of a [marker](NatsEngine::put_marker)'s name. No key's name begins with it: those are in Base64.
+const MARKER_PREFIX: char = '!';
 
 /// Values by subject.
 type Values = HashMap<String, (String, Value)>;
 
 impl NatsEngine {
     fn subject(&self, key: &Key) -> String {
-        let name = if key.name.len() <= LONGEST_NAME {
+        let name = if key.name.len() <= MAX_NAME_IN_SUBJECT {
             URL_SAFE_NO_PAD.encode(&key.name)
         } else {
             format!(
-                "{HASHED}{}",
+                "{HASHED_NAME_PREFIX}{}",
                 URL_SAFE_NO_PAD.encode(Sha256::digest(&key.name))
             )
         };
         format!("{}{name}", self.prefix(key.kind))
     }
 
-    /// Of the subjects of a kind.
-    fn prefix(&self, kind: Kind) -> String {
+    /// Returns the prefix of the subjects of a kind.
+    fn prefix(&self, kind: KeyKind) -> String {
         let kind = match kind {
-            Kind::Session => "session",
-            Kind::Node => "node",
-            Kind::Retained => "retained",
-            Kind::Log => "log",
+            KeyKind::Session => "session",
+            KeyKind::Node => "node",
+            KeyKind::Retained => "retained",
+            KeyKind::Log => "log",
         };
         format!("{}.value.{kind}.", self.cluster)
     }
@@ -69,49 +70,54 @@ impl NatsEngine {
         Ok(found.map(|(_, value)| value))
     }
 
-    /// As the server that leads has it.
+    /// Reads the value of a subject from the server that leads the stream.
     async fn read_subject(&self, subject: &str) -> Result<Option<(String, Value)>, EngineError> {
         match self.values.get_last_raw_message_by_subject(subject).await {
-            Ok(message) => Ok(split(subject, message.sequence, message.payload)),
+            Ok(message) => Ok(decode_value(subject, message.sequence, message.payload)),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(nats_error(error)),
         }
     }
 
     pub(super) async fn put_value(
         &self,
         key: Key,
-        last: u64,
+        expected: u64,
         bytes: Bytes,
-        lasts: Lasts,
-    ) -> Result<Put, EngineError> {
+        expiry: Expiry,
+    ) -> Result<PutOutcome, EngineError> {
         let mut headers = HeaderMap::new();
-        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
-        if lasts == Lasts::AWhile {
-            headers.insert(NATS_MESSAGE_TTL, a_while());
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
+        if expiry == Expiry::AfterTtl {
+            headers.insert(NATS_MESSAGE_TTL, value_ttl());
         }
         let subject = self.subject(&key);
-        let bytes = with_name(&key.name, bytes);
+        let bytes = encode_value(&key.name, bytes);
         let sent = self.context.publish_with_headers(subject, headers, bytes);
-        match sent.await.map_err(failed)?.await {
-            Ok(ack) => Ok(Put::Done(ack.sequence)),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(Put::Conflict),
-            Err(error) => Err(failed(error)),
+        match sent.await.map_err(nats_error)?.await {
+            Ok(ack) => Ok(PutOutcome::Written(ack.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Ok(PutOutcome::Conflict)
+            }
+            Err(error) => Err(nats_error(error)),
         }
     }
 
     /// A reader's server may be behind the others, and a value that changes meanwhile may not come before there seems to
-    /// be nothing left. So a mark has to come that was put before, and what has not come with it is read alone.
-    pub(super) async fn all_values(&self, kind: Kind) -> Result<Vec<(String, Value)>, EngineError> {
+    /// be nothing left. So a marker has to come that was put before, and what has not come with it is read alone.
+    pub(super) async fn all_values(
+        &self,
+        kind: KeyKind,
+    ) -> Result<Vec<(String, Value)>, EngineError> {
         let prefix = self.prefix(kind);
-        let mark = format!("{prefix}{MARK}{}", self.node);
-        let version = self.put_mark(&mark).await?;
+        let mark = format!("{prefix}{MARKER_PREFIX}{}", self.node);
+        let version = self.put_marker(&mark).await?;
         let mut values = self.values_up_to(&prefix, &mark, version).await?;
         let subjects = self.values.info_with_subjects(format!("{prefix}>"));
-        let mut subjects = subjects.await.map_err(failed)?;
-        while let Some((subject, _)) = subjects.try_next().await.map_err(failed)? {
+        let mut subjects = subjects.await.map_err(nats_error)?;
+        while let Some((subject, _)) = subjects.try_next().await.map_err(nats_error)? {
             let name = subject.strip_prefix(&prefix).unwrap_or_default();
-            if !name.starts_with(MARK)
+            if !name.starts_with(MARKER_PREFIX)
                 && !values.contains_key(&subject)
                 && let Some(value) = self.read_subject(&subject).await?
             {
@@ -122,35 +128,35 @@ impl NatsEngine {
     }
 
     /// Puts what is no value next to the values of a kind. Returns its version.
-    async fn put_mark(&self, subject: &str) -> Result<u64, EngineError> {
+    async fn put_marker(&self, subject: &str) -> Result<u64, EngineError> {
         let mut headers = HeaderMap::new();
-        headers.insert(NATS_MESSAGE_TTL, a_while());
+        headers.insert(NATS_MESSAGE_TTL, value_ttl());
         let nothing = Bytes::new();
         let sent = self
             .context
             .publish_with_headers(subject.to_owned(), headers, nothing);
-        let sent = sent.await.map_err(failed)?.await.map_err(failed)?;
+        let sent = sent.await.map_err(nats_error)?.await.map_err(nats_error)?;
         Ok(sent.sequence)
     }
 
-    /// The values that a server has, once it has that version of a mark.
+    /// The values that a server has, once it has that version of a marker.
     async fn values_up_to(
         &self,
         prefix: &str,
         mark: &str,
         least: u64,
     ) -> Result<Values, EngineError> {
-        let mut reading = read(&self.values, prefix).await?;
+        let mut reading = begin_reading(&self.values, prefix).await?;
         let mut values = Values::new();
         let mut is_marked = false;
         loop {
             let message = timeout(ENTRY_TIMEOUT, reading.next()).await;
-            let message = message.map_err(|_| failed("values do not come"))??;
-            let info = message.info().map_err(failed)?;
+            let message = message.map_err(|_| nats_error("values do not come"))??;
+            let info = message.info().map_err(nats_error)?;
             let (version, left) = (info.stream_sequence, info.pending);
             let subject = message.subject.as_str();
             is_marked |= subject == mark && version >= least;
-            if let Some(value) = split(subject, version, message.payload.clone()) {
+            if let Some(value) = decode_value(subject, version, message.payload.clone()) {
                 values.insert(subject.to_owned(), value);
             }
             if is_marked && left == 0 {
@@ -159,14 +165,14 @@ impl NatsEngine {
         }
     }
 
-    pub(super) fn watch_values(&self, kind: Kind) -> mpsc::Receiver<(String, Value)> {
-        let (bring, brought) = mpsc::channel(ON_THE_WAY);
+    pub(super) fn watch_values(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)> {
+        let (bring, brought) = mpsc::channel(CHANNEL_CAPACITY);
         let (values, prefix) = (self.values.clone(), self.prefix(kind));
         tokio::spawn(async move {
-            while let Err(error) = watch(&values, &prefix, &bring).await {
+            while let Err(error) = forward_values(&values, &prefix, &bring).await {
                 debug!(%error, "values are watched anew");
                 tokio::select! {
-                    () = sleep(RETRY) => {}
+                    () = sleep(RETRY_INTERVAL) => {}
                     () = bring.closed() => return,
                 }
             }
@@ -175,26 +181,26 @@ impl NatsEngine {
     }
 }
 
-async fn read(values: &Stream, prefix: &str) -> Result<Reading, EngineError> {
+async fn begin_reading(values: &Stream, prefix: &str) -> Result<ConsumerReader, EngineError> {
     let config = pull::Config {
         filter_subject: format!("{prefix}>"),
         deliver_policy: DeliverPolicy::LastPerSubject,
-        ..reader()
+        ..consumer_config()
     };
-    let consumer = values.create_consumer(config).await.map_err(failed)?;
-    Reading::begin(&consumer).await
+    let consumer = values.create_consumer(config).await.map_err(nats_error)?;
+    ConsumerReader::begin(&consumer).await
 }
 
 /// Ends well when nobody reads any more.
-async fn watch(
+async fn forward_values(
     values: &Stream,
     prefix: &str,
     bring: &mpsc::Sender<(String, Value)>,
 ) -> Result<(), EngineError> {
-    let mut reading = read(values, prefix).await?;
+    let mut reading = begin_reading(values, prefix).await?;
     while let Some(message) = reading.next_for(bring).await? {
-        let version = message.info().map_err(failed)?.stream_sequence;
-        if let Some(value) = split(&message.subject, version, message.payload.clone())
+        let version = message.info().map_err(nats_error)?.stream_sequence;
+        if let Some(value) = decode_value(&message.subject, version, message.payload.clone())
             && bring.send(value).await.is_err()
         {
             return Ok(());
@@ -203,13 +209,13 @@ async fn watch(
     Ok(())
 }
 
-/// As a server wants it.
-fn a_while() -> String {
-    format!("{}s", FORGOTTEN.as_secs())
+/// Returns the time to live of a temporary value, as the header has it.
+fn value_ttl() -> String {
+    format!("{}s", VALUE_TTL.as_secs())
 }
 /// A value as it is published.
-fn with_name(name: &str, value: Bytes) -> Bytes {
-    if name.len() <= LONGEST_NAME {
+fn encode_value(name: &str, value: Bytes) -> Bytes {
+    if name.len() <= MAX_NAME_IN_SUBJECT {
         return value;
     }
     let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
@@ -221,9 +227,9 @@ fn with_name(name: &str, value: Bytes) -> Bytes {
 }
 
 /// The name and the value of what was published, if it is a value.
-fn split(subject: &str, version: u64, mut published: Bytes) -> Option<(String, Value)> {
+fn decode_value(subject: &str, version: u64, mut published: Bytes) -> Option<(String, Value)> {
     let token = subject.rsplit('.').next().unwrap_or_default();
-    let name = if token.starts_with(HASHED) {
+    let name = if token.starts_with(HASHED_NAME_PREFIX) {
         let length = u32::from_be_bytes(*published.first_chunk()?);
         let length = usize::try_from(length).ok()?;
         published.advance(4);
@@ -232,7 +238,7 @@ fn split(subject: &str, version: u64, mut published: Bytes) -> Option<(String, V
         }
         published.split_to(length).into()
     } else {
-        // A mark is not in Base64.
+        // A marker is not in Base64.
         URL_SAFE_NO_PAD.decode(token).ok()?
     };
     let name = String::from_utf8(name).ok()?;

@@ -9,13 +9,13 @@ use super::{Authenticator, Authorizer, Grant, Principal, Throttle, Tried};
 /// The authenticator, the authorizer and the throttle that decide about clients. Without them every
 /// client may do everything.
 #[derive(Debug, Default)]
-pub(crate) struct Guard {
+pub(crate) struct AccessControl {
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) authorizer: Option<Arc<dyn Authorizer>>,
     throttle: Option<Arc<Throttle>>,
 }
 
-impl Guard {
+impl AccessControl {
     pub(crate) fn new(
         authenticator: Option<Arc<dyn Authenticator>>,
         authorizer: Option<Arc<dyn Authorizer>>,

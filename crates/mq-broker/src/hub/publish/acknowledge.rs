@@ -1,0 +1,54 @@
+//! The answer to the publisher of a message: its reason code.
+
+use mq_codec::{ReasonCode, TopicName};
+use mq_proto::AckTicket;
+
+use super::{
+    Publisher,
+    outcome::{Outcome, RoutedMessage},
+};
+use crate::{session::Session, store::SessionChange};
+
+/// The answer to the publisher of a message.
+pub(crate) struct Acknowledgement {
+    pub(crate) ticket: AckTicket,
+    pub(crate) reason: ReasonCode,
+    /// The topic of a message that was refused.
+    pub(crate) refused_topic: Option<TopicName>,
+}
+
+impl RoutedMessage {
+    /// Returns the answer to the publisher of a delivered message; `None` at QoS 0.
+    #[inline]
+    pub(crate) fn acknowledge(
+        self,
+        from: &Session,
+        publisher: &mut Publisher,
+    ) -> Option<Acknowledgement> {
+        let ticket = self.ticket?;
+        let Outcome {
+            receivers,
+            lost,
+            is_retained,
+            received,
+            topic,
+        } = self.outcome;
+        let mut acknowledgement = Acknowledgement {
+            ticket,
+            reason: ReasonCode::Success,
+            refused_topic: None,
+        };
+        if receivers == 0 {
+            acknowledgement.reason = ReasonCode::NoMatchingSubscribers;
+        } else if lost >= receivers && !is_retained && publisher.can_refuse {
+            // No receiver had room for it.
+            if let Some((packet_id, flow)) = received {
+                let change = SessionChange::ReceivedReleased { packet_id, flow };
+                publisher.journal.record_of(from, change);
+            }
+            acknowledgement.reason = ReasonCode::QuotaExceeded;
+            acknowledgement.refused_topic = topic.map(|topic| *topic);
+        }
+        Some(acknowledgement)
+    }
+}
