@@ -1,7 +1,7 @@
 //! Tests by ranks, as DL §V compares its protocols, and the size of a difference. They assume nothing of a
 //! distribution's shape.
 //!
-//! With many samples any difference is significant: look at its size first, by [`cliffs_delta`].
+//! With many samples any difference is significant: look at its size first, by [`dominance`].
 
 use serde::Serialize;
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, Normal};
