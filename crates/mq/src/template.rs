@@ -1,7 +1,5 @@
 //! How a message is printed: `-F`, with the letters of `mosquitto_sub`.
 
-use std::fmt::Write as _;
-
 use anyhow::bail;
 use jiff::Zoned;
 use mq_client::Incoming;
@@ -215,16 +213,12 @@ fn number<T: ToString>(number: Option<T>) -> String {
 }
 
 fn hex(bytes: &[u8], upper: bool) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let written = if upper {
-            write!(text, "{byte:02X}")
-        } else {
-            write!(text, "{byte:02x}")
-        };
-        debug_assert!(written.is_ok(), "a String takes everything");
-    }
-    text
+    let digits: fn(&u8) -> String = if upper {
+        |byte| format!("{byte:02X}")
+    } else {
+        |byte| format!("{byte:02x}")
+    };
+    bytes.iter().map(digits).collect()
 }
 
 /// The message as JSON; its payload as text, or with `raw` as the JSON that it is.
