@@ -93,7 +93,7 @@ impl Broker {
         );
         let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
-        prepare(&mut settings.listen, &worker_pool);
+        prepare(&mut settings.listen, &worker_pool, &hub);
         let listeners = bind_all(&settings).await?;
         let admin_listeners = AdminListeners::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
@@ -634,7 +634,15 @@ fn ended_or_going(
 }
 
 /// Sets the options that listeners have besides their settings.
-fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(unused_variables, reason = "windows are QUIC's")
+)]
+fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool, hub: &Hub) {
+    #[cfg(feature = "quic")]
+    {
+        listen.window_memory = Some(hub.window_memory());
+    }
     listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
