@@ -69,7 +69,7 @@ impl Closing {
         } = self;
         wire.sample_last();
         // The session knows then which messages of QoS 2 it has.
-        wire.ack_settled(clock::now());
+        wire.give_tickets_back(clock::now());
         let mut last_state = last_state;
         wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
