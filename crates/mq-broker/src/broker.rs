@@ -93,7 +93,7 @@ impl Broker {
         );
         let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
-        prepare(&mut settings.listen, &worker_pool);
+        prepare(&mut settings.listen, &worker_pool, &hub);
         let listeners = bind_all(&settings).await?;
         let admin_listeners = AdminListeners::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
@@ -338,7 +338,10 @@ impl Broker {
     /// [`Settings::shutdown_timeout`] for all links to close; then cuts those that are left.
     /// A node of a cluster then leaves it in order, within 4 s, so that other nodes have its sessions at once. Tickets
     /// go to [`Settings::ticket_file`].
-    pub async fn shutdown(mut self) {
+    ///
+    /// Returns the number of messages that the store has not settled within 5 s more, as a disk that hangs does not. None
+    /// of them was acknowledged.
+    pub async fn shutdown(mut self) -> usize {
         self.shutdown.send_replace(true);
         self.hub.remind_all().await;
         let drained = async { while self.tasks.join_next().await.is_some() {} };
@@ -358,8 +361,18 @@ impl Broker {
         if let Some(file) = &self.ticket_file {
             file.write();
         }
+        let Some(writer) = self.hub.store_writer() else {
+            return 0;
+        };
+        match tokio::time::timeout(STORE_DEADLINE, writer.all_settled()).await {
+            Ok(true) => 0,
+            Ok(false) | Err(_) => writer.unsettled_messages(),
+        }
     }
 }
+
+/// Time that the store may take for its last changes while the broker ends.
+const STORE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
 /// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
@@ -621,7 +634,15 @@ fn ended_or_going(
 }
 
 /// Sets the options that listeners have besides their settings.
-fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(unused_variables, reason = "windows are QUIC's")
+)]
+fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool, hub: &Hub) {
+    #[cfg(feature = "quic")]
+    {
+        listen.window_memory = Some(hub.window_memory());
+    }
     listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
@@ -644,6 +665,7 @@ fn hub_of(
         quotas: settings.quotas,
         take_over: settings.take_over,
         own_topics: OwnTopics::new(settings.sys_interval.is_some(), states),
+        store_patience: settings.store_patience,
         bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
     };
     let parts = HubParts {

@@ -6,7 +6,8 @@ use tokio::sync::watch;
 
 use crate::{
     session::Session,
-    store::{Change, Position, SessionChange, Store},
+    store::{Change, Position, SessionChange},
+    store_writer::StoreWriter,
 };
 
 /// Records changes, where there is a store, and knows the position that the store has to reach before their
@@ -16,7 +17,7 @@ pub(crate) struct Journal(Option<Box<Open>>);
 
 #[derive(Debug)]
 struct Open {
-    store: Arc<dyn Store>,
+    writer: Arc<StoreWriter>,
     recorded: Position,
     settled: watch::Receiver<Position>,
 }
@@ -26,12 +27,12 @@ struct Open {
 pub(crate) struct StoreFailed;
 
 impl Journal {
-    pub(crate) fn new(store: Option<&Arc<dyn Store>>) -> Self {
-        Self(store.map(|store| {
+    pub(crate) fn new(writer: Option<&Arc<StoreWriter>>) -> Self {
+        Self(writer.map(|writer| {
             Box::new(Open {
-                store: Arc::clone(store),
+                writer: Arc::clone(writer),
                 recorded: Position::default(),
-                settled: store.settled(),
+                settled: writer.store().settled(),
             })
         }))
     }
@@ -52,7 +53,7 @@ impl Journal {
         if let Some(open) = &mut self.0
             && !changes.is_empty()
         {
-            open.recorded = open.store.record(changes);
+            open.recorded = open.writer.record(changes);
         }
     }
 
@@ -88,6 +89,16 @@ impl Journal {
         !self.0.as_deref().is_some_and(behind)
     }
 
+    /// Returns `true` if the store is so far behind that nothing more is to be read which it would have to keep.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.as_ref().is_some_and(|open| open.writer.is_full())
+    }
+
+    /// Returns `true` if the store is so far behind that recorded messages have to be in memory of their own.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.0.as_ref().is_some_and(|open| open.writer.is_behind())
+    }
+
     /// Resolves when all that was recorded here is settled. Cancel-safe.
     pub(crate) async fn settled(&mut self) -> Result<(), StoreFailed> {
         let Some(open) = &mut self.0 else {
@@ -96,5 +107,16 @@ impl Journal {
         let recorded = open.recorded;
         let reached = open.settled.wait_for(|settled| *settled >= recorded).await;
         reached.map(drop).map_err(|_| StoreFailed)
+    }
+
+    /// Resolves when all that was recorded here is settled; if it is already, when the store has settled something of
+    /// another journal. Cancel-safe.
+    pub(crate) async fn next_settled(&mut self) -> Result<(), StoreFailed> {
+        match &mut self.0 {
+            Some(open) if *open.settled.borrow() >= open.recorded => {
+                open.settled.changed().await.map_err(|_| StoreFailed)
+            }
+            _ => self.settled().await,
+        }
     }
 }

@@ -93,6 +93,7 @@ mod secret;
 mod session;
 mod settings;
 pub mod store;
+mod store_writer;
 mod sync;
 #[cfg(feature = "tls")]
 mod ticket_file;
@@ -107,7 +108,7 @@ pub use error::{Error, Mistake};
 pub use escaped::Escaped;
 pub use log_levels::LogLevels;
 pub use mailbox::{MailboxLimits, Overflow};
-pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
+pub use metrics::{ByReason, Counter, DurationHistogram, Gauge, ListenerMetrics, Metrics};
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
 pub use secret::Secret;
@@ -116,4 +117,5 @@ pub use settings::{
     Settings, Storage, StoreFile,
 };
 pub use store::{DiskStore, Durability, MemoryStore, Store};
+pub use store_writer::StorePatience;
 pub use workers::{Placement, Workers};

@@ -11,10 +11,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// share for each of three pieces.
 const MESSAGE_OVERHEAD_BYTES: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
 
-/// Payloads from this size on stay in the buffer that they were read into. It grew by doubling, so
-/// that a third of it may be free: such payloads count for half as much again.
-const LARGE_PAYLOAD_BYTES: usize = 16 * 1024;
-
 /// A count of bytes with a limit.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
@@ -51,6 +47,11 @@ impl MemoryLimit {
         self.limit.saturating_sub(self.used())
     }
 
+    /// Returns `true` if the limit of which this one is a part leaves no room.
+    pub(crate) fn is_whole_full(&self) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.left() == 0)
+    }
+
     /// Counts `bytes`, if there is room for them.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         // Added first and taken back: of two that race for the last room both may be refused, but
@@ -67,7 +68,7 @@ impl MemoryLimit {
     }
 
     /// Counts `bytes`, room or not.
-    fn take_anyway(&self, bytes: usize) {
+    pub(crate) fn take_anyway(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
             whole.take_anyway(bytes);
@@ -85,38 +86,36 @@ impl MemoryLimit {
     /// Copies the message into memory of its own, which counts for as long as anybody has it.
     /// `None` if there is no room.
     pub(crate) fn keep(self: &Arc<Self>, message: &Message) -> Option<Message> {
-        let size = weight(message);
+        let size = message_weight(message);
         self.take(size).then(|| self.counted(message, size))
     }
 
     /// Copies and counts a message that must be kept, room or not.
     pub(crate) fn keep_anyway(self: &Arc<Self>, message: &Message) -> Message {
-        let size = weight(message);
+        let size = message_weight(message);
         self.take_anyway(size);
         self.counted(message, size)
     }
 
     fn counted(self: &Arc<Self>, message: &Message, size: usize) -> Message {
-        let is_large = message.payload.len() >= LARGE_PAYLOAD_BYTES;
-        let mut kept = if is_large {
-            let payload = message.payload.clone();
-            let without = Message {
-                payload: Bytes::new(),
-                ..message.clone()
-            };
-            Message {
-                payload,
-                ..without.detached()
-            }
-        } else {
-            message.detached()
-        };
+        let mut kept = message.detached();
         kept.payload = Bytes::from_owner(Counted {
             payload: kept.payload,
             size,
             memory_limit: Arc::clone(self),
         });
         kept
+    }
+}
+
+#[cfg(feature = "quic")]
+impl mq_transport::WindowMemory for MemoryLimit {
+    fn take(&self, bytes: usize) -> bool {
+        Self::take(self, bytes)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.give(bytes);
     }
 }
 
@@ -167,14 +166,8 @@ impl Drop for MemoryShare {
 }
 
 /// Returns the memory of a message, about.
-fn weight(message: &Message) -> usize {
-    let payload = message.payload.len();
-    let payload = if payload < LARGE_PAYLOAD_BYTES {
-        payload
-    } else {
-        payload + payload / 2
-    };
-    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + payload;
+pub(crate) fn message_weight(message: &Message) -> usize {
+    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + message.payload.len();
     if !message.properties.is_untouched() {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];
@@ -245,10 +238,10 @@ mod tests {
     #[test]
     fn a_message_counts_until_its_last_user_lets_go() {
         let memory_limit = Arc::new(MemoryLimit::new(1_000_000));
-        for size in [0, 1, LARGE_PAYLOAD_BYTES] {
+        for size in [0, 1, 100_000] {
             let kept = memory_limit.keep(&message(size)).unwrap();
             assert_eq!(kept, message(size));
-            assert_eq!(memory_limit.used(), weight(&kept));
+            assert_eq!(memory_limit.used(), message_weight(&kept));
             let payload = kept.payload.clone();
             drop(kept);
             assert!(memory_limit.used() > size);
@@ -259,13 +252,13 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_not_counted() {
-        let memory_limit = Arc::new(MemoryLimit::new(2 * weight(&message(100))));
+        let memory_limit = Arc::new(MemoryLimit::new(2 * message_weight(&message(100))));
         let kept: Vec<_> = (0..3).map(|_| memory_limit.keep(&message(100))).collect();
         assert_eq!(kept.iter().flatten().count(), 2);
         assert!(kept[2].is_none());
         let used = memory_limit.used();
         let forced = memory_limit.keep_anyway(&message(100));
-        assert_eq!(memory_limit.used(), used + weight(&forced));
+        assert_eq!(memory_limit.used(), used + message_weight(&forced));
         drop((kept, forced));
         assert_eq!(memory_limit.used(), 0);
     }

@@ -171,7 +171,7 @@ pub struct ListenerMetrics {
     /// QUIC links whose client was at another address than at the sample before (RFC 9000 §9).
     pub migrations: Counter,
     /// Round-trip times, as the kernel or the QUIC stack estimated them.
-    pub rtt: RttHistogram,
+    pub rtt: DurationHistogram,
 }
 
 impl ListenerMetrics {
@@ -192,28 +192,28 @@ impl ListenerMetrics {
             messages_as_datagrams: Counter::default(),
             packets_retransmitted: Counter::default(),
             migrations: Counter::default(),
-            rtt: RttHistogram::default(),
+            rtt: DurationHistogram::default(),
         }
     }
 }
 
-/// A histogram of round-trip times.
+/// A histogram of durations, such as round-trip times.
 #[derive(Debug, Default)]
-pub struct RttHistogram {
-    counts: [Counter; RttHistogram::BOUNDS_MS.len() + 1],
+pub struct DurationHistogram {
+    counts: [Counter; DurationHistogram::BOUNDS_MS.len() + 1],
     sum_us: Counter,
 }
 
-impl RttHistogram {
+impl DurationHistogram {
     /// The upper bounds of all buckets but the last, which has none; in milliseconds.
     pub const BOUNDS_MS: [u32; 10] = [1, 3, 10, 30, 60, 100, 200, 500, 1_000, 3_000];
 
-    fn observe(&self, rtt: Duration) {
+    pub(crate) fn observe(&self, time: Duration) {
         let mut bounds = Self::BOUNDS_MS.iter();
-        let place = bounds.position(|bound| rtt <= Duration::from_millis((*bound).into()));
+        let place = bounds.position(|bound| time <= Duration::from_millis((*bound).into()));
         self.counts[place.unwrap_or(Self::BOUNDS_MS.len())].add(1);
         self.sum_us
-            .add(u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX));
+            .add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// How many fell into each bucket, in order.
@@ -221,7 +221,7 @@ impl RttHistogram {
         self.counts.iter().map(Counter::get)
     }
 
-    /// The sum of all round-trip times.
+    /// The sum of all durations.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_time_falls_into_the_first_bucket_that_holds_it() {
-        let histogram = RttHistogram::default();
+        let histogram = DurationHistogram::default();
         for ms in [0, 1, 2, 3_000, 3_001] {
             histogram.observe(Duration::from_millis(ms));
         }

@@ -143,6 +143,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         max_session_expiry,
         shutdown_timeout,
         store,
+        store_patience,
         admin,
         sys_interval,
         access,
@@ -176,7 +177,10 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("listen", show(listeners)),
         ("tls.early_data", show(&listen.early_data)),
         ("tls.ticket_file", show(ticket_file)),
-        ("store", show(&store.as_ref().and_then(Storage::file))),
+        (
+            "store",
+            show(&(store.as_ref().and_then(Storage::file), store_patience)),
+        ),
         ("admin", show(&(admin, sys_interval))),
         (
             "auth",

@@ -127,7 +127,7 @@ pub use options::{
 
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
-pub use quic::{Qlog, QlogLimits};
+pub use quic::{Qlog, QlogLimits, WindowMemory};
 #[cfg(feature = "tls")]
 pub use reload::{PreparedReload, ReloadHandle};
 pub use repeat::{Gap, Repeat};

@@ -458,9 +458,14 @@ impl Link {
         with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
-    /// Makes the client's tickets good from now on, as the application has let the client in. Does
-    /// nothing unless the server [holds tickets back](crate::ListenOptions::hold_tickets).
-    pub fn release_tickets(&mut self) {
+    /// Notes that the application has let the client in: its tickets are good from now on, where the server
+    /// [holds them back](crate::ListenOptions::hold_tickets), and its windows may grow, where their
+    /// [memory is bounded](crate::ListenOptions::window_memory).
+    pub fn let_in(&mut self) {
+        #[cfg(feature = "quic")]
+        if let Transport::Quic(link) = &mut self.transport {
+            link.let_in();
+        }
         #[cfg(feature = "tls")]
         if let Some(tickets) = self.tickets.take() {
             tickets.release();

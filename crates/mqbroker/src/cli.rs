@@ -1,6 +1,7 @@
 //! The broker's command line, shared by `mqbroker` and `mqbench broker`.
 
 use std::{
+    fmt,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
@@ -157,11 +158,14 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     settings.workers = Some(workers);
     // This thread accepts clients, keeps the time and answers operators.
     let idle = give_back.clone();
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(move || idle.on_idle())
-        .build()?
-        .block_on(serve(settings, args, &give_back, log))
+        .build()?;
+    let ended = runtime.block_on(serve(settings, args, &give_back, log));
+    // A thread that reads from a disk which hangs is left behind.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(
@@ -207,7 +211,10 @@ async fn serve(
     }
     info!("shutting down");
     notify(&[NotifyState::Stopping]);
-    broker.shutdown().await;
+    let messages = broker.shutdown().await;
+    if messages > 0 && !has_failed {
+        return Err(DiskHangs { messages }.into());
+    }
     if has_failed && is_node {
         bail!(
             "the node has left its cluster, as the log says: start the broker again; what was acknowledged is in \
@@ -221,6 +228,30 @@ async fn serve(
         );
     }
     Ok(())
+}
+
+/// The broker has ended while its disk hung.
+#[derive(Debug)]
+pub struct DiskHangs {
+    messages: usize,
+}
+
+impl std::error::Error for DiskHangs {}
+
+impl fmt::Display for DiskHangs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { messages } = self;
+        write!(
+            f,
+            "the disk did not write {messages} messages in time, none of which was acknowledged: their clients send \
+             them again; what was acknowledged is in the store"
+        )
+    }
+}
+
+impl DiskHangs {
+    /// The program's exit code: `EX_IOERR` of sysexits(3).
+    pub const EXIT_CODE: u8 = 74;
 }
 
 /// Tells systemd the service's state, if systemd started this process.

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use mqbroker::cli::{self, BrokerArgs, run, write_key_page, write_manual};
+use mqbroker::cli::{self, BrokerArgs, DiskHangs, run, write_key_page, write_manual};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -43,7 +43,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mqbroker: {error}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<DiskHangs>() {
+                Some(_) => ExitCode::from(DiskHangs::EXIT_CODE),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text::encode},
+    encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text::encode},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
@@ -12,7 +12,7 @@ use prometheus_client::{
 use super::Admin;
 use crate::{
     hub::BridgeStatus,
-    metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram},
+    metrics::{ByReason, Counter, DurationHistogram, Gauge, ListenerMetrics, Metrics},
 };
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -111,6 +111,7 @@ impl Collector for All {
             MetricType::Gauge,
         )?;
         metric.encode_gauge(&number(admin.hub.memory_used()))?;
+        of_store(&mut encoder, admin)?;
         for (name, help, field) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             let count = field(metrics).get() as u64;
@@ -128,6 +129,25 @@ impl Collector for All {
         of_bridges(&mut encoder, admin)?;
         of_cluster(&mut encoder, admin)
     }
+}
+
+fn of_store(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
+    let Some(writer) = admin.hub.store_writer() else {
+        return Ok(());
+    };
+    let seconds = Some(&Unit::Seconds);
+    let help = "Age of the oldest change that the store has not settled";
+    let name = "store_oldest_unsettled";
+    let mut metric = encoder.encode_descriptor(name, help, seconds, MetricType::Gauge)?;
+    metric.encode_gauge(&writer.oldest().unwrap_or_default().as_secs_f64())?;
+    let help = "Messages that the store has not settled";
+    let name = "store_unsettled_messages";
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    metric.encode_gauge(&number(writer.unsettled_messages()))?;
+    let help = "Time until changes were settled, of the oldest one of each commit";
+    let name = "store_settling";
+    let mut metric = encoder.encode_descriptor(name, help, seconds, MetricType::Histogram)?;
+    histogram(&mut metric, &writer.settling_times)
 }
 
 fn of_listeners(
@@ -291,15 +311,18 @@ fn round_trips<L: EncodeLabelSet>(
     let unit = Some(&Unit::Seconds);
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
     for (labels, ListenerMetrics { rtt, .. }) in labelled {
-        let counts: Vec<u64> = rtt.counts().collect();
-        let bounds = RttHistogram::BOUNDS_MS.iter();
-        let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
-        let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
-        let sum = rtt.sum().as_secs_f64();
-        let mut metric = family.encode_family(labels)?;
-        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
+        histogram(&mut family.encode_family(labels)?, rtt)?;
     }
     Ok(())
+}
+
+fn histogram(metric: &mut MetricEncoder<'_>, of: &DurationHistogram) -> fmt::Result {
+    let counts: Vec<u64> = of.counts().collect();
+    let bounds = DurationHistogram::BOUNDS_MS.iter();
+    let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
+    let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
+    let sum = of.sum().as_secs_f64();
+    metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
 }
 
 fn labels(listener: &ListenerMetrics) -> [(&'static str, String); 2] {

@@ -163,7 +163,7 @@ async fn guarded(admin: &Admin, listener: AdminListener, request: Request<Incomi
 }
 
 /// 200 without a reason against it, else 503 with the reason.
-fn verdict(good: &str, why_not: Option<&str>) -> Answer {
+fn verdict(good: &str, why_not: Option<String>) -> Answer {
     match why_not {
         None => text(StatusCode::OK, format!("{good}\n")),
         Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
@@ -198,16 +198,17 @@ impl Admin {
     }
 
     /// Why the broker has to be started again, if it has to.
-    fn why_not_healthy(&self) -> Option<&'static str> {
-        let mut store = self.hub.store().into_iter();
-        let has_failed = store.any(|store| store.settled().has_changed().is_err());
-        has_failed.then_some("the store has failed")
+    fn why_not_healthy(&self) -> Option<String> {
+        self.hub.store_writer()?.why_not_healthy()
     }
 
-    fn why_not_ready(&self) -> Option<&'static str> {
+    /// Why the broker takes no clients, or serves them badly, if so.
+    fn why_not_ready(&self) -> Option<String> {
         let is_ending = *self.shutdown.borrow();
-        let ending = is_ending.then_some("shutting down");
-        self.why_not_healthy().or(ending)
+        let slow = || self.hub.store_writer()?.why_not_ready();
+        self.why_not_healthy()
+            .or_else(|| is_ending.then(|| "shutting down".to_owned()))
+            .or_else(slow)
     }
 }
 

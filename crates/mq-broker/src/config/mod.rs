@@ -10,7 +10,7 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{Error, Overflow, Settings, Storage, files};
+use crate::{Error, Overflow, Settings, files};
 
 mod bridge;
 mod cluster;
@@ -67,6 +67,8 @@ pub use tables::{
 /// path = "/var/lib/mqbroker/store"
 /// durability = "always"           # interval or off: see Durability for what each may lose
 /// interval_ms = 1000              # of interval
+/// not_ready_after_s = 5           # /readyz answers 503 while a change waits for the disk for longer
+/// unhealthy_after_s = 60          # and /healthz, so that a supervisor starts the broker again
 ///
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; ["*"] is all. If absent: all, or pages of
@@ -241,8 +243,9 @@ impl Config {
         }
         settings.ticket_file = self.tls.ticket_file;
         self.quic.apply(&mut settings).map_err(wrong)?;
-        let file = self.store.map(StoreConfig::into_file).transpose();
-        settings.store = file.map_err(wrong)?.map(Storage::File);
+        if let Some(store) = self.store {
+            store.apply(&mut settings).map_err(wrong)?;
+        }
         if let Some(cluster) = self.cluster {
             cluster.apply(&mut settings).map_err(wrong)?;
         }

@@ -17,7 +17,7 @@ use super::set;
 #[cfg(doc)]
 use crate::Quotas;
 use crate::{
-    AdminSettings, Durability, Overflow, Settings, StoreFile,
+    AdminSettings, Durability, Overflow, Settings, Storage, StoreFile, StorePatience,
     auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOverPolicy},
 };
 
@@ -244,6 +244,10 @@ pub struct StoreConfig {
     pub durability: DurabilityName,
     /// Milliseconds, for `interval` alone; 1000 unless given: about what a disk's own cache holds back.
     pub interval_ms: Option<u64>,
+    /// Seconds that a change may wait for the disk before `/readyz` answers 503; 5 unless given.
+    pub not_ready_after_s: Option<u64>,
+    /// Seconds that a change may wait for the disk before `/healthz` answers 503; 60 unless given.
+    pub unhealthy_after_s: Option<u64>,
 }
 
 /// The names of [`Durability`].
@@ -260,7 +264,34 @@ pub enum DurabilityName {
 }
 
 impl StoreConfig {
-    pub(super) fn into_file(self) -> Result<StoreFile, String> {
+    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        settings.store_patience = self.patience()?;
+        settings.store = Some(Storage::File(self.into_file()?));
+        Ok(())
+    }
+
+    fn patience(&self) -> Result<StorePatience, String> {
+        let default = StorePatience::default();
+        let seconds = |key: &str, value: Option<u64>, default| match value {
+            Some(0) => Err(format!("store.{key}: it is at least 1")),
+            value => Ok(value.map_or(default, Duration::from_secs)),
+        };
+        let patience = StorePatience {
+            not_ready_after: seconds(
+                "not_ready_after_s",
+                self.not_ready_after_s,
+                default.not_ready_after,
+            )?,
+            unhealthy_after: seconds(
+                "unhealthy_after_s",
+                self.unhealthy_after_s,
+                default.unhealthy_after,
+            )?,
+        };
+        Ok(patience)
+    }
+
+    fn into_file(self) -> Result<StoreFile, String> {
         let durability = match (self.durability, self.interval_ms) {
             (DurabilityName::Interval, Some(0)) => {
                 return Err("store.interval_ms: 0 is `durability = \"always\"`".to_owned());

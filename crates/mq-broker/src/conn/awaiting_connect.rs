@@ -76,6 +76,12 @@ impl AwaitingConnect {
             wire.refuse(ReasonCode::Banned, "banned", &connect.client_id, user);
             return None;
         }
+        if wire.hub.is_store_full() {
+            let user = connect.user_name.as_deref();
+            let reason = ReasonCode::ServerUnavailable;
+            wire.refuse(reason, "store full", &connect.client_id, user);
+            return None;
+        }
         let is_assigned = connect.client_id.is_empty();
         if is_assigned {
             connect.client_id = wire.hub.assign_client_id();

@@ -68,6 +68,8 @@ impl Closing {
             last_state,
         } = self;
         wire.sample_last();
+        // The session knows then which messages of QoS 2 it has.
+        wire.give_tickets_back(clock::now());
         let mut last_state = last_state;
         wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
@@ -143,12 +145,19 @@ impl Closing {
         if !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
             outbox.cut(settled_up_to);
-            if let CloseReason::Local(reason) = reason {
+            let code = match &reason {
                 // The shutdown for a failed store may have come before the failure itself.
-                let has_failed = matches!(stored, Ok(Err(StoreFailed)));
-                let reason = if has_failed { STORE_FAILED } else { reason };
+                CloseReason::Local(_) if matches!(stored, Ok(Err(StoreFailed))) => {
+                    Some(STORE_FAILED)
+                }
+                CloseReason::Local(reason) => Some(*reason),
+                CloseReason::Protocol(error) => Some(error.reason_code()),
+                CloseReason::KeepAliveTimeout => Some(ReasonCode::KeepAliveTimeout),
+                _ => None,
+            };
+            if let Some(code) = code {
                 let was_let_in = connack_at < settled_up_to || !is_server;
-                put_last_packet(&mut outbox, version, was_let_in, reason);
+                put_last_packet(&mut outbox, version, was_let_in, code);
             }
         }
         Last {

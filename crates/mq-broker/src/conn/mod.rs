@@ -24,6 +24,7 @@ mod early;
 mod memory;
 mod queue_read;
 mod session_end;
+mod unsettled_acks;
 mod wire;
 
 use attached::Attached;

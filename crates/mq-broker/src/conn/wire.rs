@@ -13,7 +13,10 @@ use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
 
-use super::early::{self, Early};
+use super::{
+    early::{self, Early},
+    unsettled_acks::UnsettledAcks,
+};
 use crate::{
     Settings,
     auth::{LogIn, Refusal},
@@ -49,6 +52,7 @@ pub(crate) struct Wire {
     pub(super) incoming_memory: MemoryShare,
     /// Bytes that wait to be written to it, or for its acknowledgement.
     pub(super) outgoing_memory: MemoryShare,
+    pub(super) unsettled_acks: UnsettledAcks,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has said so.
@@ -93,6 +97,7 @@ impl Wire {
             sampler: Sampler::new(metrics, &link, clock::now()),
             incoming_memory: hub.unauthenticated_share(),
             outgoing_memory: hub.memory_share(),
+            unsettled_acks: UnsettledAcks::default(),
             last_word: None,
             closed: None,
             link,
@@ -101,6 +106,19 @@ impl Wire {
             settings,
             shutdown,
         }
+    }
+
+    /// Acknowledges the messages that waited for the store. What the outbox holds must not be sent before the store has
+    /// settled.
+    pub(super) fn give_tickets_back(&mut self, now: Instant) {
+        self.unsettled_acks.give_back(&mut self.connection, now);
+    }
+
+    /// Returns `true` if a client has as many messages at the store as it may: one before MQTT 5.0, which was not told
+    /// its Receive Maximum, is not read any further.
+    pub(super) fn has_all_at_store(&self) -> bool {
+        let maximum = self.settings.protocol.receive_maximum.get();
+        !self.connection.has_reason_codes() && self.unsettled_acks.len() >= usize::from(maximum)
     }
 
     /// Returns `true` if the connection has ended, and no event before its end is left to act on.
@@ -352,6 +370,8 @@ impl Wire {
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
     pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
+        // Acknowledgements that are settled by the time at which the link ends go before DISCONNECT.
+        self.give_tickets_back(clock::now());
         let reason = match reason {
             ReasonCode::ServerShuttingDown
             | ReasonCode::SessionTakenOver

@@ -167,7 +167,7 @@ impl Hub {
         in_store: Vec<RangeInclusive<u64>>,
         to: &mut VecDeque<Delivery>,
     ) {
-        let (Some(store), false) = (&self.store, in_store.is_empty()) else {
+        let (Some(store), false) = (self.store(), in_store.is_empty()) else {
             return;
         };
         let read = || {
@@ -266,6 +266,7 @@ mod tests {
         let settings = HubSettings {
             quotas: Quotas::default(),
             take_over: TakeOverPolicy::SameUser,
+            store_patience: crate::StorePatience::default(),
             own_topics: OwnTopics::default(),
             bridge_mailboxes: HashMap::new(),
         };

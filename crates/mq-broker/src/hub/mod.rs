@@ -60,6 +60,7 @@ use crate::{
     refusal_log::RefusalLog,
     session::Session,
     store::{Snapshot, Store},
+    store_writer::{StorePatience, StoreWriter},
     workers::WorkerChannels,
 };
 pub(crate) use attach::HeldSession;
@@ -86,6 +87,9 @@ use topic_rates::TopicCounts;
 /// Divisor of the memory for the part that all clients which were not let in yet may hold together.
 const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
 
+/// Divisor of the memory for the part that flow-control windows of QUIC may grow by together.
+const WINDOWS_SHARE_DIVISOR: usize = 4;
+
 /// The reason for which a client's message is refused that only the broker publishes.
 pub(crate) const OWN_TOPIC: &str = "topic of the broker's own";
 
@@ -99,6 +103,7 @@ pub(crate) struct HubSettings {
     pub(crate) take_over: TakeOverPolicy,
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
+    pub(crate) store_patience: StorePatience,
     /// Rules of the mailboxes of the configured bridges, by the client identifiers of their sessions.
     pub(crate) bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
 }
@@ -131,7 +136,7 @@ pub(crate) struct Hub {
     pub(crate) refusal_log: RefusalLog,
 
     pub(crate) access_control: AccessControl,
-    store: Option<Arc<dyn Store>>,
+    store_writer: Option<Arc<StoreWriter>>,
     cluster: Option<Arc<dyn Nodes>>,
     worker_channels: Arc<WorkerChannels>,
 }
@@ -143,6 +148,8 @@ struct HubMemory {
     all: Arc<MemoryLimit>,
     /// The part for clients that were not let in yet.
     unauthenticated: Arc<MemoryLimit>,
+    /// The part for flow-control windows of QUIC that have grown.
+    windows: Arc<MemoryLimit>,
 }
 
 impl Hub {
@@ -157,6 +164,15 @@ impl Hub {
         let quotas = settings.quotas;
         let memory = HubMemory::new(quotas.memory);
         let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
+        let store_writer = store.map(|store| {
+            let patience = settings.store_patience;
+            Arc::new(StoreWriter::new(
+                &store,
+                &memory.all,
+                quotas.memory,
+                patience,
+            ))
+        });
         let bridge_mailboxes = core::mem::take(&mut settings.bridge_mailboxes);
         let hub = Self {
             sessions: SessionRegistry::new(quotas, can_spill, bridge_mailboxes, &memory.all),
@@ -171,7 +187,7 @@ impl Hub {
             refusal_log: RefusalLog::default(),
             settings,
             access_control,
-            store,
+            store_writer,
             cluster,
             worker_channels,
         };
@@ -179,10 +195,15 @@ impl Hub {
         hub
     }
 
-    /// Publishes wills and ends sessions as they become due, and writes the log's held-back lines. Runs until it is
-    /// dropped.
+    /// Publishes wills and ends sessions as they become due, writes the log's held-back lines, and watches the store.
+    /// Runs until it is dropped.
     pub(crate) async fn run_timers(&self) {
-        tokio::join!(self.timers.run(self), self.refusal_log.run());
+        let watch_store = async {
+            if let Some(writer) = self.store_writer() {
+                writer.watch().await;
+            }
+        };
+        tokio::join!(self.timers.run(self), self.refusal_log.run(), watch_store);
     }
 
     /// Returns the bounds of one session's messages in memory.
@@ -192,7 +213,16 @@ impl Hub {
     }
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
-        self.store.as_ref()
+        self.store_writer().map(StoreWriter::store)
+    }
+
+    /// Returns `true` if the store is so far behind that it gets nothing new to keep.
+    pub(crate) fn is_store_full(&self) -> bool {
+        self.store_writer().is_some_and(StoreWriter::is_full)
+    }
+
+    pub(crate) fn store_writer(&self) -> Option<&StoreWriter> {
+        self.store_writer.as_deref()
     }
 
     /// Returns the bytes that count against [`Quotas::memory`].
@@ -220,13 +250,19 @@ impl Hub {
         MemoryShare::new(&self.memory.unauthenticated)
     }
 
+    /// Returns the memory of the windows of QUIC connections.
+    #[cfg(feature = "quic")]
+    pub(crate) fn window_memory(&self) -> Arc<dyn mq_transport::WindowMemory> {
+        Arc::clone(&self.memory.windows) as _
+    }
+
     /// Returns the publishing side of a new connection.
     pub(crate) fn publisher(&self) -> Publisher {
         Publisher::new(self.journal(), &self.memory.all, &self.worker_channels)
     }
 
     fn journal(&self) -> Journal {
-        Journal::new(self.store.as_ref())
+        Journal::new(self.store_writer.as_ref())
     }
 
     /// Makes a client identifier for a client that sent none. No two of this broker are the same.
@@ -269,9 +305,11 @@ impl HubMemory {
     fn new(limit: usize) -> Self {
         let all = Arc::new(MemoryLimit::new(limit));
         let unauthenticated = MemoryLimit::part_of(&all, limit / UNAUTHENTICATED_SHARE_DIVISOR);
+        let windows = MemoryLimit::part_of(&all, limit / WINDOWS_SHARE_DIVISOR);
         Self {
             all,
             unauthenticated: Arc::new(unauthenticated),
+            windows: Arc::new(windows),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Restore<'_> {
 
     /// Ends the session of a bridge that is not configured any more: nobody would take its messages.
     fn end_bridge(&self, session: ByteStr, record: &SessionRecord) {
-        let Some(store) = &self.0.store else {
+        let Some(store) = self.0.store() else {
             return;
         };
         let sent = record.in_flight.iter();

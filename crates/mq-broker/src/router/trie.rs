@@ -30,7 +30,7 @@ struct Size {
 
 /// What a level of a filter takes, about: a place in the table of its parent, of which a third is
 /// free, its name, and the list of its subscribers.
-const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 10 * size_of::<usize>();
+const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 2 * size_of::<usize>();
 
 /// What a table takes that has one child: it has four places.
 const TABLE: usize = 3 * size_of::<(Box<[u8]>, Node)>();

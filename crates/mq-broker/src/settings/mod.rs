@@ -9,7 +9,8 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdenti
 use tracing::warn;
 
 use crate::{
-    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, Workers,
+    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, StorePatience,
+    Workers,
     auth::{Access, TakeOverPolicy},
     cluster::ClusterSettings,
     files,
@@ -92,6 +93,8 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// Where the broker keeps what outlives it; `None`, the default, for nowhere.
     pub store: Option<Storage>,
+    /// How long changes may wait for the store before the broker reports it.
+    pub store_patience: StorePatience,
     /// Where operators are answered.
     pub admin: AdminSettings,
     /// How operators change what the log keeps; `None`, the default, for not at all.
@@ -191,6 +194,7 @@ impl Settings {
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),
             store: None,
+            store_patience: StorePatience::default(),
             admin: AdminSettings::default(),
             log: None,
             sys_interval: None,

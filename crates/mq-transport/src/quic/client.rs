@@ -9,11 +9,12 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     link::BegunConnection,
     repeater::Repeater,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
+    windows::ConnectionLimits,
 };
 use crate::{
     Address, ConnectOptions, Error,
@@ -69,7 +70,7 @@ impl ClientEndpoints {
         Ok(BegunConnection {
             connecting,
             repeater,
-            streams: StreamLimits::of(&options.quic),
+            limits: ConnectionLimits::new(&options.quic, None),
         })
     }
 

@@ -21,11 +21,11 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use super::{
-    config::StreamLimits,
     lanes::Lanes,
     repeater::{LinkRepeater, Repeater},
     runtime::DrainTimeoutGuard,
     watched_tls::handshake_of,
+    windows::{ConnectionLimits, Windows},
     write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
@@ -83,6 +83,7 @@ pub(crate) struct QuicLink {
     reopening: Option<Opening>,
     pub(crate) received: BytesMut,
     lanes: Lanes,
+    windows: Windows,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     /// Reading comes first in the next call; see `TcpLink`.
@@ -99,12 +100,12 @@ pub(crate) struct BegunConnection {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
     pub(super) repeater: Option<Arc<Repeater>>,
-    pub(super) streams: StreamLimits,
+    pub(super) limits: ConnectionLimits,
 }
 
 /// A connection that can send.
 struct Usable {
-    streams: StreamLimits,
+    limits: ConnectionLimits,
     connection: quinn::Connection,
     repeater: Option<LinkRepeater>,
     /// Resolves when the handshake ends, if that is still to come.
@@ -153,13 +154,14 @@ impl QuicLink {
         side: Side,
     ) -> Self {
         let Usable {
-            streams: limits,
+            limits,
             connection,
             repeater,
             handshake_end,
         } = usable;
         Self {
-            lanes: Lanes::new(&connection, limits),
+            lanes: Lanes::new(&connection, limits.streams),
+            windows: Windows::new(&limits),
             connection,
             repeater,
             _drain_timeout: guard,
@@ -279,7 +281,25 @@ impl QuicLink {
     }
 
     /// Writes rejected early data again, then the outbox; ready when both are empty.
+    /// Writes what the outbox has. Where a window is in the way that may grow, it is tried again.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
+        loop {
+            let written = self.poll_write_once(cx, outbox);
+            if written.is_ready()
+                || self.write_failed
+                || !self.windows.note_blocked(&self.connection)
+            {
+                return written;
+            }
+            self.lanes.forget_blocked();
+        }
+    }
+
+    fn poll_write_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+    ) -> Poll<Result<(), Error>> {
         let control = self.poll_write_control(cx, outbox)?;
         let before = self.lanes.bytes_sent;
         let data = self.lanes.poll_write(cx, outbox);
@@ -375,7 +395,7 @@ impl QuicLink {
     /// Reads the control lane and the data lanes in turns.
     fn poll_receive_any(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
         let lanes_first = std::mem::take(&mut self.lanes.go_first);
-        if lanes_first && let Poll::Ready(progress) = self.lanes.poll_read(cx) {
+        if lanes_first && let Poll::Ready(progress) = self.poll_receive_lanes(cx) {
             return Poll::Ready(Ok(progress));
         }
         let received = self.poll_receive(cx);
@@ -386,7 +406,18 @@ impl QuicLink {
         if lanes_first {
             return Poll::Pending;
         }
-        self.lanes.poll_read(cx).map(Ok)
+        self.poll_receive_lanes(cx).map(Ok)
+    }
+
+    fn poll_receive_lanes(&mut self, cx: &Context<'_>) -> Poll<Progress> {
+        let before = self.lanes.bytes_received;
+        let progress = self.lanes.poll_read(cx);
+        let count = self.lanes.bytes_received - before;
+        if count > 0 {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            self.windows.note_read(&self.connection, count);
+        }
+        progress
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -404,6 +435,7 @@ impl QuicLink {
                     self.received.extend_from_slice(bytes);
                 }
                 self.bytes_received += count as u64;
+                self.windows.note_read(&self.connection, count);
                 Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)))
             }
             Ok(None) => Poll::Ready(Ok(Progress::Closed)),
@@ -487,6 +519,11 @@ impl QuicLink {
             }
         }
         self.connection.closed().await;
+    }
+
+    /// Lets the flow-control windows grow: the application knows the peer.
+    pub(crate) fn let_in(&mut self) {
+        self.windows.let_in();
     }
 
     pub(crate) fn lanes(&self) -> &Lanes {
@@ -618,7 +655,7 @@ impl BegunConnection {
             repeater.end_handshake();
         }
         Ok(Usable {
-            streams: self.streams,
+            limits: self.limits,
             connection,
             repeater,
             handshake_end,

@@ -25,6 +25,8 @@ mod full_disk;
 #[cfg(target_os = "linux")]
 mod guides;
 #[cfg(unix)]
+#[cfg(target_os = "linux")]
+mod hanging_disk;
 mod health;
 #[cfg(target_os = "linux")]
 mod image;

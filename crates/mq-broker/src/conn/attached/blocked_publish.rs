@@ -75,13 +75,22 @@ impl Attached<'_> {
             let why = "no room for it";
             self.wire.hub.refused_publish(session, &topic, why, now);
         }
-        self.wire.connection.ack(now, ticket, reason);
+        if self.publisher.journal.has_store() {
+            self.wire.unsettled_acks.push(ticket, reason);
+        } else {
+            self.wire.connection.ack(now, ticket, reason);
+        }
     }
 
     /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
     /// messages behind it were acknowledged.
     fn give_up(&mut self, blocked: RoutedMessage) {
         blocked.give_up(&self.wire.hub.metrics, &mut self.publisher.journal);
+        self.drop_requests();
+    }
+
+    /// Drops what a client that has gone has sent and was not acted on. None of it was acknowledged.
+    pub(super) fn drop_requests(&mut self) {
         let backlog = core::iter::from_fn(|| self.backlog.pop());
         for event in backlog.chain(core::iter::from_fn(|| self.wire.connection.poll_event())) {
             match event {

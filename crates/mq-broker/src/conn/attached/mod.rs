@@ -21,7 +21,7 @@ use std::{
     time::Instant,
 };
 
-use mq_codec::ReasonCode;
+use mq_codec::{QoS, ReasonCode};
 use mq_proto::{Delivery, Event};
 use tokio::time::sleep_until;
 use tracing::debug;
@@ -52,7 +52,7 @@ use idle::IdleLanes;
 use lanes::DeliveryLanes;
 #[cfg(not(feature = "mqtt-next"))]
 use no_flows::Parked;
-use wait::{WaitFor, WaitResult};
+use wait::{StoreWait, WaitFor, WaitResult};
 use wake_sources::WakeSources;
 
 /// A client with its session.
@@ -184,9 +184,12 @@ impl<'a> Attached<'a> {
                 continue;
             }
             // Nothing leaves before the changes behind it are in the store.
-            let settled = self.is_settled();
+            let store = self.store_wait(now);
             let resumes_at = self.publish_rate_limiter.resumes_at(now);
-            let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
+            let want_read = resumes_at.is_none()
+                && !self.backlog.is_full()
+                && !self.must_not_read(store)
+                && self.wire.may_read();
             if !want_read {
                 self.wire.connection.excuse_silence(now);
                 if let Some(idle) = &mut self.idle {
@@ -214,7 +217,7 @@ impl<'a> Attached<'a> {
             );
             let waits = WaitFor {
                 closed,
-                settled,
+                store,
                 want_read,
                 now,
                 deadline,
@@ -285,13 +288,24 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Returns `true` if everything in the outbox may be sent.
-    fn is_settled(&mut self) -> bool {
-        let settled = self.publisher.journal.is_settled();
-        if settled {
-            self.settled_up_to = self.wire.connection.outbox().position();
+    /// Returns the reason for which the client waits for the store. Acknowledges messages where there is none.
+    fn store_wait(&mut self, now: Instant) -> StoreWait {
+        if !self.publisher.journal.is_settled() {
+            return StoreWait::Outbox;
         }
-        settled
+        self.wire.give_tickets_back(now);
+        self.settled_up_to = self.wire.connection.outbox().position();
+        if self.backlog.is_empty() || self.blocked_publish.is_some() {
+            StoreWait::None
+        } else {
+            StoreWait::Request
+        }
+    }
+
+    /// Returns `true` if the client is not to be read before the store has settled more.
+    fn must_not_read(&self, store: StoreWait) -> bool {
+        store == StoreWait::Outbox
+            && (self.wire.has_all_at_store() || self.publisher.journal.is_full())
     }
 
     /// Does everything that can be done without waiting.
@@ -301,7 +315,8 @@ impl<'a> Attached<'a> {
         self.retry_waiting(now);
         self.wire.check_handshake(now);
         self.handle_events(now);
-        if self.backlog.is_full() && self.is_backpressure_over(now) {
+        let is_stuck = self.is_backpressure_over(now) || self.publisher.journal.is_full();
+        if self.backlog.is_full() && is_stuck {
             let dropped = self.backlog.drop_qos0();
             self.wire.hub.metrics.dropped.add(dropped);
         }
@@ -362,9 +377,16 @@ impl<'a> Attached<'a> {
 
     /// Acts on the state machine's events, until there are no more. While a message of the client's
     /// waits for room its later requests wait as well; its acknowledgements do not.
+    ///
+    /// The same holds while the store is full, but for messages of QoS 0 that are not behind others.
     fn handle_events(&mut self, now: Instant) {
+        let is_store_full = self.publisher.journal.is_full();
+        if is_store_full && self.wire.connection.is_closed() && self.blocked_publish.is_none() {
+            return self.drop_requests();
+        }
         loop {
-            let waits = self.blocked_publish.is_some();
+            let is_blocked = self.blocked_publish.is_some();
+            let waits = is_blocked || is_store_full;
             // The broker names the client's mistake after it has answered what came before it.
             if waits && self.wire.connection.is_failing() {
                 return;
@@ -376,9 +398,24 @@ impl<'a> Attached<'a> {
             };
             match event {
                 None => return,
-                Some(event) if waits && !is_acknowledgement(&event) => self.backlog.push(event),
+                Some(event)
+                    if is_blocked && !is_acknowledgement(&event)
+                        || is_store_full && self.must_be_stored(&event) =>
+                {
+                    self.backlog.push(event);
+                }
                 Some(event) => self.handle_event(now, event),
             }
+        }
+    }
+
+    /// Returns `true` for a request that may need the store, or stands behind one that does.
+    fn must_be_stored(&self, event: &Event) -> bool {
+        match event {
+            Event::Publish(received) if self.backlog.is_empty() => {
+                received.qos > QoS::AtMostOnce || received.retain
+            }
+            event => !is_acknowledgement(event),
         }
     }
 

@@ -27,11 +27,20 @@ use crate::{
 pub(super) struct WaitFor {
     /// The connection is over, and a last message waits for room.
     pub(super) closed: bool,
-    /// Nothing in the outbox waits for the store.
-    pub(super) settled: bool,
+    pub(super) store: StoreWait,
     pub(super) want_read: bool,
     pub(super) now: Instant,
     pub(super) deadline: Option<Instant>,
+}
+
+/// The reason for which a client waits for the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StoreWait {
+    None,
+    /// The outbox holds something that must not be sent before its changes are settled.
+    Outbox,
+    /// A request of the client's waits until the store has settled something, of whatever connection.
+    Request,
 }
 
 /// The event that has ended the wait of an attached client.
@@ -57,11 +66,11 @@ impl Attached<'_> {
     ) -> Wait<'w> {
         let takes_more = self.takes_more_retained();
         let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
-        let outbox = waits.settled.then(|| self.wire.connection.outbox());
+        let outbox = (waits.store != StoreWait::Outbox).then(|| self.wire.connection.outbox());
         let closed = waits.closed;
         let unlikely = Unlikely {
             is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
-            journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
+            journal: Some(&mut self.publisher.journal).filter(|_| waits.store != StoreWait::None),
             queue_read: self.queue_read.as_mut().filter(|_| !closed),
             authentication: Some(&mut self.client.authentication)
                 .filter(|authentication| authentication.is_working() && !closed),
@@ -161,7 +170,7 @@ impl Future for Wait<'_> {
 struct Unlikely<'a, 'r> {
     /// The deadline has passed.
     is_due: bool,
-    /// Something in it is not settled.
+    /// Something in it is not settled, or something of another one is waited for.
     journal: Option<&'a mut Journal>,
     queue_read: Option<&'a mut QueueRead>,
     /// The authentication, while it works.
@@ -185,7 +194,7 @@ impl Unlikely<'_, '_> {
         tokio::select! {
             biased;
             () = consume_budget(), if self.is_due => WaitResult::Due,
-            stored = optional(self.journal.map(Journal::settled)) => WaitResult::Stored(stored),
+            stored = optional(self.journal.map(Journal::next_settled)) => WaitResult::Stored(stored),
             messages = optional(self.queue_read) => WaitResult::ReadMessages(messages),
             outcome = optional(self.authentication.map(Authentication::outcome)) => {
                 WaitResult::Authenticated(outcome)

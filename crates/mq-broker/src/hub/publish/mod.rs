@@ -104,6 +104,13 @@ impl Hub {
             ticket,
             ..
         } = received;
+        // A store that is behind must not keep the buffer of a whole read for it.
+        let message = match qos {
+            QoS::AtLeastOnce | QoS::ExactlyOnce if publisher.journal.is_behind() => {
+                message.detached()
+            }
+            _ => message,
+        };
         let mut publication = Publication {
             expires_at: expiry(&message.properties, now),
             message: Arc::new(message),

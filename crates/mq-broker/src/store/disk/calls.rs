@@ -10,10 +10,8 @@ use std::{
 use super::super::{Change, Position};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Calls that wait for the thread.
-///
-/// Their number is bounded by the number of connections: each waits for its calls to settle before
-/// it acknowledges anything.
+/// Calls that wait for the thread. Their owner bounds their number: the broker counts the memory of what is not settled,
+/// and reads no more at its limit.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
@@ -29,6 +27,8 @@ struct State {
     ended: bool,
     /// Whether the thread has ended and takes none any more.
     failed: bool,
+    /// Start of the commit that is under way.
+    commit_began: Option<Instant>,
 }
 
 /// What the thread is to do.
@@ -58,13 +58,29 @@ impl Calls {
     pub(super) fn fail(&self) {
         let mut state = self.lock();
         state.failed = true;
+        state.commit_began = None;
         state.waiting.clear();
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has ended; `false` once a commit has taken longer than `patience`.
+    pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
+        let mut state = self.lock();
+        while !state.failed {
+            let took = state.commit_began.map(|began| began.elapsed());
+            if took.is_some_and(|took| took > patience) {
+                return false;
+            }
+            state = self.wait(state, patience / 10);
+        }
+        true
     }
 
     /// Takes all calls; waits for the first until `until` at most. Once there is one, waits for as
     /// many as are wanted, for as long as they may take.
     pub(super) fn take(&self, until: Option<Instant>, group: (usize, Duration)) -> Turn {
         let mut state = self.lock();
+        state.commit_began = None;
         while state.waiting.is_empty() && !state.ended {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             state = match left {
@@ -85,6 +101,7 @@ impl Calls {
             }
             state = self.wait(state, left);
         }
+        state.commit_began = Some(Instant::now());
         Turn {
             calls: core::mem::take(&mut state.waiting),
             position: Position(state.count),

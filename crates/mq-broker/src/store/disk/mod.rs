@@ -29,7 +29,7 @@ use std::{
 use mq_codec::ByteStr;
 use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::{Change, Life, Position, Snapshot, Store, StoreError, StoredMessage, User};
 use crate::files::{create_private, make_private, sync_folder};
@@ -41,6 +41,9 @@ use worker::Worker;
 
 /// Bytes of pages that are kept in memory.
 const CACHE: usize = 16 << 20;
+
+/// Time after which a commit counts as hanging when the store is dropped.
+const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 /// When changes are on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,8 +75,8 @@ impl Durability {
 
 /// Keeps everything in one file.
 ///
-/// Dropping it writes everything that was recorded to the disk. A file belongs to one broker at a
-/// time.
+/// Dropping it writes everything that was recorded to the disk, for as long as no commit takes longer than 5 s: the disk
+/// hangs then, and its thread is left behind. A file belongs to one broker at a time.
 pub struct DiskStore {
     path: PathBuf,
     database: Arc<Database>,
@@ -234,7 +237,10 @@ impl Store for DiskStore {
 impl Drop for DiskStore {
     fn drop(&mut self) {
         self.calls.end();
-        if let Some(worker) = self.worker.take() {
+        if !self.calls.wait_for_end(HUNG_AFTER) {
+            let path = self.path.display();
+            error!(%path, "the disk hangs: changes that were not settled are given up");
+        } else if let Some(worker) = self.worker.take() {
             // The thread has logged what went wrong, if anything did.
             let _ = worker.join();
         }

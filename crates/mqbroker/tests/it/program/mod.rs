@@ -4,6 +4,8 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use mq_client::{Client, ClientBuilder, ConnectOptions, Connector, Trust};
@@ -16,22 +18,32 @@ pub(crate) struct Broker {
     child: Option<Child>,
     /// What it logs: errors, to this test's standard error, unless its own `log` file has it all.
     logs: bool,
+    environment: Vec<(String, String)>,
 }
 
 impl Broker {
     /// Starts one that listens with `scheme`; `FOLDER` in its configuration is its own.
     pub(crate) fn new(scheme: &str, configuration: &str) -> Self {
-        Self::start_new(scheme, configuration, &[], &[], false)
+        Self::start_new(scheme, configuration, &[], &[], false, &[])
     }
 
     /// The same with these files of its own, and with its log in its file `log`.
     pub(crate) fn with_log(scheme: &str, configuration: &str, files: &[(&str, &str)]) -> Self {
-        Self::start_new(scheme, configuration, files, &[], true)
+        Self::start_new(scheme, configuration, files, &[], true, &[])
     }
 
     /// The same as [`new`](Self::new) with more arguments, in which `FOLDER` is its own as well.
     pub(crate) fn with_arguments(scheme: &str, configuration: &str, arguments: &[&str]) -> Self {
-        Self::start_new(scheme, configuration, &[], arguments, false)
+        Self::start_new(scheme, configuration, &[], arguments, false, &[])
+    }
+
+    /// The same as [`new`](Self::new) with its log in its file `log`, and with these variables in its environment.
+    pub(crate) fn with_environment(
+        scheme: &str,
+        configuration: &str,
+        environment: &[(String, String)],
+    ) -> Self {
+        Self::start_new(scheme, configuration, &[], &[], true, environment)
     }
 
     fn start_new(
@@ -40,6 +52,7 @@ impl Broker {
         files: &[(&str, &str)],
         arguments: &[&str],
         logs: bool,
+        environment: &[(String, String)],
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().to_str().unwrap();
@@ -63,6 +76,7 @@ impl Broker {
             arguments,
             child: None,
             logs,
+            environment: environment.to_vec(),
         };
         broker.start();
         let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
@@ -109,6 +123,7 @@ impl Broker {
             .stdout(Stdio::piped())
             .stderr(log)
             .env("RUST_LOG", level)
+            .envs(self.environment.iter().cloned())
             .spawn();
         self.child = Some(child.unwrap());
     }
@@ -125,6 +140,21 @@ impl Broker {
         let mut child = self.child.take().unwrap();
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
+    }
+
+    /// Has it end, and returns its exit code, once it has ended within that time.
+    pub(crate) fn end_within(&mut self, within: Duration) -> Option<i32> {
+        let child = self.child.as_mut().unwrap();
+        drop(child.stdin.take());
+        let until = Instant::now() + within;
+        while Instant::now() < until {
+            if let Some(status) = child.try_wait().unwrap() {
+                self.child = None;
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it has not ended within {within:?}");
     }
 
     /// The process that runs now.
