@@ -17,11 +17,11 @@ use crate::{
     bridge::{self, BridgeTask},
     clock,
     conn::{self, Wire},
-    escaped::Escaped,
     hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::PerNetwork,
+    refusal_log::RefusalDetails,
     reload::{OperatorTokens, Reloadable},
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -532,7 +532,8 @@ impl Acceptor {
         metrics: Arc<ListenerMetrics>,
         _permit: OwnedSemaphorePermit,
     ) -> Option<(Counted, Box<Wire>)> {
-        let peer = incoming.peer_address().map(display);
+        let peer_address = incoming.peer_address();
+        let peer = peer_address.map(display);
         let hub = Arc::clone(&self.hub);
         let _under_way = UnderWay::new(&hub.metrics.handshakes);
         let incoming = if moves {
@@ -562,8 +563,15 @@ impl Acceptor {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => {
                 failed.add(1);
-                // Escaped, as it may quote the peer.
-                debug!(peer, error = %Escaped(&error.to_string()), "handshake failed");
+                let error = error.to_string();
+                let details = RefusalDetails {
+                    peer: peer_address,
+                    transport: Some(metrics.address.scheme),
+                    error: Some(&error),
+                    ..RefusalDetails::default()
+                };
+                self.hub
+                    .refused_early(details, "handshake failed", clock::now());
                 return None;
             }
             Err(_) => {

@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::{
     early::{self, Early},
+    first_bytes::other_protocol,
     unsettled_acks::UnsettledAcks,
 };
 use crate::{
@@ -57,6 +58,8 @@ pub(crate) struct Wire {
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
+    /// The protocol that the client speaks, if its first bytes are known to be none of MQTT's.
+    pub(super) other_protocol: Option<&'static str>,
     sampler: Sampler,
 }
 
@@ -100,6 +103,7 @@ impl Wire {
             unsettled_acks: UnsettledAcks::default(),
             last_word: None,
             closed: None,
+            other_protocol: None,
             link,
             connection,
             hub,
@@ -286,6 +290,9 @@ impl Wire {
     /// Gives the state machine what the link has received.
     pub(super) fn handle_received(&mut self, lane: LaneId, now: Instant) {
         let buffer = self.link.received(lane);
+        if lane == LaneId::CONTROL && !self.connection.is_open() {
+            self.other_protocol = self.other_protocol.or(other_protocol(buffer));
+        }
         self.connection.handle_bytes(now, lane, buffer);
         self.note_early();
     }
@@ -432,11 +439,13 @@ impl Wire {
         client_id: &str,
         user: Option<&str>,
     ) {
+        let info = self.link.info();
         let about = RefusalDetails {
             client: Some(client_id),
             user,
-            topic: None,
-            peer: self.link.info().peer_address,
+            peer: info.peer_address,
+            transport: Some(info.scheme),
+            ..RefusalDetails::default()
         };
         self.hub.refused_log_in(about, why, clock::now());
         if self.connection.is_open() {

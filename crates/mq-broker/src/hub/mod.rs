@@ -88,6 +88,7 @@ use topic_rates::TopicCounts;
 const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
 
 /// Divisor of the memory for the part that flow-control windows of QUIC may grow by together.
+#[cfg(feature = "quic")]
 const WINDOWS_SHARE_DIVISOR: usize = 4;
 
 /// The reason for which a client's message is refused that only the broker publishes.
@@ -149,6 +150,7 @@ struct HubMemory {
     /// The part for clients that were not let in yet.
     unauthenticated: Arc<MemoryLimit>,
     /// The part for flow-control windows of QUIC that have grown.
+    #[cfg(feature = "quic")]
     windows: Arc<MemoryLimit>,
 }
 
@@ -305,11 +307,11 @@ impl HubMemory {
     fn new(limit: usize) -> Self {
         let all = Arc::new(MemoryLimit::new(limit));
         let unauthenticated = MemoryLimit::part_of(&all, limit / UNAUTHENTICATED_SHARE_DIVISOR);
-        let windows = MemoryLimit::part_of(&all, limit / WINDOWS_SHARE_DIVISOR);
         Self {
-            all,
             unauthenticated: Arc::new(unauthenticated),
-            windows: Arc::new(windows),
+            #[cfg(feature = "quic")]
+            windows: Arc::new(MemoryLimit::part_of(&all, limit / WINDOWS_SHARE_DIVISOR)),
+            all,
         }
     }
 }

@@ -321,7 +321,7 @@ impl Walk<'_> {
             if !self.who.may_receive(subscriber.session) {
                 continue;
             }
-            self.fan_out.add(self.places, subscriber, false);
+            self.fan_out.add(self.places, subscriber);
         }
         if !leaf.shared.is_empty() {
             self.constant = false;
@@ -331,7 +331,7 @@ impl Walk<'_> {
                 members.is_none_or(|members| members.contains(&key)) && who.may_receive(key)
             };
             for member in leaf.shared.choose(self.ready, Some(&is_one)) {
-                self.fan_out.add(self.places, member, true);
+                self.fan_out.add_member(member);
             }
         }
     }
