@@ -78,6 +78,7 @@
 //! An address whose transport is not built is refused with [`Error::NotBuiltIn`].
 
 mod address;
+mod attempts;
 mod buffer;
 mod certificate;
 mod connector;
