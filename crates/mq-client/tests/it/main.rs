@@ -6,6 +6,7 @@ mod util;
 
 mod end;
 mod fallback;
+mod hostile;
 mod networks;
 mod properties;
 mod publish;

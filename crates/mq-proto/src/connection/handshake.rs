@@ -170,6 +170,8 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
+        self.decoder
+            .set_max_packet_size(config.max_packet_size.get());
         self.session_ids = config.lanes != DataLanes::None
             && take_mark(&mut ack.properties.user_properties, SESSION_IDS_PROPERTY);
         let properties = &ack.properties;

@@ -38,6 +38,10 @@ use incoming::AckQueue;
 use lanes::DataLane;
 use outgoing::SendWindow;
 
+/// Bytes of a packet that a client takes before CONNACK has let it in: AUTH, or CONNACK itself. A server
+/// that has not proved yet that it is one gets no more memory.
+const MAX_CONNACK_SIZE: u32 = 64 * 1024;
+
 /// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -148,7 +152,10 @@ impl Connection {
         Self {
             role: Role::Client,
             version,
-            decoder: Decoder::new(Some(version), config.max_packet_size.get()),
+            decoder: Decoder::new(
+                Some(version),
+                MAX_CONNACK_SIZE.min(config.max_packet_size.get()),
+            ),
             session,
             keep_alive: KeepAlive::client(now, 0, config.ping_timeout),
             acks: AckQueue::new(config.receive_maximum),
