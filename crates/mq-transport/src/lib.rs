@@ -98,6 +98,7 @@ mod registry;
 #[cfg(feature = "tls")]
 mod reload;
 mod repeat;
+mod send_progress;
 mod socket;
 mod sync;
 mod tcp;
@@ -132,6 +133,7 @@ pub use quic::{Qlog, QlogLimits};
 #[cfg(feature = "tls")]
 pub use reload::{PreparedReload, ReloadHandle};
 pub use repeat::{Gap, Repeat};
+pub use send_progress::SendProgress;
 #[cfg(feature = "tls")]
 pub use tls::{HandshakePool, ServerIdentity, TicketCache, TicketStore};
 pub use trust::Trust;

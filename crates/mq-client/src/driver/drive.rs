@@ -12,7 +12,7 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
+use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme, SendProgress};
 
 use super::{
     Driver, Outcome, Settings,
@@ -49,6 +49,8 @@ struct Current {
     lanes: Lanes,
     /// Bytes of answers to the server's packets that were put into the outbox since it was last empty.
     answers: usize,
+    /// Progress of the link when the state machine's last deadline passed, such as that of a PINGREQ.
+    progress: SendProgress,
     /// The link left bytes in the outbox at the last step: it is slower than the application.
     backlogged: bool,
     /// The error of the link.
@@ -120,6 +122,7 @@ impl Driver {
             marks: VecDeque::new(),
             lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries, resumed),
             answers: 0,
+            progress: SendProgress::default(),
             backlogged: false,
             failure: None,
         };
@@ -229,6 +232,7 @@ impl Driver {
             connection,
             link,
             answers,
+            progress: last_progress,
             backlogged,
             ..
         } = current;
@@ -265,8 +269,11 @@ impl Driver {
         }
         *answers += connection.outbox().len() - waiting;
         if connection.poll_timeout().is_some_and(|at| at <= now) {
-            if !has_room {
-                // The server's sign of life may be among the bytes that are left unread on purpose.
+            let earlier = std::mem::replace(last_progress, link.send_progress());
+            let is_slow = last_progress.advanced_since(&earlier);
+            if !has_room || is_slow {
+                // The server's sign of life may be among the bytes that are left unread on purpose. Or the kernel or
+                // QUIC still gets earlier bytes through, behind which PINGREQ stands.
                 connection.excuse_silence(now);
             }
             connection.handle_timeout(now);

@@ -12,4 +12,5 @@ mod properties;
 mod publish;
 mod reconnect;
 mod request;
+mod slow_link;
 mod subscribe;

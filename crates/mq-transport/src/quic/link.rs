@@ -29,7 +29,9 @@ use super::{
     write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
-    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, SendProgress, TlsInfo,
+    TlsVersion,
+    send_progress::Counts,
     tls::{certificates_of, iana_name},
 };
 
@@ -557,6 +559,14 @@ impl QuicLink {
 
     pub(crate) fn connection(&self) -> quinn::Connection {
         self.connection.clone()
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        let counted = self.connection.stats();
+        SendProgress(Counts::Frames {
+            streams: counted.frame_tx.stream,
+            acks: counted.frame_rx.acks,
+        })
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
