@@ -20,7 +20,8 @@ use crate::tls::{HeldTickets, TlsLink};
 #[cfg(feature = "ws")]
 use crate::ws::WsLink;
 use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, socket::move_here, tcp::TcpLink,
+    Error, HandshakeKind, LinkInfo, LinkStats, SendProgress, mem::MemLink, socket::move_here,
+    tcp::TcpLink,
 };
 
 /// One connection, owned by one task.
@@ -439,6 +440,13 @@ impl Link {
     #[must_use]
     pub fn stats(&self) -> LinkStats {
         each!(&self.transport, link => link.stats())
+    }
+
+    /// Returns how far the bytes of this side have got. Costs a system call on TCP, TLS and WebSocket (Linux only; elsewhere
+    /// there is no progress) and a lock on QUIC; in memory there is none.
+    #[must_use]
+    pub fn send_progress(&self) -> SendProgress {
+        each!(&self.transport, link => link.send_progress())
     }
 
     /// The two ends, and what was negotiated so far.

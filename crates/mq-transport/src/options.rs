@@ -122,6 +122,9 @@ pub struct ConnectOptions {
     pub socket: SocketOptions,
     /// The address to connect from; picks one of several interfaces. Default: none.
     pub local_address: Option<IpAddr>,
+    /// Hosts whose addresses are given here instead of looked up, each with its addresses, the preferred one first:
+    /// for a name that the resolver does not know (yet). Default: none.
+    pub resolve: Vec<(String, Vec<IpAddr>)>,
 }
 
 impl Default for ConnectOptions {
@@ -142,6 +145,7 @@ impl Default for ConnectOptions {
             quic: QuicOptions::default(),
             socket: SocketOptions::default(),
             local_address: None,
+            resolve: Vec::new(),
         }
     }
 }
@@ -251,6 +255,18 @@ impl ConnectOptions {
     #[must_use]
     pub fn local_address(mut self, address: IpAddr) -> Self {
         self.local_address = Some(address);
+        self
+    }
+
+    /// Connects to these addresses where the host has this name: [`resolve`](field@Self::resolve).
+    #[must_use]
+    pub fn resolve(
+        mut self,
+        host: impl Into<String>,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        self.resolve
+            .push((host.into(), addresses.into_iter().collect()));
         self
     }
 }

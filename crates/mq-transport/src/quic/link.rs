@@ -29,7 +29,9 @@ use super::{
     write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
-    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, SendProgress, TlsInfo,
+    TlsVersion,
+    send_progress::Counts,
     tls::{certificates_of, iana_name},
 };
 
@@ -49,6 +51,7 @@ static LINGERING_CONNECTIONS: Semaphore = Semaphore::const_new(1024);
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
+type ClosedPort = Pin<Box<dyn Future<Output = Error> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
 /// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
@@ -73,6 +76,9 @@ pub(crate) struct QuicLink {
     server_name: Option<String>,
     /// Resolves when the handshake ends; taken then.
     handshake_end: Option<ZeroRttAccepted>,
+    /// Client: resolves when the network reports that nobody listens at the server's port; asked until the handshake
+    /// ends.
+    closed_port: Option<ClosedPort>,
     handshake: HandshakeKind,
     early_data: EarlyData,
     /// Early data that may have to be sent again; after a rejection, the part that is not sent yet.
@@ -172,6 +178,7 @@ impl QuicLink {
             bound: None,
             server_name: None,
             handshake_end,
+            closed_port: None,
             handshake: HandshakeKind::Pending,
             early_data: EarlyData::NotOffered,
             replay: VecDeque::new(),
@@ -237,8 +244,18 @@ impl QuicLink {
         let Some(end) = &mut self.handshake_end else {
             return Poll::Ready(Ok(()));
         };
-        let accepted = ready!(Pin::new(end).poll(cx));
+        let Poll::Ready(accepted) = Pin::new(end).poll(cx) else {
+            let closed_port = self.closed_port.as_mut().map(|port| port.as_mut().poll(cx));
+            return match closed_port {
+                Some(Poll::Ready(error)) => {
+                    self.closed_port = None;
+                    Poll::Ready(Err(error))
+                }
+                Some(Poll::Pending) | None => Poll::Pending,
+            };
+        };
         self.handshake_end = None;
+        self.closed_port = None;
         self.handshake = self.negotiated_kind();
         if let Some(repeater) = &self.repeater
             && self.connection.close_reason().is_none()
@@ -571,8 +588,22 @@ impl QuicLink {
         self
     }
 
+    /// Ends the link with the error of `closed_port` if that resolves before the handshake ends.
+    pub(crate) fn with_closed_port(mut self, closed_port: ClosedPort) -> Self {
+        self.closed_port = Some(closed_port);
+        self
+    }
+
     pub(crate) fn connection(&self) -> quinn::Connection {
         self.connection.clone()
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        let counted = self.connection.stats();
+        SendProgress(Counts::Frames {
+            streams: counted.frame_tx.stream,
+            acks: counted.frame_rx.acks,
+        })
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
