@@ -18,11 +18,14 @@ use mq_transport::{
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
-pub use crate::{commands::Command, key_page::write_key_page, manual::write_manual};
+pub use crate::{
+    commands::Command, key_page::write_key_page, log_writer::write_last_line, manual::write_manual,
+};
 use crate::{
     descriptors,
     give_back::{self, GiveBack},
     log::Log,
+    log_writer,
 };
 
 /// Options of the broker.
@@ -165,6 +168,7 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     let ended = runtime.block_on(serve(settings, args, &give_back, log));
     // A thread that reads from a disk which hangs is left behind.
     runtime.shutdown_background();
+    log_writer::flush();
     ended
 }
 

@@ -9,6 +9,7 @@
 //! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
 //! | mosquitto's configuration, translated | `import` |
 //! | the log: text or JSON, and its levels | `log` |
+//! | standard error, without a wait for its reader | `log_writer` |
 //! | manual pages and completions | [`cli::write_manual`], [`cli::write_key_page`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
 //! | memory given back after a crowd has left | `give_back` |
@@ -25,4 +26,5 @@ mod import;
 mod inspect;
 mod key_page;
 mod log;
+mod log_writer;
 mod manual;

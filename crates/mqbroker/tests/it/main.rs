@@ -50,3 +50,5 @@ mod reload;
 mod secrets;
 #[cfg(target_os = "linux")]
 mod streams;
+#[cfg(target_os = "linux")]
+mod unread_log;
