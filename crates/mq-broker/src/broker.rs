@@ -358,8 +358,14 @@ impl Broker {
         self.cluster_tasks.shutdown().await;
         #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
-        if let Some(file) = &self.ticket_file {
-            file.write();
+        if let Some(file) = self.ticket_file.take() {
+            let written = tokio::task::spawn_blocking(move || file.write());
+            if tokio::time::timeout(TICKETS_DEADLINE, written)
+                .await
+                .is_err()
+            {
+                warn!("the ticket file was not written in time; clients do a full handshake");
+            }
         }
         let Some(writer) = self.hub.store_writer() else {
             return 0;
@@ -370,6 +376,10 @@ impl Broker {
         }
     }
 }
+
+/// Time that the ticket file may take while the broker ends: it is small, and its disk may hang.
+#[cfg(feature = "tls")]
+const TICKETS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Time that the store may take for its last changes while the broker ends.
 const STORE_DEADLINE: Duration = Duration::from_secs(5);

@@ -24,8 +24,10 @@ pub use crate::{
 use crate::{
     descriptors,
     give_back::{self, GiveBack},
+    keep_up::keep_up,
     log::Log,
     log_writer,
+    systemd::notify,
 };
 
 /// Options of the broker.
@@ -195,7 +197,9 @@ async fn serve(
     let broker = Broker::start(settings).await?;
     // Before the broker announces itself: until here these signals would end the process at once.
     let stop = stop_signal()?;
-    let keeping_up = keep_up(broker.reload_handle(), watch, args, log)?;
+    let (own, reload) = (args.clone(), broker.reload_handle());
+    let reread = move || reread(&own, &reload, log.as_deref());
+    let keeping_up = keep_up(broker.reload_handle(), watch, Arc::new(reread))?;
     notify(&[NotifyState::Ready]);
     if args.announce {
         let mut out = std::io::stdout().lock();
@@ -256,56 +260,6 @@ impl fmt::Display for DiskHangs {
 impl DiskHangs {
     /// The program's exit code: `EX_IOERR` of sysexits(3).
     pub const EXIT_CODE: u8 = 74;
-}
-
-/// Tells systemd the service's state, if systemd started this process.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        warn!(%error, "systemd could not be told");
-    }
-}
-
-/// Tells systemd that a reload has begun; systemd requires the time with it.
-fn notify_reloading() {
-    match NotifyState::monotonic_usec_now() {
-        Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(_) => notify(&[NotifyState::Reloading]),
-    }
-}
-
-/// Reloads on SIGHUP and, with `watch`, when files are replaced. Never resolves.
-fn keep_up(
-    reload: Reload,
-    mut watch: bool,
-    args: &BrokerArgs,
-    log: Option<Arc<Log>>,
-) -> std::io::Result<impl Future<Output = ()>> {
-    #[cfg(unix)]
-    let mut hangup = {
-        use tokio::signal::unix::{SignalKind, signal};
-        signal(SignalKind::hangup())?
-    };
-    Ok(async move {
-        let mut looks = tokio::time::interval(Reload::LOOK_EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            #[cfg(unix)]
-            let asked = async { hangup.recv().await.is_some() };
-            #[cfg(not(unix))]
-            let asked = std::future::pending::<bool>();
-            tokio::select! {
-                _ = asked => {
-                    notify_reloading();
-                    match reread(args, &reload, log.as_deref()) {
-                        Ok(watches) => watch = watches,
-                        Err(error) => warn!("nothing was changed: {error}"),
-                    }
-                    notify(&[NotifyState::Ready]);
-                }
-                _ = looks.tick(), if watch => reload.look(),
-            }
-        }
-    })
 }
 
 /// Reads everything again, and puts it in force. Returns whether replaced files are looked for.

@@ -194,7 +194,7 @@ impl Config {
     /// # Errors
     /// If it cannot be read or is not valid; the message names the line and the key.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadConfig {
+        let text = files::read_text(path).map_err(|source| Error::ReadConfig {
             path: path.to_owned(),
             source,
         })?;
@@ -375,7 +375,7 @@ fn read_secret(path: &Path) -> Result<String, String> {
     if files::is_open_to_all(path) {
         return Err(format!("everybody can read {shown}: chmod o= {shown}"));
     }
-    let text = std::fs::read_to_string(path);
+    let text = files::read_text(path);
     let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
     let secret = text.trim_end_matches(['\n', '\r']);
     if secret.is_empty() {

@@ -19,7 +19,10 @@ use mq_codec::{
 };
 use mq_testkit::{free_port, program};
 
-use crate::{program::Broker, raw};
+use crate::{
+    program::{Broker, get},
+    raw,
+};
 
 /// In front of fsync(2) and fdatasync(2): each takes as many milliseconds as the file says that `SLOW_DISK` names.
 const LIBRARY: &str = r#"
@@ -217,22 +220,6 @@ fn received(broker: &Broker, count: usize) -> Vec<u64> {
         }
     }
     numbers
-}
-
-/// The status and the body of an answer to an operator's GET.
-fn get(port: u16, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
-    (status, body)
 }
 
 /// Waits until an operator's GET is answered with that status, and returns the body.

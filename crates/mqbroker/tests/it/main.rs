@@ -27,6 +27,8 @@ mod guides;
 #[cfg(unix)]
 #[cfg(target_os = "linux")]
 mod hanging_disk;
+#[cfg(target_os = "linux")]
+mod hanging_files;
 mod health;
 #[cfg(target_os = "linux")]
 mod image;

@@ -95,6 +95,12 @@ impl DiskStore {
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
         let of_file = |error: FileError| error.at(path.display());
         let found = std::fs::metadata(path).ok();
+        if found.as_ref().is_some_and(|found| !found.is_file()) {
+            return Err(StoreError::Damaged {
+                place: path.display().to_string(),
+                source: "is no regular file: name one, or one that does not exist yet".into(),
+            });
+        }
         if found.as_ref().is_some_and(|found| found.len() == 0) {
             // redb would take it for a new file.
             let problem = "is empty: it was cut off, or never written; remove it to begin anew";
