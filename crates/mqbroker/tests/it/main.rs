@@ -8,6 +8,7 @@ mod program;
 mod raw;
 
 mod admin;
+mod admin_port;
 #[cfg(unix)]
 mod backup;
 #[cfg(unix)]
