@@ -120,6 +120,7 @@ impl Broker {
         }
         let reload = Reload::new(parts, &settings, access.as_ref());
         let hosts = settings.admin.hosts.as_slice().into();
+        let open_on_loopback = settings.admin.open_on_loopback;
         let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
@@ -144,6 +145,7 @@ impl Broker {
             began: clock::now(),
             hosts,
             tokens,
+            open_on_loopback,
             log,
             streams: Arc::new(Semaphore::new(STREAMS)),
         }));

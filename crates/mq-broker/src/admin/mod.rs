@@ -57,12 +57,14 @@ pub use tokens::make_token_file;
 /// Where the broker answers operators; nowhere by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminSettings {
-    /// HTTP: metrics and health for everybody, and the rest for those who have a token, or read it on this
-    /// machine itself. Best on loopback or in a network of its own: it is not encrypted.
+    /// HTTP: metrics and health for everybody, and the rest for those who have a token. Best on loopback or in a network of its own: it is not encrypted.
     pub http: Option<SocketAddr>,
     /// A file of tokens, one a line, for its owner alone; [`make_token_file`] makes one. Whoever has a
     /// token may do everything over HTTP. Without it nothing can be changed over HTTP.
     pub token_file: Option<PathBuf>,
+    /// `true` if programs of this machine read over HTTP without a token, by a loopback address or `localhost`. Not where
+    /// a proxy runs on this machine: what comes through it may look the same.
+    pub open_on_loopback: bool,
     /// Names by which browsers and others reach `http`, besides `localhost` and addresses. Requests by
     /// another name are refused, since any site can give its name this address (DNS rebinding).
     pub hosts: Vec<String>,
@@ -111,6 +113,8 @@ pub(crate) struct Admin {
     /// Names by which it is reached.
     pub(crate) hosts: Arc<[String]>,
     pub(crate) tokens: Option<Arc<Tokens>>,
+    /// See [`AdminSettings::open_on_loopback`].
+    pub(crate) open_on_loopback: bool,
     pub(crate) log: Option<Arc<dyn LogLevels>>,
     /// Streams of events that may be open.
     pub(crate) streams: Arc<Semaphore>,
@@ -177,6 +181,7 @@ async fn guarded(
         let policy = RequestPolicy {
             tokens: admin.tokens.as_deref(),
             hosts: &admin.hosts,
+            open_on_loopback: admin.open_on_loopback,
         };
         if let Err(failure) = policy.check(&head, peer.ip(), need) {
             slot.keep();

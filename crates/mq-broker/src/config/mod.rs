@@ -76,8 +76,10 @@ pub use tables::{
 ///
 /// [admin]
 /// http = "127.0.0.1:9883"         # metrics, health, a page and an API; nowhere if absent
-/// token_file = "/etc/mqbroker/tokens"  # of operators; see `mqbroker token`. If absent, nothing can be
-///                                 # changed over HTTP, and other machines see metrics and health alone
+/// token_file = "/etc/mqbroker/tokens"  # of operators; see `mqbroker token`. If absent, HTTP has metrics and
+///                                 # health alone
+/// open_on_loopback = false        # whether programs of this machine read over HTTP without a token; not where a
+///                                 # proxy runs on this machine
 /// hosts = ["broker.example"]      # names of it in URLs, besides localhost and addresses
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never

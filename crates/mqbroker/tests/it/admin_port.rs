@@ -143,3 +143,91 @@ fn a_request_for_a_websocket_that_has_a_body_is_refused() {
         assert_eq!(status(&head), expected, "{more:?}");
     }
 }
+
+/// Headers that a proxy on this machine adds or changes by default when a client from elsewhere asks it, for the broker at
+/// `HOST`. nginx and HAProxy leave no trace at all.
+const PROXIES: [(&str, &[&str]); 8] = [
+    // proxy_pass http://HOST; and nothing else.
+    ("nginx", &["Host: HOST", "Connection: close"]),
+    // proxy_set_header Host localhost, as somebody may have to for a name that is not in `hosts`.
+    ("nginx", &["Host: localhost", "Connection: close"]),
+    ("nginx", &["Host: HOST", "X-Real-IP: 192.0.2.7"]),
+    // reverse_proxy HOST
+    (
+        "Caddy",
+        &[
+            "Host: broker.example",
+            "X-Forwarded-For: 192.0.2.7",
+            "X-Forwarded-Host: broker.example",
+            "X-Forwarded-Proto: https",
+            "Via: 2.0 Caddy",
+        ],
+    ),
+    (
+        "Traefik",
+        &[
+            "Host: broker.example",
+            "X-Forwarded-For: 192.0.2.7",
+            "X-Forwarded-Host: broker.example",
+            "X-Forwarded-Port: 443",
+            "X-Forwarded-Proto: https",
+            "X-Forwarded-Server: proxy",
+            "X-Real-Ip: 192.0.2.7",
+        ],
+    ),
+    // server broker HOST; the client's Host passes.
+    ("HAProxy", &["Host: broker.example"]),
+    // option forwardfor
+    ("HAProxy", &["Host: HOST", "X-Forwarded-For: 192.0.2.7"]),
+    ("RFC 7239", &["Host: HOST", "Forwarded: for=192.0.2.7"]),
+];
+
+/// The statuses of requests as these proxies pass them on, without a token and with it.
+fn proxied(operated: &Operated, path: &str) -> Vec<(&'static str, String, String)> {
+    let host = format!("127.0.0.1:{}", operated.port);
+    let token = format!("Authorization: Bearer {}", operated.token);
+    let ask = |headers: &[String]| {
+        let headers: Vec<_> = headers.iter().map(String::as_str).collect();
+        let answer = answer(operated.send(&format!("GET {path}"), &headers));
+        status(&answer).to_owned()
+    };
+    let rows = PROXIES.iter().map(|(proxy, headers)| {
+        let mut headers: Vec<_> = headers
+            .iter()
+            .map(|header| header.replace("HOST", &host))
+            .collect();
+        let without = ask(&headers);
+        headers.push(token.clone());
+        (*proxy, without, ask(&headers))
+    });
+    rows.collect()
+}
+
+#[test]
+fn behind_a_proxy_on_this_machine_nobody_reads_without_a_token() {
+    let operated = Operated::new("tcp", "hosts = [\"broker.example\"]\n");
+    for path in ["/", "/v1/status", "/v1/clients"] {
+        for (proxy, without, with) in proxied(&operated, path) {
+            assert_eq!((&*without, &*with), ("401", "200"), "{proxy} {path}");
+        }
+    }
+    for (proxy, without, with) in proxied(&operated, "/metrics") {
+        assert_eq!((&*without, &*with), ("200", "200"), "{proxy}");
+    }
+}
+
+#[test]
+fn a_key_lets_this_machine_read_without_a_token_and_no_proxy_that_says_so() {
+    let operated = Operated::new(
+        "tcp",
+        "hosts = [\"broker.example\"]\nopen_on_loopback = true\n",
+    );
+    assert_eq!(get(operated.port, "/v1/status").0, 200);
+    let change = answer(operated.send("DELETE /v1/bans?client=a", &["Host: localhost"]));
+    assert_eq!(status(&change), "401");
+    for (number, (proxy, without, _)) in proxied(&operated, "/v1/status").iter().enumerate() {
+        // The first two are what a program of this machine sends.
+        let expected = if number < 2 { "200" } else { "401" };
+        assert_eq!(without, expected, "{proxy}");
+    }
+}
