@@ -1,10 +1,11 @@
 //! Decides which requests over HTTP are answered.
 //!
 //! Metrics and health are for everybody. The rest needs a token. With `open_on_loopback` a program of this machine reads
-//! without one; a change always needs one. A proxy on this machine also comes from loopback, and by default nginx and
-//! HAProxy add nothing that tells its requests from a program's: so the key is off by default. The pages of other sites
-//! cannot ask, neither by their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that leads to this address
-//! (`Host`).
+//! without one; a change always needs one. A proxy on this machine also comes from loopback, and by default some proxies
+//! add nothing that tells their requests from a program's, so the key is off by default.
+//!
+//! The pages of other sites cannot ask, neither by their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that
+//! leads to this address (`Host`).
 
 use std::net::IpAddr;
 

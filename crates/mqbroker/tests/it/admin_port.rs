@@ -145,7 +145,7 @@ fn a_request_for_a_websocket_that_has_a_body_is_refused() {
 }
 
 /// Headers that a proxy on this machine adds or changes by default when a client from elsewhere asks it, for the broker at
-/// `HOST`. nginx and HAProxy leave no trace at all.
+/// `HOST`. Two of them leave no trace at all.
 const PROXIES: [(&str, &[&str]); 8] = [
     // proxy_pass http://HOST; and nothing else.
     ("nginx", &["Host: HOST", "Connection: close"]),

@@ -56,13 +56,13 @@ int fdatasync(int fd) { wait_for_disk(); return syscall(SYS_fdatasync, fd); }
 "#;
 
 /// The disk of a broker.
-struct Disk {
+pub(crate) struct Disk {
     folder: tempfile::TempDir,
 }
 
 impl Disk {
     /// A disk as fast as the machine's; reports a skipped test if there is no C compiler.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let compiler = program(&["cc"])?;
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("disk.c");
@@ -77,7 +77,7 @@ impl Disk {
     }
 
     /// Each commit takes so long from now on, also the one that is under way.
-    fn takes(&self, time: Duration) {
+    pub(crate) fn takes(&self, time: Duration) {
         let (file, new) = (self.file(), self.folder.path().join("new"));
         fs::write(&new, time.as_millis().to_string()).unwrap();
         fs::rename(new, file).unwrap();
@@ -93,10 +93,19 @@ impl Disk {
 
     /// A broker with this disk, a limit of 64 MiB, and its port for operators.
     fn broker(&self) -> (Broker, u16) {
+        self.broker_with("")
+    }
+
+    /// The same with a socket for operators, its file `socket`.
+    pub(crate) fn broker_with_socket(&self) -> (Broker, u16) {
+        self.broker_with("socket = \"FOLDER/socket\"\n")
+    }
+
+    fn broker_with(&self, more: &str) -> (Broker, u16) {
         let admin = free_port();
         let configuration = format!(
             "[limits]\nmemory = 67108864\n[store]\npath = \"FOLDER/store\"\nnot_ready_after_s = 1\n\
-             unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n"
+             unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
         );
         let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
         let environment = [
