@@ -10,6 +10,7 @@
 //! | mosquitto's configuration, translated | `import` |
 //! | certificates, users and rules read again, on storage that may hang | `keep_up` |
 //! | the log: text or JSON, and its levels | `log` |
+//! | texts of clients in JSON | `log_json` |
 //! | standard error, without a wait for its reader | `log_writer` |
 //! | the service's state, for systemd | `systemd` |
 //! | manual pages and completions | [`cli::write_manual`], [`cli::write_key_page`] |
@@ -29,6 +30,7 @@ mod inspect;
 mod keep_up;
 mod key_page;
 mod log;
+mod log_json;
 mod log_writer;
 mod manual;
 mod systemd;

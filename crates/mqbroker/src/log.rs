@@ -14,7 +14,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::log_writer;
+use crate::{log_json::JsonLines, log_writer};
 
 /// The variable that overrides the configuration.
 const VARIABLE: &str = "RUST_LOG";
@@ -130,10 +130,13 @@ impl Log {
         let filter = parsed.or_else(|_| format!("{QUIET},info").parse())?;
         let (filter, handle) = reload::Layer::new(filter);
         let writer = log_writer::standard_error()?;
-        let lines = fmt::layer().with_writer(move || writer.clone());
         let lines = match config.format {
-            LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-            LogFormat::Json => lines
+            LogFormat::Text => fmt::layer()
+                .with_writer(move || writer.clone())
+                .with_ansi(io::stderr().is_terminal())
+                .boxed(),
+            LogFormat::Json => fmt::layer()
+                .with_writer(move || JsonLines(writer.clone()))
                 .json()
                 .flatten_event(true)
                 .with_span_list(false)

@@ -21,6 +21,7 @@ mod cluster;
 mod cluster_operation;
 #[cfg(unix)]
 mod crash;
+mod exposition;
 #[cfg(unix)]
 mod full_disk;
 #[cfg(target_os = "linux")]
