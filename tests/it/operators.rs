@@ -54,6 +54,7 @@ impl Operated {
             settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
             settings.admin.token_file = Some(path);
             settings.admin.hosts = vec!["broker.example".to_owned()];
+            settings.admin.open_on_loopback = true;
             change(settings);
         })
         .await;
@@ -180,7 +181,7 @@ async fn without_a_token_nothing_can_be_changed_whatever_an_attacker_sends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn this_machine_reads_without_a_token_and_others_see_metrics_and_health_alone() {
+async fn this_machine_reads_by_a_key_without_a_token_and_others_see_metrics_and_health_alone() {
     let operated = Operated::start().await;
     for line in READS {
         // There is no such client, nothing that changes the log, and events go on for 25 s.

@@ -120,6 +120,7 @@ impl Broker {
         }
         let reload = Reload::new(parts, &settings, access.as_ref());
         let hosts = settings.admin.hosts.as_slice().into();
+        let open_on_loopback = settings.admin.open_on_loopback;
         let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
@@ -144,6 +145,7 @@ impl Broker {
             began: clock::now(),
             hosts,
             tokens,
+            open_on_loopback,
             log,
             streams: Arc::new(Semaphore::new(STREAMS)),
         }));
@@ -358,8 +360,14 @@ impl Broker {
         self.cluster_tasks.shutdown().await;
         #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
-        if let Some(file) = &self.ticket_file {
-            file.write();
+        if let Some(file) = self.ticket_file.take() {
+            let written = tokio::task::spawn_blocking(move || file.write());
+            if tokio::time::timeout(TICKETS_DEADLINE, written)
+                .await
+                .is_err()
+            {
+                warn!("the ticket file was not written in time; clients do a full handshake");
+            }
         }
         let Some(writer) = self.hub.store_writer() else {
             return 0;
@@ -370,6 +378,10 @@ impl Broker {
         }
     }
 }
+
+/// Time that the ticket file may take while the broker ends: it is small, and its disk may hang.
+#[cfg(feature = "tls")]
+const TICKETS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Time that the store may take for its last changes while the broker ends.
 const STORE_DEADLINE: Duration = Duration::from_secs(5);

@@ -6,6 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Reads a text that a configuration names.
+///
+/// # Errors
+/// If it cannot be read, is no regular file or no UTF-8.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = mq_transport::read_regular_file(path)?;
+    String::from_utf8(bytes).map_err(|_| {
+        let problem = "it is no text in UTF-8";
+        io::Error::new(io::ErrorKind::InvalidData, problem)
+    })
+}
+
 /// The name, in the same folder, of the file that is to take another's place.
 pub(crate) fn successor(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -104,6 +104,9 @@ impl Reload {
     /// A file counts as replaced when its time, size or inode has changed *and* has stayed for one
     /// interval since: two files that belong together, such as a certificate and its key, are then
     /// both there, and whole. The log names a broken file once, and the old contents stay.
+    ///
+    /// Blocks until the files have been read, which on storage that hangs does not end: call it in a thread that serves
+    /// nobody, as well as [`apply`](Self::apply).
     pub fn look(&self) {
         let mut watched = self.lock();
         for (part, watched) in self.shared.parts.iter().zip(&mut *watched) {

@@ -55,7 +55,7 @@ impl TicketFile {
         };
         file.prove_writable()?;
         let shown = file.path.display();
-        let bytes = match fs::read(&file.path) {
+        let bytes = match mq_transport::read_regular_file(&file.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(file),
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use mq_broker::{Config, DiskStore, Durability, Error, Store as _};
+use mq_broker::{Config, DiskStore, Error, Store as _, store::StoreError};
 
 /// Asks the running broker of a configuration to write its whole store to a file.
 ///
@@ -28,19 +28,43 @@ pub(crate) fn back_up(configuration: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a store from a backup after a check that the backup is whole. No broker may use the store
-/// meanwhile.
+/// Makes a store from a backup after a check that the backup is whole. With `force` an existing store is replaced. No broker
+/// may use either meanwhile.
 ///
 /// # Errors
-/// If the backup cannot be read, or the store exists already.
-pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
+/// If the backup cannot be read or was cut off, if a broker has the store open, or if the store exists and `force` is false.
+pub(crate) fn restore(backup: &Path, store: &Path, force: bool) -> anyhow::Result<()> {
     if !backup.is_file() {
         bail!("{}: there is no such file", backup.display());
     }
-    let kept = DiskStore::open(backup, Durability::Off).map_err(Error::Store)?;
+    let kept = DiskStore::open_backup(backup).map_err(Error::Store)?;
     kept.load().map_err(Error::Store)?;
-    kept.back_up(store).map_err(Error::Store)?;
-    Ok(())
+    if !store.exists() {
+        return Ok(kept.back_up(store).map_err(Error::Store)?);
+    }
+    let found = DiskStore::open_backup(store).and_then(|store| store.load());
+    if let Err(error @ StoreError::InUse { .. }) = found {
+        return Err(Error::Store(error).into());
+    }
+    if !force {
+        let sessions = found.map_or(0, |found| found.sessions.len());
+        bail!(
+            "{}: there is such a file already, a store with {sessions} sessions: --force replaces it",
+            store.display()
+        );
+    }
+    // In the store's folder, so that it takes the store's place at once or not at all.
+    let mut restored = store.as_os_str().to_owned();
+    restored.push(".restored");
+    let restored = Path::new(&restored);
+    kept.back_up(restored).map_err(Error::Store)?;
+    let replaced = std::fs::rename(restored, store).and_then(|()| {
+        let folder = store
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    replaced.with_context(|| format!("{} cannot be replaced", store.display()))
 }
 
 /// Asks the broker at `socket`, and returns its answer without the end of the line.

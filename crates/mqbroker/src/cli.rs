@@ -18,11 +18,16 @@ use mq_transport::{
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
-pub use crate::{commands::Command, key_page::write_key_page, manual::write_manual};
+pub use crate::{
+    commands::Command, key_page::write_key_page, log_writer::write_last_line, manual::write_manual,
+};
 use crate::{
     descriptors,
     give_back::{self, GiveBack},
+    keep_up::keep_up,
     log::Log,
+    log_writer,
+    systemd::notify,
 };
 
 /// Options of the broker.
@@ -165,6 +170,7 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     let ended = runtime.block_on(serve(settings, args, &give_back, log));
     // A thread that reads from a disk which hangs is left behind.
     runtime.shutdown_background();
+    log_writer::flush();
     ended
 }
 
@@ -191,7 +197,9 @@ async fn serve(
     let broker = Broker::start(settings).await?;
     // Before the broker announces itself: until here these signals would end the process at once.
     let stop = stop_signal()?;
-    let keeping_up = keep_up(broker.reload_handle(), watch, args, log)?;
+    let (own, reload) = (args.clone(), broker.reload_handle());
+    let reread = move || reread(&own, &reload, log.as_deref());
+    let keeping_up = keep_up(broker.reload_handle(), watch, Arc::new(reread))?;
     notify(&[NotifyState::Ready]);
     if args.announce {
         let mut out = std::io::stdout().lock();
@@ -252,56 +260,6 @@ impl fmt::Display for DiskHangs {
 impl DiskHangs {
     /// The program's exit code: `EX_IOERR` of sysexits(3).
     pub const EXIT_CODE: u8 = 74;
-}
-
-/// Tells systemd the service's state, if systemd started this process.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        warn!(%error, "systemd could not be told");
-    }
-}
-
-/// Tells systemd that a reload has begun; systemd requires the time with it.
-fn notify_reloading() {
-    match NotifyState::monotonic_usec_now() {
-        Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(_) => notify(&[NotifyState::Reloading]),
-    }
-}
-
-/// Reloads on SIGHUP and, with `watch`, when files are replaced. Never resolves.
-fn keep_up(
-    reload: Reload,
-    mut watch: bool,
-    args: &BrokerArgs,
-    log: Option<Arc<Log>>,
-) -> std::io::Result<impl Future<Output = ()>> {
-    #[cfg(unix)]
-    let mut hangup = {
-        use tokio::signal::unix::{SignalKind, signal};
-        signal(SignalKind::hangup())?
-    };
-    Ok(async move {
-        let mut looks = tokio::time::interval(Reload::LOOK_EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            #[cfg(unix)]
-            let asked = async { hangup.recv().await.is_some() };
-            #[cfg(not(unix))]
-            let asked = std::future::pending::<bool>();
-            tokio::select! {
-                _ = asked => {
-                    notify_reloading();
-                    match reread(args, &reload, log.as_deref()) {
-                        Ok(watches) => watch = watches,
-                        Err(error) => warn!("nothing was changed: {error}"),
-                    }
-                    notify(&[NotifyState::Ready]);
-                }
-                _ = looks.tick(), if watch => reload.look(),
-            }
-        }
-    })
 }
 
 /// Reads everything again, and puts it in force. Returns whether replaced files are looked for.

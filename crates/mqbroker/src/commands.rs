@@ -42,11 +42,16 @@ pub enum Command {
         file: PathBuf,
     },
     /// Make a store from a backup, for a broker that does not run yet
+    ///
+    /// A backup that was cut off is refused.
     Restore {
         /// The backup
         backup: PathBuf,
         /// The store, `store.path` of the configuration, which must not exist yet
         store: PathBuf,
+        /// Replace the store if it exists
+        #[arg(long)]
+        force: bool,
     },
     /// Read every file that a start with a configuration file would read, and print each mistake
     CheckConfig {
@@ -94,7 +99,11 @@ impl Command {
                 Ok(())
             }
             Self::Token { file } => Ok(make_token_file(&file)?),
-            Self::Restore { backup, store } => backup::restore(&backup, &store),
+            Self::Restore {
+                backup,
+                store,
+                force,
+            } => backup::restore(&backup, &store, force),
             Self::Passwd {
                 file,
                 user,

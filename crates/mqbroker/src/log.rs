@@ -14,6 +14,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use crate::{log_json::JsonLines, log_writer};
+
 /// The variable that overrides the configuration.
 const VARIABLE: &str = "RUST_LOG";
 
@@ -127,10 +129,14 @@ impl Log {
         let is_understood = parsed.is_ok();
         let filter = parsed.or_else(|_| format!("{QUIET},info").parse())?;
         let (filter, handle) = reload::Layer::new(filter);
-        let lines = fmt::layer().with_writer(io::stderr);
+        let writer = log_writer::standard_error()?;
         let lines = match config.format {
-            LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-            LogFormat::Json => lines
+            LogFormat::Text => fmt::layer()
+                .with_writer(move || writer.clone())
+                .with_ansi(io::stderr().is_terminal())
+                .boxed(),
+            LogFormat::Json => fmt::layer()
+                .with_writer(move || JsonLines(writer.clone()))
                 .json()
                 .flatten_event(true)
                 .with_span_list(false)
@@ -143,6 +149,9 @@ impl Log {
             is_by_environment,
         };
         let has_begun = begun.try_init().is_ok();
+        if has_begun {
+            log_writer::log_panics();
+        }
         if !is_understood {
             tracing::warn!("RUST_LOG is not understood: the level is info");
         }

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mqbroker: {error}");
+            cli::write_last_line(&format!("mqbroker: {error}"));
             match error.downcast_ref::<DiskHangs>() {
                 Some(_) => ExitCode::from(DiskHangs::EXIT_CODE),
                 None => ExitCode::FAILURE,

@@ -14,7 +14,7 @@ use crate::lock::lock;
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionSlots {
     free: Arc<Semaphore>,
-    /// Connections whose request has not come yet, the oldest first.
+    /// Connections whose peer has to send the rest of its request or to take the answer, the first to wait first.
     silent: Arc<Mutex<VecDeque<Arc<Notify>>>>,
 }
 
@@ -58,10 +58,18 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// The request has come: the connection keeps the slot until it is answered.
+    /// The request has come whole, or the peer takes the answer: the connection keeps the slot.
     pub(super) fn keep(&self) {
         let mut silent = self.slots.silent();
         silent.retain(|other| !Arc::ptr_eq(other, &self.leave));
+    }
+
+    /// The peer does not take the answer: another connection may need the slot meanwhile.
+    pub(super) fn waits_for_peer(&self) {
+        let mut silent = self.slots.silent();
+        if !silent.iter().any(|other| Arc::ptr_eq(other, &self.leave)) {
+            silent.push_back(Arc::clone(&self.leave));
+        }
     }
 
     /// Resolves when another connection needs the slot. Cancel-safe.
@@ -73,5 +81,32 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.keep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_waits_for_its_peer_gives_its_slot_up_to_a_new_one() {
+        let slots = ConnectionSlots::new(2);
+        let (reads, works) = (slots.take().await, slots.take().await);
+        reads.keep();
+        works.keep();
+        let new = slots.clone();
+        let new = tokio::spawn(async move { new.take().await });
+        tokio::task::yield_now().await;
+        assert!(!new.is_finished(), "both are at work");
+        new.abort();
+        reads.waits_for_peer();
+        reads.waits_for_peer();
+        let new = slots.clone();
+        let new = tokio::spawn(async move { new.take().await });
+        reads.wanted().await;
+        drop(reads);
+        let _new = new.await.unwrap();
+        assert_eq!(slots.silent().len(), 1, "the new one alone");
+        drop(works);
     }
 }

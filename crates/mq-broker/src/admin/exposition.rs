@@ -251,14 +251,14 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     of_node("cluster_messages_waiting", help, shown.messages_waiting)?;
     let seconds = |milliseconds: u64| usize::try_from(milliseconds / 1_000).unwrap_or(usize::MAX);
     let help = "Whole seconds for which the first of these messages has been on its way";
-    of_node("cluster_waiting_s", help, seconds(shown.waiting_ms))?;
+    of_node("cluster_waiting_seconds", help, seconds(shown.waiting_ms))?;
     let nodes = shown.nodes.iter();
     let nodes: Vec<_> = nodes
         .map(|node| ([("node", node.name.as_str())], seconds(node.heard_ms)))
         .collect();
     let help = "Whole seconds since the last sign of life of a node";
     let heard = nodes.iter().map(|(labels, heard)| (labels, *heard));
-    gauges(encoder, "cluster_node_silent_s", help, heard)?;
+    gauges(encoder, "cluster_node_silent_seconds", help, heard)?;
     let logs = shown.logs.iter().map(|log| {
         let read = usize::try_from(log.read).unwrap_or(usize::MAX);
         ([("log", log.shard.to_string())], read)
@@ -319,7 +319,7 @@ fn round_trips<L: EncodeLabelSet>(
 fn histogram(metric: &mut MetricEncoder<'_>, of: &DurationHistogram) -> fmt::Result {
     let counts: Vec<u64> = of.counts().collect();
     let bounds = DurationHistogram::BOUNDS_MS.iter();
-    let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
+    let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::INFINITY]);
     let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
     let sum = of.sum().as_secs_f64();
     metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)

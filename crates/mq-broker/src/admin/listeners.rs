@@ -1,20 +1,27 @@
 //! Listeners for operators: an HTTP port, and a Unix socket.
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::Pin,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
 };
 use tracing::{debug, warn};
 
-use super::{Admin, AdminSettings, REQUEST_WITHIN, connection_slots::ConnectionSlots, handle};
+use super::{
+    Admin, AdminSettings, REQUEST_WITHIN,
+    connection_slots::{ConnectionSlot, ConnectionSlots},
+    handle,
+};
 use crate::Error;
 
 /// How long an HTTP connection may take in all: scrapes take milliseconds.
@@ -163,10 +170,11 @@ where
     let slot = slots.take().await;
     let admin = admin.clone();
     tokio::spawn(async move {
-        let service = service_fn(|request| {
-            slot.keep();
-            handle(&admin, listener, request)
-        });
+        let service = service_fn(|request| handle(&admin, listener, request, &slot));
+        let stream = Progress {
+            stream,
+            slot: &slot,
+        };
         let served = hyper::server::conn::http1::Builder::new()
             .keep_alive(false)
             .timer(TokioTimer::new())
@@ -185,4 +193,45 @@ where
             () = slot.wanted() => debug!("an operator's connection was silent while others came"),
         }
     });
+}
+
+/// Stream that gives its slot up while its peer does not take the answer and others wait for a slot.
+struct Progress<'a, S> {
+    stream: S,
+    slot: &'a ConnectionSlot,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Progress<'_, S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Progress<'_, S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        if written.is_pending() {
+            this.slot.waits_for_peer();
+        } else {
+            this.slot.keep();
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
 }

@@ -26,11 +26,13 @@ mod v1;
 
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{
     Method, Request, StatusCode,
     body::Incoming,
     header::{HeaderValue, WWW_AUTHENTICATE},
+    http::request,
 };
 use mq_codec::ByteStr;
 use mq_transport::Address;
@@ -45,6 +47,7 @@ use crate::{
     view::ClusterStatus,
 };
 use answer::{Answer, Failure, failed, text};
+use connection_slots::ConnectionSlot;
 use listeners::AdminListener;
 pub(crate) use listeners::AdminListeners;
 use request_policy::{Need, RequestPolicy};
@@ -54,12 +57,14 @@ pub use tokens::make_token_file;
 /// Where the broker answers operators; nowhere by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminSettings {
-    /// HTTP: metrics and health for everybody, and the rest for those who have a token, or read it on this
-    /// machine itself. Best on loopback or in a network of its own: it is not encrypted.
+    /// HTTP: metrics and health for everybody, and the rest for those who have a token. Best on loopback or in a network of its own: it is not encrypted.
     pub http: Option<SocketAddr>,
     /// A file of tokens, one a line, for its owner alone; [`make_token_file`] makes one. Whoever has a
     /// token may do everything over HTTP. Without it nothing can be changed over HTTP.
     pub token_file: Option<PathBuf>,
+    /// `true` if programs of this machine read over HTTP without a token, by a loopback address or `localhost`. Not where
+    /// a proxy runs on this machine: what comes through it may look the same.
+    pub open_on_loopback: bool,
     /// Names by which browsers and others reach `http`, besides `localhost` and addresses. Requests by
     /// another name are refused, since any site can give its name this address (DNS rebinding).
     pub hosts: Vec<String>,
@@ -108,6 +113,8 @@ pub(crate) struct Admin {
     /// Names by which it is reached.
     pub(crate) hosts: Arc<[String]>,
     pub(crate) tokens: Option<Arc<Tokens>>,
+    /// See [`AdminSettings::open_on_loopback`].
+    pub(crate) open_on_loopback: bool,
     pub(crate) log: Option<Arc<dyn LogLevels>>,
     /// Streams of events that may be open.
     pub(crate) streams: Arc<Semaphore>,
@@ -116,32 +123,55 @@ pub(crate) struct Admin {
 /// Streams of events at once: half of the slots, so that the others answer scrapes.
 pub(crate) const STREAMS: usize = 8;
 
+/// Answers a request. HEAD is answered as GET is; hyper leaves the body out.
 async fn handle(
     admin: &Admin,
     listener: AdminListener,
     request: Request<Incoming>,
+    slot: &ConnectionSlot,
 ) -> Result<Answer, Infallible> {
-    let method = request.method().clone();
-    let path = request.uri().path().to_owned();
+    let (head, body) = request.into_parts();
+    let is_read = matches!(head.method, Method::GET | Method::HEAD);
+    let method = head.method.clone();
+    let path = head.uri.path().to_owned();
+    // These need no body: one that does not come delays nothing.
+    let at_once = |answer| {
+        slot.keep();
+        answer
+    };
     Ok(match (method, path.as_str(), listener) {
-        (Method::GET, "/metrics", _) => answer::whole(
+        (_, "/metrics", _) if is_read => at_once(answer::whole(
             StatusCode::OK,
             exposition::CONTENT_TYPE,
             exposition::write(admin),
-        ),
-        (Method::GET, "/healthz", _) => verdict("ok", admin.why_not_healthy()),
-        (Method::GET, "/readyz", _) => verdict("ready", admin.why_not_ready()),
-        (Method::POST, "/backup", AdminListener::Socket) => back_up(admin, request).await,
-        (_, "/metrics" | "/healthz" | "/readyz" | "/backup", _) => {
-            text(StatusCode::METHOD_NOT_ALLOWED, "not here, or not so\n")
-        }
-        _ => guarded(admin, listener, request).await,
+        )),
+        (_, "/healthz", _) if is_read => at_once(verdict("ok", admin.why_not_healthy())),
+        (_, "/readyz", _) if is_read => at_once(verdict("ready", admin.why_not_ready())),
+        (Method::POST, "/backup", AdminListener::Socket) => back_up(admin, body, slot).await,
+        (_, "/metrics" | "/healthz" | "/readyz" | "/backup", _) => at_once(text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "not here, or not so\n",
+        )),
+        _ => guarded(admin, listener, (head, body), slot).await,
     })
 }
 
+/// Receives a body of at most `limit` bytes within [`REQUEST_WITHIN`]. From then on the connection keeps its slot. `None`
+/// if the body is larger or does not come.
+async fn receive(body: Incoming, limit: usize, slot: &ConnectionSlot) -> Option<Bytes> {
+    let body = Limited::new(body, limit).collect();
+    let body = tokio::time::timeout(REQUEST_WITHIN, body).await;
+    slot.keep();
+    Some(body.ok()?.ok()?.to_bytes())
+}
+
 /// Answers what is not for everybody.
-async fn guarded(admin: &Admin, listener: AdminListener, request: Request<Incoming>) -> Answer {
-    let (head, body) = request.into_parts();
+async fn guarded(
+    admin: &Admin,
+    listener: AdminListener,
+    (head, body): (request::Parts, Incoming),
+    slot: &ConnectionSlot,
+) -> Answer {
     let is_page = head.uri.path() == "/";
     let need = match head.method {
         Method::GET | Method::HEAD => Need::Read,
@@ -151,15 +181,19 @@ async fn guarded(admin: &Admin, listener: AdminListener, request: Request<Incomi
         let policy = RequestPolicy {
             tokens: admin.tokens.as_deref(),
             hosts: &admin.hosts,
+            open_on_loopback: admin.open_on_loopback,
         };
         if let Err(failure) = policy.check(&head, peer.ip(), need) {
+            slot.keep();
             return admin.refuse(failure, peer, is_page);
         }
     }
     if is_page {
+        slot.keep();
         return page::answer(&head.method);
     }
-    v1::answer(admin, head, body).await
+    let body = receive(body, parameters::LARGEST_PARAMETERS, slot).await;
+    v1::answer(admin, &head, body.as_deref()).await
 }
 
 /// 200 without a reason against it, else 503 with the reason.
@@ -213,14 +247,13 @@ impl Admin {
 }
 
 /// The body is the file's path.
-async fn back_up(admin: &Admin, request: Request<Incoming>) -> Answer {
+async fn back_up(admin: &Admin, body: Incoming, slot: &ConnectionSlot) -> Answer {
+    let body = receive(body, LARGEST_BODY, slot).await;
     let Some(store) = admin.hub.store().cloned() else {
         return text(StatusCode::CONFLICT, "this broker has no store\n");
     };
-    let body = Limited::new(request.into_body(), LARGEST_BODY).collect();
-    let body = tokio::time::timeout(REQUEST_WITHIN, body).await;
-    let path = body.ok().and_then(Result::ok).and_then(|body| {
-        let body = String::from_utf8(body.to_bytes().to_vec()).ok()?;
+    let path = body.and_then(|body| {
+        let body = String::from_utf8(body.to_vec()).ok()?;
         Some(PathBuf::from(body.trim_end_matches('\n')))
     });
     let Some(path) = path.filter(|path| path.is_absolute()) else {

@@ -15,7 +15,7 @@ pub(super) fn answer(method: &Method) -> Answer {
     use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
 
     static POLICY: OnceLock<String> = OnceLock::new();
-    if method != Method::GET {
+    if !matches!(*method, Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "not so\n");
     }
     let mut answer = super::answer::whole(StatusCode::OK, "text/html; charset=utf-8", PAGE);

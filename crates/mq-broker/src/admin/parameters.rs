@@ -2,16 +2,14 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Limited};
-use hyper::{StatusCode, body::Incoming};
+use hyper::StatusCode;
 
-use super::{REQUEST_WITHIN, answer::Failure};
+use super::answer::Failure;
 use crate::view::{LARGEST_PAGE, Query};
 
 /// Bytes of parameters in a body: a place among subscriptions is a filter and an identifier, each of which
 /// takes three bytes for one of its own at most.
-const LARGEST_PARAMETERS: usize = 512 * 1024;
+pub(super) const LARGEST_PARAMETERS: usize = 512 * 1024;
 
 /// What a request says besides its path.
 #[derive(Default)]
@@ -30,16 +28,12 @@ pub(super) fn bad(problem: impl Into<String>) -> Failure {
 }
 
 impl Parameters {
-    /// Reads those of the URI and then those of the body.
-    pub(super) async fn of(query: Option<&str>, body: Incoming) -> Result<Self, Failure> {
-        let body = Limited::new(body, LARGEST_PARAMETERS).collect();
-        let body = tokio::time::timeout(REQUEST_WITHIN, body).await;
-        let body = body.ok().and_then(Result::ok);
+    /// Reads those of the URI and then those of the body, which is `None` if it did not come.
+    pub(super) fn of(query: Option<&str>, body: Option<&[u8]>) -> Result<Self, Failure> {
         let body = body.ok_or_else(|| bad("the body is too large, or came too slowly"))?;
-        let body: Bytes = body.to_bytes();
         let mut parameters = Self::default();
         parameters.read(query.unwrap_or_default())?;
-        parameters.read(std::str::from_utf8(&body).map_err(|_| bad("the body is not UTF-8"))?)?;
+        parameters.read(std::str::from_utf8(body).map_err(|_| bad("the body is not UTF-8"))?)?;
         Ok(parameters)
     }
 

@@ -1,8 +1,11 @@
 //! Decides which requests over HTTP are answered.
 //!
-//! Metrics and health are for everybody. To read the rest a request needs a token, or has to come from
-//! this machine itself. A change always needs a token. The pages of other sites cannot ask, neither by
-//! their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that leads to this address (`Host`).
+//! Metrics and health are for everybody. The rest needs a token. With `open_on_loopback` a program of this machine reads
+//! without one; a change always needs one. A proxy on this machine also comes from loopback, and by default some proxies
+//! add nothing that tells their requests from a program's, so the key is off by default.
+//!
+//! The pages of other sites cannot ask, neither by their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that
+//! leads to this address (`Host`).
 
 use std::net::IpAddr;
 
@@ -25,7 +28,17 @@ pub(super) enum Need {
 }
 
 /// Headers of a request that somebody passed on: it may come from anywhere.
-const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+const PASSED_ON: [&str; 9] = [
+    "forwarded",
+    "via",
+    "x-client-ip",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+];
 
 /// Checks requests.
 #[derive(Debug, Default)]
@@ -33,6 +46,8 @@ pub(super) struct RequestPolicy<'a> {
     pub(super) tokens: Option<&'a Tokens>,
     /// Names of this broker.
     pub(super) hosts: &'a [String],
+    /// `true` if programs of this machine read without a token.
+    pub(super) open_on_loopback: bool,
 }
 
 impl RequestPolicy<'_> {
@@ -69,8 +84,13 @@ impl RequestPolicy<'_> {
         let is_passed_on = PASSED_ON
             .iter()
             .any(|name| head.headers.contains_key(*name));
-        if need == Need::Read && is_near && peer.to_canonical().is_loopback() && !is_passed_on {
+        let is_of_this_machine = is_near && peer.to_canonical().is_loopback() && !is_passed_on;
+        if need == Need::Read && self.open_on_loopback && is_of_this_machine {
             return Ok(());
+        }
+        if self.tokens.is_none() {
+            let problem = "a token is missing, and there is none without admin.token_file";
+            return Err(refused(StatusCode::UNAUTHORIZED, problem));
         }
         Err(refused(StatusCode::UNAUTHORIZED, "a token is missing"))
     }
@@ -137,6 +157,13 @@ mod tests {
     const NEAR: [u8; 4] = [127, 0, 0, 1];
     const FAR: [u8; 4] = [192, 0, 2, 7];
 
+    fn open() -> RequestPolicy<'static> {
+        RequestPolicy {
+            open_on_loopback: true,
+            ..RequestPolicy::default()
+        }
+    }
+
     fn head(headers: &[(&str, &str)]) -> request::Parts {
         let mut request = hyper::Request::builder().uri("/v1/status");
         for (name, value) in headers {
@@ -159,11 +186,14 @@ mod tests {
 
     #[test]
     fn without_a_token_this_machine_alone_reads_and_nobody_changes() {
-        let policy = RequestPolicy::default();
+        let policy = open();
         let host = ("host", "127.0.0.1:9883");
         assert_eq!(status(&policy, NEAR, Need::Read, &[host]), 200);
         for name in ["localhost:9883", "[::1]:9883", "LOCALHOST"] {
-            assert_eq!(status(&policy, NEAR, Need::Read, &[("host", name)]), 200);
+            let headers = [("host", name)];
+            assert_eq!(status(&policy, NEAR, Need::Read, &headers), 200);
+            let closed = RequestPolicy::default();
+            assert_eq!(status(&closed, NEAR, Need::Read, &headers), 401);
         }
         assert_eq!(status(&policy, NEAR, Need::Change, &[host]), 403);
         assert_eq!(status(&policy, FAR, Need::Read, &[host]), 401);
@@ -188,6 +218,7 @@ mod tests {
         let policy = RequestPolicy {
             tokens: Some(&tokens),
             hosts: &["broker.example".to_owned()],
+            open_on_loopback: true,
         };
         let basic = |user: &str| {
             let pair = BASE64_STANDARD.encode(format!("{user}:{token}"));
@@ -233,7 +264,7 @@ mod tests {
 
     #[test]
     fn pages_of_other_sites_cannot_ask() {
-        let policy = RequestPolicy::default();
+        let policy = open();
         let host = ("host", "127.0.0.1:9883");
         for origin in [
             "http://evil.example",

@@ -1,7 +1,7 @@
 //! Tokens of operators, in a file that is for the broker's user alone.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -68,7 +68,7 @@ fn read(path: &Path) -> Result<Vec<[u8; 32]>, Error> {
         }])
     };
     let unreadable = |error: io::Error| wrong(None, format!("cannot be read: {error}"));
-    let file = fs::File::open(path).map_err(unreadable)?;
+    let file = mq_transport::open_regular_file(path).map_err(unreadable)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
@@ -126,6 +126,8 @@ pub fn make_token_file(path: &Path) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn wrong(path: &Path) -> String {

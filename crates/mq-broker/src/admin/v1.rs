@@ -2,7 +2,7 @@
 //!
 //! `docs/spec/admin.openapi.json` describes each request and answer.
 
-use hyper::{Method, StatusCode, body::Incoming, http::request};
+use hyper::{Method, StatusCode, http::request};
 use serde_json::json;
 
 use super::{
@@ -15,20 +15,20 @@ use super::{
 use crate::view::{Banned, Cluster, NotConnected};
 
 /// Answers a request below `/v1/`.
-pub(super) async fn answer(admin: &Admin, head: request::Parts, body: Incoming) -> Answer {
+pub(super) async fn answer(admin: &Admin, head: &request::Parts, body: Option<&[u8]>) -> Answer {
     try_answer(admin, head, body).await.unwrap_or_else(failed)
 }
 
 async fn try_answer(
     admin: &Admin,
-    head: request::Parts,
-    body: Incoming,
+    head: &request::Parts,
+    body: Option<&[u8]>,
 ) -> Result<Answer, Failure> {
     let path = head.uri.path().strip_prefix("/v1/").unwrap_or_default();
     let parts: Vec<_> = path.split('/').collect();
-    let parameters = Parameters::of(head.uri.query(), body).await?;
+    let parameters = Parameters::of(head.uri.query(), body)?;
     match head.method {
-        Method::GET => read(admin, &parts, &parameters).await,
+        Method::GET | Method::HEAD => read(admin, &parts, &parameters).await,
         Method::POST | Method::DELETE => change(admin, &head.method, &parts, &parameters),
         _ => Err(not_so()),
     }

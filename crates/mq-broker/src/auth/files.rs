@@ -1,7 +1,7 @@
 //! Access from files: passwords, certificates, tokens, rules.
 
 use std::{
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     sync::{
         Arc, RwLock,
@@ -24,7 +24,7 @@ use super::{
     scram::{self, ScramExchange},
     unknown_users::Secret,
 };
-use crate::{Error, error::Mistake, escaped::Escaped, lock};
+use crate::{Error, error::Mistake, escaped::Escaped, files, lock};
 
 /// The files of a [`FileAccess`]; `docs/guide/access.md` tells their form. With the default no
 /// client comes in.
@@ -125,7 +125,7 @@ fn read<T, Line: Into<Option<usize>>>(
         line,
         problem,
     };
-    let text = match fs::read_to_string(path) {
+    let text = match files::read_text(path) {
         Ok(text) => text,
         Err(error) => {
             mistakes.push(mistake(None, format!("cannot be read: {error}")));
@@ -326,6 +326,8 @@ impl Authorizer for FileAccess {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use mq_codec::ByteStr;
 
     use super::*;

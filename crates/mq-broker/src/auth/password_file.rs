@@ -25,7 +25,7 @@ pub fn change_password(
             problem,
         }])
     };
-    let text = match fs::read_to_string(path) {
+    let text = match files::read_text(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && password.is_some() => {
             String::new()

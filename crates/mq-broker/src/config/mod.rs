@@ -76,8 +76,10 @@ pub use tables::{
 ///
 /// [admin]
 /// http = "127.0.0.1:9883"         # metrics, health, a page and an API; nowhere if absent
-/// token_file = "/etc/mqbroker/tokens"  # of operators; see `mqbroker token`. If absent, nothing can be
-///                                 # changed over HTTP, and other machines see metrics and health alone
+/// token_file = "/etc/mqbroker/tokens"  # of operators; see `mqbroker token`. If absent, HTTP has metrics and
+///                                 # health alone
+/// open_on_loopback = false        # whether programs of this machine read over HTTP without a token; not where a
+///                                 # proxy runs on this machine
 /// hosts = ["broker.example"]      # names of it in URLs, besides localhost and addresses
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
@@ -194,7 +196,7 @@ impl Config {
     /// # Errors
     /// If it cannot be read or is not valid; the message names the line and the key.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadConfig {
+        let text = files::read_text(path).map_err(|source| Error::ReadConfig {
             path: path.to_owned(),
             source,
         })?;
@@ -375,7 +377,7 @@ fn read_secret(path: &Path) -> Result<String, String> {
     if files::is_open_to_all(path) {
         return Err(format!("everybody can read {shown}: chmod o= {shown}"));
     }
-    let text = std::fs::read_to_string(path);
+    let text = files::read_text(path);
     let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
     let secret = text.trim_end_matches(['\n', '\r']);
     if secret.is_empty() {

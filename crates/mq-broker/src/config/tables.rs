@@ -402,6 +402,8 @@ pub struct AdminConfig {
     pub http: Option<SocketAddr>,
     /// Tokens for HTTP.
     pub token_file: Option<PathBuf>,
+    /// `true` if programs of this machine read over HTTP without a token.
+    pub open_on_loopback: bool,
     /// Names by which HTTP is reached.
     pub hosts: Vec<String>,
     /// A Unix socket.
@@ -415,6 +417,7 @@ impl AdminConfig {
         settings.admin = AdminSettings {
             http: self.http,
             token_file: self.token_file,
+            open_on_loopback: self.open_on_loopback,
             hosts: self.hosts,
             socket: self.socket,
         };

@@ -10,7 +10,7 @@ use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
 
 use super::provider::sha256;
-use crate::{Certificate, Error};
+use crate::{Certificate, Error, files::read_regular_file};
 
 /// A server's certificate chain and private key; cheap to clone.
 #[derive(Clone)]
@@ -171,7 +171,7 @@ pub(crate) fn read_certificates(
 }
 
 pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::File {
+    read_regular_file(path).map_err(|source| Error::File {
         what,
         path: path.to_owned(),
         source,
@@ -209,7 +209,8 @@ pub(crate) fn parse_authorities(
 
 /// Reads the first private key of a PEM file.
 pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| pem_error("private key", path, error))
+    let text = read_file("private key", path)?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| pem_error("private key", path, error))
 }
 
 fn pem_error(what: &'static str, path: &Path, error: pem::Error) -> Error {

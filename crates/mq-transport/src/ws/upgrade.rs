@@ -8,8 +8,9 @@ use tungstenite::{
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
-            CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
-            SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+            CONNECTION, CONTENT_LENGTH, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT,
+            SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+            SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
         },
     },
 };
@@ -169,6 +170,17 @@ impl Gate {
                 UPGRADE_REQUIRED,
                 "only version 13 of WebSocket is spoken here",
                 "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            ));
+        }
+        // Bytes that a proxy takes for a body would be frames here (RFC 9112 §6.3).
+        let lengths = headers.get_all(CONTENT_LENGTH).iter();
+        if headers.contains_key(TRANSFER_ENCODING)
+            || lengths.into_iter().any(|length| length != "0")
+        {
+            return Err(Refusal(
+                BAD_REQUEST,
+                "a request for a WebSocket has no body",
+                "",
             ));
         }
         let key = single(headers, &SEC_WEBSOCKET_KEY).filter(|key| is_key(key));

@@ -19,7 +19,10 @@ use mq_codec::{
 };
 use mq_testkit::{free_port, program};
 
-use crate::{program::Broker, raw};
+use crate::{
+    program::{Broker, get},
+    raw,
+};
 
 /// In front of fsync(2) and fdatasync(2): each takes as many milliseconds as the file says that `SLOW_DISK` names.
 const LIBRARY: &str = r#"
@@ -53,13 +56,13 @@ int fdatasync(int fd) { wait_for_disk(); return syscall(SYS_fdatasync, fd); }
 "#;
 
 /// The disk of a broker.
-struct Disk {
+pub(crate) struct Disk {
     folder: tempfile::TempDir,
 }
 
 impl Disk {
     /// A disk as fast as the machine's; reports a skipped test if there is no C compiler.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let compiler = program(&["cc"])?;
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("disk.c");
@@ -74,7 +77,7 @@ impl Disk {
     }
 
     /// Each commit takes so long from now on, also the one that is under way.
-    fn takes(&self, time: Duration) {
+    pub(crate) fn takes(&self, time: Duration) {
         let (file, new) = (self.file(), self.folder.path().join("new"));
         fs::write(&new, time.as_millis().to_string()).unwrap();
         fs::rename(new, file).unwrap();
@@ -90,10 +93,19 @@ impl Disk {
 
     /// A broker with this disk, a limit of 64 MiB, and its port for operators.
     fn broker(&self) -> (Broker, u16) {
+        self.broker_with("")
+    }
+
+    /// The same with a socket for operators, its file `socket`.
+    pub(crate) fn broker_with_socket(&self) -> (Broker, u16) {
+        self.broker_with("socket = \"FOLDER/socket\"\n")
+    }
+
+    fn broker_with(&self, more: &str) -> (Broker, u16) {
         let admin = free_port();
         let configuration = format!(
             "[limits]\nmemory = 67108864\n[store]\npath = \"FOLDER/store\"\nnot_ready_after_s = 1\n\
-             unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n"
+             unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
         );
         let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
         let environment = [
@@ -217,22 +229,6 @@ fn received(broker: &Broker, count: usize) -> Vec<u64> {
         }
     }
     numbers
-}
-
-/// The status and the body of an answer to an operator's GET.
-fn get(port: u16, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
-    (status, body)
 }
 
 /// Waits until an operator's GET is answered with that status, and returns the body.

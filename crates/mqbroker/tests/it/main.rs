@@ -8,6 +8,7 @@ mod program;
 mod raw;
 
 mod admin;
+mod admin_port;
 #[cfg(unix)]
 mod backup;
 #[cfg(unix)]
@@ -20,6 +21,7 @@ mod cluster;
 mod cluster_operation;
 #[cfg(unix)]
 mod crash;
+mod exposition;
 #[cfg(unix)]
 mod full_disk;
 #[cfg(target_os = "linux")]
@@ -27,6 +29,8 @@ mod guides;
 #[cfg(unix)]
 #[cfg(target_os = "linux")]
 mod hanging_disk;
+#[cfg(target_os = "linux")]
+mod hanging_files;
 mod health;
 #[cfg(target_os = "linux")]
 mod image;
@@ -50,3 +54,5 @@ mod reload;
 mod secrets;
 #[cfg(target_os = "linux")]
 mod streams;
+#[cfg(target_os = "linux")]
+mod unread_log;

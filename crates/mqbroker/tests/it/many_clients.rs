@@ -126,7 +126,9 @@ async fn lists_and_pages_of_many_clients() {
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let http: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
     let quic = format!("quic://127.0.0.1:{}", free_port());
-    let configuration = format!("[auth]\nallow_anonymous = true\n[admin]\nhttp = \"{http}\"\n");
+    let configuration = format!(
+        "[auth]\nallow_anonymous = true\n[admin]\nhttp = \"{http}\"\nopen_on_loopback = true\n"
+    );
     let broker = Broker::with_arguments("tcp", &configuration, &["--listen", &quic]);
     let connector = Connector::new(mq_client::ConnectOptions {
         trust: Trust::CaFile(broker.file("cert.pem")),

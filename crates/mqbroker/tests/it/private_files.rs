@@ -33,11 +33,15 @@ fn a_store_and_its_backups_are_for_their_owner_alone_old_files_as_well() {
     assert_eq!(mode(&path), 0o600);
 }
 
-/// Until it listens; it has looked at its files by then.
-fn wait_for(broker: &Broker) {
+/// Its log once it listens; it has looked at its files by then.
+fn log_of(broker: &Broker) -> String {
     let began = Instant::now();
-    while std::net::TcpStream::connect(broker.url.trim_start_matches("tls://")).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(20), "it should start");
+    loop {
+        let log = fs::read_to_string(broker.file("log")).unwrap();
+        if log.contains(" listening ") {
+            return log;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{log}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -55,8 +59,7 @@ fn secrets_that_everybody_can_read_are_warned_about_with_the_cure() {
             set_mode(path, files);
         }
         broker.start();
-        wait_for(&broker);
-        let log = fs::read_to_string(broker.file("log")).unwrap();
+        let log = log_of(&broker);
         for path in &secrets {
             let warning = format!("{0}: chmod o= {0}", path.display());
             assert_eq!(log.matches(&warning).count(), warnings, "{log}");

@@ -17,6 +17,10 @@ pub(super) enum FileError {
          version that wrote it, or put a backup of this one's in its place"
     )]
     Format(u64, u64),
+    #[error(
+        "it is no whole backup: it was cut off, or it is the store of a broker that kept nothing"
+    )]
+    NotWhole,
     #[error("what it has is damaged: put a backup in its place")]
     Damaged,
     #[error("what it has is damaged ({0}): put a backup in its place")]
@@ -37,6 +41,7 @@ impl FileError {
         let place = place.to_string();
         let is_damaged = match &self {
             Self::Damaged
+            | Self::NotWhole
             | Self::Decode(_)
             | Self::Opening(DatabaseError::Storage(StorageError::Corrupted(_))) => true,
             Self::Database(error) => matches!(**error, redb::Error::Corrupted(_)),

@@ -73,6 +73,15 @@ impl Durability {
     }
 }
 
+/// The use that a file is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// A broker's store, which is made if it is missing.
+    Store,
+    /// A backup, which has to be whole.
+    Backup,
+}
+
 /// Keeps everything in one file.
 ///
 /// Dropping it writes everything that was recorded to the disk, for as long as no commit takes longer than 5 s: the disk
@@ -93,8 +102,29 @@ impl DiskStore {
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
     /// names the file. It is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
+        Self::open_as(Role::Store, path, durability)
+    }
+
+    /// Opens a backup, to [`load`](Store::load) it or to [copy](Store::back_up) it.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open), and if there is no such file, or it is a backup that was cut off. It is left as it is.
+    pub fn open_backup(path: &Path) -> Result<Self, StoreError> {
+        if let Err(error) = std::fs::metadata(path) {
+            return Err(FileError::Io(error).at(path.display()));
+        }
+        Self::open_as(Role::Backup, path, Durability::Off)
+    }
+
+    fn open_as(role: Role, path: &Path, durability: Durability) -> Result<Self, StoreError> {
         let of_file = |error: FileError| error.at(path.display());
         let found = std::fs::metadata(path).ok();
+        if found.as_ref().is_some_and(|found| !found.is_file()) {
+            return Err(StoreError::Damaged {
+                place: path.display().to_string(),
+                source: "is no regular file: name one, or one that does not exist yet".into(),
+            });
+        }
         if found.as_ref().is_some_and(|found| found.len() == 0) {
             // redb would take it for a new file.
             let problem = "is empty: it was cut off, or never written; remove it to begin anew";
@@ -115,7 +145,7 @@ impl DiskStore {
         }
         let store = FileBackend::new(file)
             .map_err(FileError::Opening)
-            .and_then(|file| Self::start(path.to_owned(), file, durability));
+            .and_then(|file| Self::start(role, path.to_owned(), file, durability));
         let store = store.map_err(|error| {
             // Half of a new file, as on a full disk, would bar the next start. A file that another
             // broker has made meanwhile stays.
@@ -135,11 +165,12 @@ impl DiskStore {
     #[doc(hidden)]
     pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
         let place = "the store";
-        let started = Self::start(PathBuf::from(place), backend, durability);
+        let started = Self::start(Role::Store, PathBuf::from(place), backend, durability);
         started.map_err(|error| error.at(place))
     }
 
     fn start(
+        role: Role,
         path: PathBuf,
         file: impl StorageBackend,
         durability: Durability,
@@ -147,6 +178,9 @@ impl DiskStore {
         let trial = UnverifiedFile::new(file);
         let database = builder().create_with_backend(trial.clone());
         let database = Arc::new(database.map_err(FileError::Opening)?);
+        if role == Role::Backup && !tables::is_whole_backup(&database)? {
+            return Err(FileError::NotWhole);
+        }
         let tables = Tables::open(&database)?;
         trial.accept().map_err(FileError::Io)?;
         let sender = watch::Sender::new(Position::default());

@@ -8,8 +8,8 @@ use std::{
 use mq_codec::{ByteStr, PacketId, TopicFilter, TopicName, Version};
 use mq_proto::FlowId;
 use redb::{
-    Database, Key, ReadTransaction, ReadableDatabase as _, ReadableTable as _, Table,
-    TableDefinition, TableError, Value, WriteTransaction,
+    Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
+    ReadableTableMetadata as _, Table, TableDefinition, TableError, Value, WriteTransaction,
 };
 
 use super::{
@@ -31,9 +31,11 @@ use super::{
 /// | 3 | [`FLOWS`], [`FLOW_FILTERS`] and [`FLOW_RECEIVED`], empty at first, and slots in messages: those from before have none |
 const FORMAT: u64 = 3;
 
-/// `format`, and `broker_id`, which is not there before a bridge has needed one.
+/// `format`; `broker_id`, which is not there before a bridge has needed one; and in a backup `backup_end`.
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const BROKER_ID: &str = "broker_id";
+/// The end mark of a backup, which is the last row of its only transaction: the number of the other rows.
+const BACKUP_END: &str = "backup_end";
 /// Client identifier -> life.
 const SESSIONS: TableDefinition<'_, &str, (u8, u64)> = TableDefinition::new("sessions");
 /// Client identifier -> the session's user; no row where that is unknown.
@@ -479,34 +481,66 @@ fn session<'a>(
     sessions.get_mut(&text(client)?).ok_or(FileError::Damaged)
 }
 
-/// Copies everything from one database to another, as it is at one moment.
+/// Copies everything from one database to another, as it is at one moment, in one transaction with [`BACKUP_END`] as its last
+/// row.
 pub(super) fn copy(from: &Database, to: &Database) -> Result<(), FileError> {
+    /// Returns the number of rows.
     fn table<K: Key, V: Value>(
         from: &ReadTransaction,
         to: &WriteTransaction,
         definition: TableDefinition<'_, K, V>,
-    ) -> Result<(), FileError> {
+    ) -> Result<u64, FileError> {
         let mut copy = to.open_table(definition)?;
+        let mut rows = 0;
         for row in from.open_table(definition)?.iter()? {
             let (key, value) = row?;
             copy.insert(key.value(), value.value())?;
+            rows += 1;
         }
-        Ok(())
+        Ok(rows)
     }
     let (from, to) = (from.begin_read()?, to.begin_write()?);
     table(&from, &to, ABOUT)?;
-    table(&from, &to, SESSIONS)?;
-    table(&from, &to, USERS)?;
-    table(&from, &to, SUBSCRIPTIONS)?;
-    table(&from, &to, QUEUED)?;
-    table(&from, &to, IN_FLIGHT)?;
-    table(&from, &to, RECEIVED)?;
-    table(&from, &to, FLOWS)?;
-    table(&from, &to, FLOW_FILTERS)?;
-    table(&from, &to, FLOW_RECEIVED)?;
-    table(&from, &to, RETAINED)?;
+    let rows = table(&from, &to, SESSIONS)?
+        + table(&from, &to, USERS)?
+        + table(&from, &to, SUBSCRIPTIONS)?
+        + table(&from, &to, QUEUED)?
+        + table(&from, &to, IN_FLIGHT)?
+        + table(&from, &to, RECEIVED)?
+        + table(&from, &to, FLOWS)?
+        + table(&from, &to, FLOW_FILTERS)?
+        + table(&from, &to, FLOW_RECEIVED)?
+        + table(&from, &to, RETAINED)?;
+    to.open_table(ABOUT)?.insert(BACKUP_END, rows)?;
     to.commit()?;
     Ok(())
+}
+
+/// Returns `true` if the file is a whole backup: if it has [`BACKUP_END`]. A backup of an earlier version has no such row; its
+/// only transaction has brought sessions or retained messages, or nothing.
+pub(super) fn is_whole_backup(database: &Database) -> Result<bool, FileError> {
+    /// Returns the table, which may be missing.
+    fn rows<K: Key + 'static, V: Value + 'static>(
+        transaction: &ReadTransaction,
+        definition: TableDefinition<'_, K, V>,
+    ) -> Result<Option<ReadOnlyTable<K, V>>, FileError> {
+        match transaction.open_table(definition) {
+            Ok(table) => Ok(Some(table)),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+    let transaction = database.begin_read()?;
+    if let Some(about) = rows(&transaction, ABOUT)?
+        && about.get(BACKUP_END)?.is_some()
+    {
+        return Ok(true);
+    }
+    let sessions = rows(&transaction, SESSIONS)?;
+    let retained = rows(&transaction, RETAINED)?;
+    let has_sessions = sessions.is_some_and(|table| !table.is_empty().unwrap_or(true));
+    let has_retained = retained.is_some_and(|table| !table.is_empty().unwrap_or(true));
+    Ok(has_sessions || has_retained)
 }
 
 fn text(text: &str) -> Result<ByteStr, FileError> {

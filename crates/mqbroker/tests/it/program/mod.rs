@@ -1,7 +1,8 @@
 //! The program `mqbroker`, run by a test.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
     thread,
@@ -200,4 +201,20 @@ pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) 
     // One that fails at once has closed its end.
     let _ = program.stdin.take().unwrap().write_all(input.as_bytes());
     program.wait_with_output().unwrap()
+}
+
+/// The status and the body of an answer to an operator's GET.
+pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    (status, body)
 }

@@ -1,0 +1,131 @@
+//! Reload on SIGHUP and when watched files are replaced, in a thread that may hang.
+//!
+//! Files can be on storage that does not answer, such as NFS. The thread that accepts clients and answers operators
+//! therefore reads none: each read is a job of its own thread, one at a time, and after [`PATIENCE`] the broker goes on
+//! with what is in force.
+
+use std::{io, sync::Arc, time::Duration};
+
+use mq_broker::Reload;
+use sd_notify::NotifyState;
+use tokio::{
+    task::{JoinError, JoinHandle},
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tracing::{info, warn};
+
+use crate::systemd::{notify, notify_reloading};
+
+/// Time that files may take to be read: they are small, and a disk that wakes up takes seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reads everything again, and puts it in force. Returns `true` if replaced files are looked for from then on.
+pub(crate) type Reread = Arc<dyn Fn() -> anyhow::Result<bool> + Send + Sync>;
+
+/// Reads of files that are under way or over.
+struct Files {
+    reload: Reload,
+    reread: Reread,
+    /// `true` while replaced files are looked for.
+    watch: bool,
+    /// A read that has not ended in time.
+    hangs: Option<JoinHandle<anyhow::Result<Option<bool>>>>,
+}
+
+/// The cause of a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cause {
+    /// SIGHUP: everything is read.
+    Asked,
+    /// Time: replaced files are read.
+    Look,
+}
+
+/// Reloads on SIGHUP and, with `watch`, when files are replaced. Never resolves.
+///
+/// # Errors
+/// If signals cannot be received.
+pub(crate) fn keep_up(
+    reload: Reload,
+    watch: bool,
+    reread: Reread,
+) -> io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut hangup = {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::hangup())?
+    };
+    let mut files = Files {
+        reload,
+        reread,
+        watch,
+        hangs: None,
+    };
+    Ok(async move {
+        let mut looks = interval(Reload::LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            #[cfg(unix)]
+            let asked = async { hangup.recv().await.is_some() };
+            #[cfg(not(unix))]
+            let asked = std::future::pending::<bool>();
+            let cause = tokio::select! {
+                _ = asked => Cause::Asked,
+                _ = looks.tick(), if files.watch => Cause::Look,
+            };
+            if cause == Cause::Asked {
+                notify_reloading();
+            }
+            files.read(cause).await;
+            if cause == Cause::Asked {
+                notify(&[NotifyState::Ready]);
+            }
+        }
+    })
+}
+
+impl Files {
+    /// Reads files, for no longer than [`PATIENCE`], unless an earlier read still hangs.
+    async fn read(&mut self, cause: Cause) {
+        if let Some(earlier) = &mut self.hangs {
+            if !earlier.is_finished() {
+                if cause == Cause::Asked {
+                    warn!(
+                        "nothing was changed: files are still being read, and their storage hangs"
+                    );
+                }
+                return;
+            }
+            info!("the storage of the files answers again");
+            let ended = earlier.await;
+            self.hangs = None;
+            self.end(ended);
+        }
+        let (reload, reread) = (self.reload.clone(), Arc::clone(&self.reread));
+        let mut job = tokio::task::spawn_blocking(move || match cause {
+            Cause::Asked => reread().map(Some),
+            Cause::Look => {
+                reload.look();
+                Ok(None)
+            }
+        });
+        if let Ok(ended) = timeout(PATIENCE, &mut job).await {
+            self.end(ended);
+            return;
+        }
+        warn!(
+            seconds = PATIENCE.as_secs(),
+            "files were not read in time, as their storage hangs: what is in force stays"
+        );
+        self.hangs = Some(job);
+    }
+
+    fn end(&mut self, ended: Result<anyhow::Result<Option<bool>>, JoinError>) {
+        match ended {
+            Ok(Ok(Some(watch))) => self.watch = watch,
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => warn!("nothing was changed: {error}"),
+            Err(error) => warn!("nothing was changed: {error}"),
+        }
+    }
+}
