@@ -70,7 +70,7 @@ pub(crate) fn standard_error() -> io::Result<LogWriter> {
     Ok(STANDARD_ERROR.get_or_init(|| writer).clone())
 }
 
-/// Writes a line to standard error behind all lines of the log, and waits at most [`LAST_LINES`] until all are written.
+/// Writes a line to standard error behind all lines of the log, and waits at most 1 s until all are written.
 pub fn write_last_line(line: &str) {
     let line = format!("{line}\n").into_bytes();
     match STANDARD_ERROR.get() {
