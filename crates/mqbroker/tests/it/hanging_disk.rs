@@ -107,18 +107,18 @@ impl Disk {
             "[limits]\nmemory = 67108864\n[store]\npath = \"FOLDER/store\"\nnot_ready_after_s = 1\n\
              unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
         );
+        let broker = Broker::with_environment("tcp", &configuration, &self.environment());
+        (broker, admin)
+    }
+
+    /// The variables of a broker with this disk.
+    pub(crate) fn environment(&self) -> [(String, String); 2] {
         let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-        let environment = [
+        let library = self.folder.path().join("disk.so");
+        [
             ("SLOW_DISK".to_owned(), text(self.file())),
-            (
-                "LD_PRELOAD".to_owned(),
-                text(self.folder.path().join("disk.so")),
-            ),
-        ];
-        (
-            Broker::with_environment("tcp", &configuration, &environment),
-            admin,
-        )
+            ("LD_PRELOAD".to_owned(), text(library)),
+        ]
     }
 }
 
