@@ -61,10 +61,13 @@ pub enum Command {
     /// Translate a configuration file of mosquitto's, to standard output
     ///
     /// What mqbroker has nothing for is listed, with its line and the reason, in comments at the top and on
-    /// standard error.
+    /// standard error. A line without which there would be less protection than before stops the import.
     ImportMosquitto {
         /// Such as /etc/mosquitto/mosquitto.conf
         file: PathBuf,
+        /// Leave out a line that stops the import, repeated: its number, or `FILE:NUMBER` in a file that is included
+        #[arg(long, value_name = "LINE")]
+        accept: Vec<String>,
     },
     /// Make a file with a new token for `[admin] token_file`, readable only by its owner
     Token {
@@ -89,13 +92,21 @@ impl Command {
             Self::Backup { config, file } => backup::back_up(&config, &file),
             Self::Health(place) => health::run(&place),
             Self::Ask(ask) => ask.run(),
-            Self::ImportMosquitto { file } => {
-                let import = import(&file)?;
-                io::stdout().lock().write_all(import.toml.as_bytes())?;
+            Self::ImportMosquitto { file, accept } => {
+                let import = import(&file, &accept)?;
                 let mut error = io::stderr().lock();
                 for line in &import.left {
                     writeln!(error, "{line}")?;
                 }
+                for line in &import.stops {
+                    writeln!(error, "{line}")?;
+                }
+                if !import.stops.is_empty() {
+                    bail!(
+                        "there would be less protection than with mosquitto: nothing was written"
+                    );
+                }
+                io::stdout().lock().write_all(import.toml.as_bytes())?;
                 Ok(())
             }
             Self::Token { file } => Ok(make_token_file(&file)?),

@@ -34,6 +34,7 @@ mod hanging_files;
 mod health;
 #[cfg(target_os = "linux")]
 mod image;
+mod import;
 #[cfg(unix)]
 mod inspect;
 mod key_page;
