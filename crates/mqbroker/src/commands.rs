@@ -208,9 +208,9 @@ fn ask(_: &str) -> anyhow::Result<String> {
 
 /// The mistakes in a configuration, one line each.
 fn check(path: &Path) -> Vec<String> {
-    let config = match Config::read(path) {
+    let config = match Config::read_all(path) {
         Ok(config) => config,
-        Err(error) => return vec![error.to_string()],
+        Err(errors) => return errors.iter().map(ToString::to_string).collect(),
     };
     let mut wrong = Vec::new();
     if let Err(problem) = log::check(&config.log) {
@@ -223,6 +223,9 @@ fn check(path: &Path) -> Vec<String> {
             return wrong;
         }
     };
+    let shown = path.display();
+    let problems = settings.problems().into_iter();
+    wrong.extend(problems.map(|problem| format!("{shown}: {problem}")));
     if let Err(error) = check_certificates(&settings) {
         wrong.push(error);
     }

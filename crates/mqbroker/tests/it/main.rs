@@ -15,6 +15,7 @@ mod backup;
 mod bridge;
 #[cfg(target_os = "linux")]
 mod bystanders;
+mod check_config;
 #[cfg(all(unix, feature = "cluster"))]
 mod cluster;
 #[cfg(all(unix, feature = "cluster"))]
