@@ -61,10 +61,13 @@ pub enum Command {
     /// Translate a configuration file of mosquitto's, to standard output
     ///
     /// What mqbroker has nothing for is listed, with its line and the reason, in comments at the top and on
-    /// standard error.
+    /// standard error. A line without which there would be less protection than before stops the import.
     ImportMosquitto {
         /// Such as /etc/mosquitto/mosquitto.conf
         file: PathBuf,
+        /// Leave out a line that stops the import, repeated: its number, or `FILE:NUMBER` in a file that is included
+        #[arg(long, value_name = "LINE")]
+        accept: Vec<String>,
     },
     /// Make a file with a new token for `[admin] token_file`, readable only by its owner
     Token {
@@ -89,13 +92,21 @@ impl Command {
             Self::Backup { config, file } => backup::back_up(&config, &file),
             Self::Health(place) => health::run(&place),
             Self::Ask(ask) => ask.run(),
-            Self::ImportMosquitto { file } => {
-                let import = import(&file)?;
-                io::stdout().lock().write_all(import.toml.as_bytes())?;
+            Self::ImportMosquitto { file, accept } => {
+                let import = import(&file, &accept)?;
                 let mut error = io::stderr().lock();
                 for line in &import.left {
                     writeln!(error, "{line}")?;
                 }
+                for line in &import.stops {
+                    writeln!(error, "{line}")?;
+                }
+                if !import.stops.is_empty() {
+                    bail!(
+                        "there would be less protection than with mosquitto: nothing was written"
+                    );
+                }
+                io::stdout().lock().write_all(import.toml.as_bytes())?;
                 Ok(())
             }
             Self::Token { file } => Ok(make_token_file(&file)?),
@@ -197,9 +208,9 @@ fn ask(_: &str) -> anyhow::Result<String> {
 
 /// The mistakes in a configuration, one line each.
 fn check(path: &Path) -> Vec<String> {
-    let config = match Config::read(path) {
+    let config = match Config::read_all(path) {
         Ok(config) => config,
-        Err(error) => return vec![error.to_string()],
+        Err(errors) => return errors.iter().map(ToString::to_string).collect(),
     };
     let mut wrong = Vec::new();
     if let Err(problem) = log::check(&config.log) {
@@ -212,6 +223,9 @@ fn check(path: &Path) -> Vec<String> {
             return wrong;
         }
     };
+    let shown = path.display();
+    let problems = settings.problems().into_iter();
+    wrong.extend(problems.map(|problem| format!("{shown}: {problem}")));
     if let Err(error) = check_certificates(&settings) {
         wrong.push(error);
     }

@@ -129,7 +129,7 @@ impl Acl {
                 },
                 _ => wrong.push((
                     number,
-                    format!("`{keyword}` is not `user`, `topic` or `pattern`"),
+                    format!("{} is not `user`, `topic` or `pattern`", shown(keyword)),
                 )),
             }
         }
@@ -162,6 +162,16 @@ impl Acl {
     }
 }
 
+/// A word as a mistake names it. Another file may stand in the place of the rules, such as a private key: what does not look
+/// like a keyword is not shown.
+fn shown(word: &str) -> String {
+    if word.len() <= 16 && word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        format!("`{word}`")
+    } else {
+        "the word".to_owned()
+    }
+}
+
 /// `[read|write|readwrite|deny] filter`; the filter may have spaces.
 fn parse_rule(rest: &str) -> Result<(Access, Filter), String> {
     let (access, filter) = match rest.split_once(char::is_whitespace) {
@@ -174,7 +184,8 @@ fn parse_rule(rest: &str) -> Result<(Access, Filter), String> {
                 "deny" => Access::Deny,
                 other => {
                     return Err(format!(
-                        "`{other}` is not `read`, `write`, `readwrite` or `deny`"
+                        "{} is not `read`, `write`, `readwrite` or `deny`",
+                        shown(other)
                     ));
                 }
             };

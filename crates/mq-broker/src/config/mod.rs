@@ -200,15 +200,40 @@ impl Config {
             path: path.to_owned(),
             source,
         })?;
-        toml::from_str(&text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| {
-                text[..span.start.min(text.len())].matches('\n').count() + 1
-            });
-            Error::Config {
+        toml::from_str(&text).map_err(|error| mistake(path, &text, &error))
+    }
+
+    /// Reads a file, and returns every mistake of its form: keys that are not known, and values of another type. Each names its
+    /// line.
+    ///
+    /// # Errors
+    /// The mistakes; at least one.
+    pub fn read_all(path: &Path) -> Result<Self, Vec<Error>> {
+        let mut text = files::read_text(path).map_err(|source| {
+            vec![Error::ReadConfig {
                 path: path.to_owned(),
-                problem: format!("line {line}: {}", error.message().replace('\n', ", ")),
+                source,
+            }]
+        })?;
+        let mut mistakes = Vec::new();
+        loop {
+            let error = match toml::from_str(&text) {
+                Ok(config) if mistakes.is_empty() => return Ok(config),
+                Ok(_) => return Err(mistakes),
+                Err(error) => error,
+            };
+            let start = error.span().map(|span| span.start.min(text.len()));
+            // Without the mistake the next one comes to light. What follows from it would be none of the user's.
+            let is_toml = text.parse::<toml::Table>().is_ok();
+            let rest = start.filter(|_| is_toml).and_then(|at| without(&text, at));
+            if mistakes.is_empty() || is_toml {
+                mistakes.push(mistake(path, &text, &error));
             }
-        })
+            match rest {
+                Some(rest) if mistakes.len() < MOST_MISTAKES => text = rest,
+                _ => return Err(mistakes),
+            }
+        }
     }
 
     /// Checks the values and reads the certificate and its key; `path` is named in errors.
@@ -369,6 +394,36 @@ fn no_store(settings: &Settings) -> &'static str {
     } else {
         "\"spill\" needs a store: give [store] or another policy"
     }
+}
+
+/// Mistakes of a file that are named at most.
+const MOST_MISTAKES: usize = 100;
+
+fn mistake(path: &Path, text: &str, error: &toml::de::Error) -> Error {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text[..start].matches('\n').count() + 1;
+    Error::Config {
+        path: path.to_owned(),
+        problem: format!("line {line}: {}", error.message().replace('\n', ", ")),
+    }
+}
+
+/// Returns the text with the line at `at` empty, or the whole table if the line is its head. `None` if it is empty already.
+fn without(text: &str, at: usize) -> Option<String> {
+    let begin = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let is_head = text[begin..].starts_with('[');
+    let mut end = begin;
+    for line in text[begin..].split_inclusive('\n') {
+        if end > begin && (!is_head || line.starts_with('[')) {
+            break;
+        }
+        end += line.len();
+    }
+    let lines = "\n".repeat(text[begin..end].matches('\n').count());
+    if text[begin..end].trim().is_empty() {
+        return None;
+    }
+    Some(format!("{}{lines}{}", &text[..begin], &text[end..]))
 }
 
 /// A secret in a file of its own.

@@ -1,6 +1,7 @@
 //! How a broker is made.
 
 mod bridge;
+mod preflight;
 
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
@@ -169,6 +170,13 @@ pub struct StoreFile {
 }
 
 impl Settings {
+    /// Returns what a start with these settings would fail at besides what its files say, and certificates that clients
+    /// refuse: one line each.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        preflight::problems(self)
+    }
+
     /// The defaults, listening at `listeners`.
     #[must_use]
     pub fn new(listeners: Vec<Address>) -> Self {

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, num::NonZeroU32};
 
-use super::{Line, quoted, why_not};
+use super::{
+    Line,
+    keys::{NotTaken, why_not},
+    quoted,
+};
 
 /// One bridge, as far as it was read.
 #[derive(Debug, Default)]
@@ -14,6 +18,11 @@ pub(super) struct Bridge {
     topics: Vec<String>,
     is_encrypted: bool,
     has_version: bool,
+    /// The line of a version before 5.0.
+    old_version: Option<Line>,
+    /// The line of the user that it was here.
+    local_user: Option<Line>,
+    has_both: bool,
     told: Told,
 }
 
@@ -27,7 +36,7 @@ enum Told {
 }
 
 /// Keys that change nothing here, and why.
-const NEEDLESS: [(&str, &str); 11] = [
+const NEEDLESS: [(&str, &str); 9] = [
     ("try_private", "MQTT 5.0 says what that asks for"),
     ("round_robin", "the first address that answers is taken"),
     (
@@ -42,32 +51,17 @@ const NEEDLESS: [(&str, &str); 11] = [
         "bridge_receive_maximum",
         "it is receive_maximum of [limits]",
     ),
-    ("bridge_tls_version", "TLS 1.2 and 1.3 are spoken"),
     ("local_clientid", "its session is that of $bridge/NAME"),
-    ("local_username", "it may do everything here"),
     ("local_password", "it may do everything here"),
     ("bridge_reload_type", "a change takes effect with a restart"),
     ("threshold", "a lazy bridge connects for one message"),
 ];
 
-/// Keys that have nothing here, and why.
-const MISSING: [(&str, &str); 15] = [
-    (
-        "bridge_psk",
-        "there are no pre-shared keys: give certificates or passwords",
-    ),
-    (
-        "bridge_identity",
-        "there are no pre-shared keys: give certificates or passwords",
-    ),
-    ("bridge_capath", "put the certificates into one file, `ca`"),
+/// Keys that have nothing here, and why. Without them there is not less protection.
+const MISSING: [(&str, &str); 11] = [
     (
         "bridge_insecure",
         "give the other broker's certificate by `fingerprint`",
-    ),
-    (
-        "bridge_require_ocsp",
-        "the state of certificates is not asked for",
     ),
     ("bridge_alpn", "it is mqtt"),
     ("bridge_ciphers", "the ciphers are rustls's defaults"),
@@ -87,6 +81,20 @@ const MISSING: [(&str, &str); 15] = [
     ("local_cleansession", "see clean, which is of both sides"),
 ];
 
+const NO_PSK: &str = "there are no pre-shared keys, and the bridge is not made one without encryption: give \
+                      certificates or passwords";
+
+/// Keys that protect something and have nothing here, and why.
+const PROTECTING: [(&str, &str); 4] = [
+    ("bridge_psk", NO_PSK),
+    ("bridge_identity", NO_PSK),
+    ("bridge_capath", "put the certificates into one file, `ca`"),
+    (
+        "bridge_require_ocsp",
+        "the state of certificates is not asked for",
+    ),
+];
+
 /// A password or token goes into a file of its own.
 const PASSWORD: &str = "put it into a file that others cannot read, and give that as password_file";
 
@@ -103,7 +111,7 @@ impl Bridge {
     ///
     /// # Errors
     /// Why it is not taken.
-    pub(super) fn take(&mut self, line: &Line) -> Result<(), String> {
+    pub(super) fn take(&mut self, line: &Line) -> Result<(), NotTaken> {
         let value = line.value.as_str();
         let is_true = value == "true";
         let not_a_number = |_| "is not a number".to_owned();
@@ -112,10 +120,14 @@ impl Bridge {
                 self.addresses
                     .extend(value.split_whitespace().map(str::to_owned));
             }
-            "topic" => self.topics.push(topic(value)?),
+            "topic" => {
+                self.topics.push(topic(value)?);
+                self.has_both |= value.split_whitespace().nth(1) == Some("both");
+            }
+            "local_username" => self.local_user = Some(line.clone()),
             "clientid" | "remote_clientid" => self.keys.push(("client_id", quoted(value))),
             "username" | "remote_username" => self.keys.push(("user_name", quoted(value))),
-            "password" | "remote_password" => return Err(PASSWORD.to_owned()),
+            "password" | "remote_password" => return Err(PASSWORD.into()),
             "cleansession" => self.keys.push(("clean", is_true.to_string())),
             "keepalive_interval" => {
                 let seconds: u16 = value.parse().map_err(not_a_number)?;
@@ -130,7 +142,7 @@ impl Bridge {
             }
             "start_type" if value == "automatic" => {}
             "start_type" if value == "lazy" => self.keys.push(("start", quoted("lazy"))),
-            "start_type" => return Err("a bridge is automatic or lazy".to_owned()),
+            "start_type" => return Err("a bridge is automatic or lazy".into()),
             "idle_timeout" => {
                 let seconds: u32 = value.parse().map_err(not_a_number)?;
                 self.keys.push(("idle_timeout_s", seconds.to_string()));
@@ -149,14 +161,36 @@ impl Bridge {
                     "mqttv50" => "5.0",
                     "mqttv311" => "3.1.1",
                     "mqttv31" => "3.1",
-                    _ => return Err("is not a version".to_owned()),
+                    _ => return Err("is not a version".into()),
                 };
                 self.has_version = true;
+                if version != "5.0" {
+                    self.old_version = Some(line.clone());
+                }
                 self.keys.push(("mqtt", quoted(version)));
             }
-            key => return Err(why_not(key, &NEEDLESS, &MISSING)),
+            "bridge_tls_version" if value == "tlsv1.3" => {
+                return Err(NotTaken::stops("TLS 1.2 is spoken as well"));
+            }
+            "bridge_tls_version" => return Err("TLS 1.2 and 1.3 are spoken".into()),
+            key => {
+                // Also where the line is accepted: the bridge was encrypted.
+                let of_tls = ["bridge_psk", "bridge_identity", "bridge_capath"];
+                self.is_encrypted |= of_tls.contains(&key);
+                return Err(why_not(key, &NEEDLESS, &MISSING, &PROTECTING));
+            }
         }
         Ok(())
+    }
+
+    /// Returns the line of the user that the bridge was here.
+    pub(super) fn local_user(&self) -> Option<&Line> {
+        self.local_user.as_ref()
+    }
+
+    /// Returns the line of a version in which messages of a topic in both directions would go round.
+    pub(super) fn version_that_makes_circles(&self) -> Option<&Line> {
+        self.old_version.as_ref().filter(|_| self.has_both)
     }
 
     fn encrypted(&mut self, key: &'static str, file: &str) {
@@ -197,6 +231,9 @@ impl Bridge {
             Told::Nobody => "notifications = false\n",
         };
         for (key, value) in &self.keys {
+            if *key == "mqtt" && self.version_that_makes_circles().is_some() {
+                continue;
+            }
             let _ = writeln!(text, "{key} = {value}");
         }
         for topic in &self.topics {

@@ -1,9 +1,11 @@
 //! `mqbroker import-mosquitto`: a configuration file of mosquitto's, translated.
 //!
 //! What is taken becomes TOML. What is not taken is listed with its line and the reason, in comments at the
-//! top and on standard error: nothing is left out silently.
+//! top and on standard error: nothing is left out silently. A line whose loss would leave less protection than before stops
+//! the import, unless the user accepts it; so does a key that is not known.
 
 mod bridge;
+mod keys;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,6 +17,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use bridge::Bridge;
+use keys::{MISSING, NEEDLESS, NotTaken, PROTECTING, why_not};
 
 /// Where the packaged broker keeps what persists.
 const STORE: &str = "/var/lib/mqbroker/store";
@@ -29,32 +32,41 @@ pub(crate) struct Import {
     pub(crate) toml: String,
     /// What was not taken, a line each.
     pub(crate) left: Vec<String>,
+    /// Lines that stop the import: without them there would be less protection than before.
+    pub(crate) stops: Vec<String>,
 }
 
-/// Translates a file and what it includes.
+/// Translates a file and what it includes. The lines of `accepted` do not stop the import: each is the number of a line, or
+/// `FILE:NUMBER` in a file that is included.
 ///
 /// # Errors
-/// If a file cannot be read.
-pub(crate) fn import(path: &Path) -> anyhow::Result<Import> {
+/// If a file cannot be read, or a line was accepted that does not stop the import.
+pub(crate) fn import(path: &Path, accepted: &[String]) -> anyhow::Result<Import> {
     let mut lines = Vec::new();
     read(path, &mut lines, &mut 0)?;
-    let mut translation = Translation::default();
+    let mut translation = Translation {
+        accepted: accepted.iter().cloned().collect(),
+        ..Translation::default()
+    };
     for line in &lines {
         translation.take(line);
     }
-    Ok(translation.finish(path))
+    translation.finish(path)
 }
 
 /// A line with a key.
 #[derive(Clone, Debug)]
 struct Line {
     place: String,
+    /// How `--accept` names it.
+    name: String,
     key: String,
     value: String,
 }
 
 fn read(path: &Path, lines: &mut Vec<Line>, files: &mut usize) -> anyhow::Result<()> {
     *files += 1;
+    let is_first = *files == 1;
     if *files > MOST_FILES {
         bail!("{}: files include each other", path.display());
     }
@@ -85,6 +97,11 @@ fn read(path: &Path, lines: &mut Vec<Line>, files: &mut usize) -> anyhow::Result
         }
         lines.push(Line {
             place: format!("{}: line {}", path.display(), number + 1),
+            name: if is_first {
+                (number + 1).to_string()
+            } else {
+                format!("{}:{}", path.display(), number + 1)
+            },
             key: key.to_owned(),
             value: value.to_owned(),
         });
@@ -92,109 +109,16 @@ fn read(path: &Path, lines: &mut Vec<Line>, files: &mut usize) -> anyhow::Result
     Ok(())
 }
 
-/// Keys that change nothing here, and why.
-const NEEDLESS: [(&str, &str); 17] = [
-    ("pid_file", "systemd knows the process"),
-    ("user", "the unit says which user it is"),
-    (
-        "log_dest",
-        "the log goes to standard error, which systemd keeps",
-    ),
-    (
-        "log_facility",
-        "the log goes to standard error, which systemd keeps",
-    ),
-    ("log_timestamp", "every line has its time"),
-    ("log_timestamp_format", "every line has its time"),
-    (
-        "connection_messages",
-        "the level `info` has them; see levels of [log]",
-    ),
-    (
-        "autosave_interval",
-        "what was acknowledged is on the disk at once; see durability of [store]",
-    ),
-    (
-        "autosave_on_changes",
-        "what was acknowledged is on the disk at once; see durability of [store]",
-    ),
-    (
-        "persistence_file",
-        "the store is one file, `path` of [store]",
-    ),
-    ("set_tcp_nodelay", "it is always so"),
-    ("allow_duplicate_messages", "mosquitto ignores it as well"),
-    (
-        "allow_zero_length_clientid",
-        "clients that may come without an identifier do so",
-    ),
-    ("retained_persistence", "retained messages are in the store"),
-    ("store_clean_interval", "there is nothing to clean"),
-    ("websockets_log_level", "see levels of [log]"),
-    ("upgrade_outgoing_qos", "`false` is how it is"),
-];
-
-/// Keys of mosquitto that have nothing here, and why.
-const MISSING: [(&str, &str); 18] = [
-    (
-        "plugin",
-        "there are no plugins: see [auth] for users, rules and tokens",
-    ),
-    (
-        "auth_plugin",
-        "there are no plugins: see [auth] for users, rules and tokens",
-    ),
-    ("global_plugin", "there are no plugins"),
-    (
-        "psk_file",
-        "there are no pre-shared keys: give certificates or passwords",
-    ),
-    ("psk_hint", "there are no pre-shared keys"),
-    ("mount_point", "there are no mount points"),
-    ("bind_interface", "give the interface's address in `listen`"),
-    (
-        "capath",
-        "put the certificates into one file, `client_ca` of [tls]",
-    ),
-    (
-        "use_subject_as_username",
-        "a user is the certificate's cn, san-dns, san-uri or san-email",
-    ),
-    (
-        "use_username_as_clientid",
-        "there is nothing like it; `take_over` keeps sessions apart by user",
-    ),
-    ("clientid_prefixes", "there is nothing like it"),
-    ("auto_id_prefix", "there is nothing like it"),
-    ("ciphers", "the ciphers are rustls's defaults"),
-    ("ciphers_tls1.3", "the ciphers are rustls's defaults"),
-    ("dhparamfile", "there are no finite fields in use"),
-    ("retain_available", "retained messages are always available"),
-    (
-        "queue_qos0_messages",
-        "messages of QoS 0 are not kept for clients that are away",
-    ),
-    ("http_dir", "there is no server for files"),
-];
-
-/// Why a key is not taken: it changes nothing here, it has nothing here, or it is not known.
-fn why_not(key: &str, needless: &[(&str, &str)], missing: &[(&str, &str)]) -> String {
-    let why = |list: &[(&str, &str)]| {
-        let found = list.iter().find(|(name, _)| *name == key);
-        found.map(|(_, why)| (*why).to_owned())
-    };
-    let needless = why(needless).map(|why| format!("not needed: {why}"));
-    needless
-        .or_else(|| why(missing))
-        .unwrap_or_else(|| "is not known".to_owned())
-}
-
 #[derive(Debug, Default)]
 struct Listener {
     port: String,
     address: Option<String>,
     is_websocket: bool,
+    /// `true` for one that this broker does not have.
+    is_left: bool,
     options: BTreeMap<String, Line>,
+    /// Users and rules, with `per_listener_settings`.
+    access: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
@@ -210,8 +134,23 @@ struct Translation {
     allow_anonymous: Option<bool>,
     has_persistence: bool,
     folder: Option<PathBuf>,
+    per_listener: Option<Line>,
+    revocation_lists: Vec<String>,
     left: Vec<String>,
+    stops: Vec<String>,
+    /// Lines that do not stop the import.
+    accepted: BTreeSet<String>,
+    /// Those of them that would have.
+    used: BTreeSet<String>,
 }
+
+/// Keys that `per_listener_settings` makes those of a listener, as far as they are taken.
+const ACCESS: [&str; 4] = [
+    "password_file",
+    "acl_file",
+    "allow_anonymous",
+    "use_identity_as_username",
+];
 
 impl Translation {
     fn set(&mut self, table: &'static str, key: &'static str, value: String) {
@@ -221,6 +160,28 @@ impl Translation {
     fn leave(&mut self, line: &Line, why: &str) {
         self.left
             .push(format!("{}: {}: {why}", line.place, line.key));
+    }
+
+    /// Stops the import at a line, unless it is accepted.
+    fn stop(&mut self, line: &Line, why: &str) {
+        if self.accepted.contains(&line.name) {
+            self.used.insert(line.name.clone());
+            return self.leave(line, why);
+        }
+        let Line {
+            place, key, name, ..
+        } = line;
+        self.stops.push(format!(
+            "{place}: {key}: {why}; without it: --accept {name}"
+        ));
+    }
+
+    fn not_taken(&mut self, line: &Line, NotTaken { why, stops }: &NotTaken) {
+        if *stops {
+            self.stop(line, why);
+        } else {
+            self.leave(line, why);
+        }
     }
 
     fn number(&mut self, table: &'static str, key: &'static str, line: &Line) {
@@ -237,16 +198,23 @@ impl Translation {
         let value = quoted(&line.value);
         let kept = self.tables.get(table).and_then(|keys| keys.get(key));
         if kept.is_some_and(|kept| *kept != value) {
-            self.leave(
-                line,
-                "this broker has one for all listeners; an earlier one was taken",
-            );
+            let why = "this broker has one for all listeners; an earlier one was taken";
+            // Users, rules or authorities of one place would hold at another.
+            if table == "auth" || key == "client_ca" {
+                self.stop(line, why);
+            } else {
+                self.leave(line, why);
+            }
         } else {
             self.set(table, key, value);
         }
     }
 
     fn take(&mut self, line: &Line) {
+        if !self.is_bridge && ACCESS.contains(&line.key.as_str()) {
+            let access = &mut self.listener().access;
+            access.insert(line.key.clone(), line.value.clone());
+        }
         match line.key.as_str() {
             "listener" => {
                 self.is_bridge = false;
@@ -257,6 +225,11 @@ impl Translation {
                     return self.leave(line, "its port is not a number");
                 }
                 if port == "0" || address.as_ref().is_some_and(|path| path.starts_with('/')) {
+                    // The lines behind it are its own.
+                    self.listeners.push(Listener {
+                        is_left: true,
+                        ..Listener::default()
+                    });
                     return self.leave(line, "Unix sockets are not listened at");
                 }
                 self.listeners.push(Listener {
@@ -272,8 +245,8 @@ impl Translation {
             _ if self.is_bridge
                 && let Some(bridge) = self.bridges.last_mut() =>
             {
-                if let Err(why) = bridge.take(line) {
-                    self.leave(line, &why);
+                if let Err(not_taken) = bridge.take(line) {
+                    self.not_taken(line, &not_taken);
                 }
             }
             "port" => self.first.port.clone_from(&line.value),
@@ -281,26 +254,28 @@ impl Translation {
             "protocol" => match line.value.as_str() {
                 "websockets" => self.listener().is_websocket = true,
                 "mqtt" => {}
-                _ => self.leave(line, "is neither mqtt nor websockets"),
+                _ => self.stop(
+                    line,
+                    "is neither mqtt nor websockets: it would be a listener for MQTT",
+                ),
             },
             "certfile" | "keyfile" | "cafile" | "require_certificate" => {
                 let options = &mut self.listener().options;
                 options.insert(line.key.clone(), line.clone());
             }
-            "crlfile" => self.set("tls", "client_crls", format!("[{}]", quoted(&line.value))),
+            "crlfile" => self.revocation_lists.push(quoted(&line.value)),
             "use_identity_as_username" if line.value == "true" => {
                 self.set("auth", "certificate_user", quoted("cn"));
             }
-            "tls_version" => {
-                if line.value != "tlsv1.2" && line.value != "tlsv1.3" {
-                    self.leave(line, "TLS 1.2 and 1.3 are spoken");
-                }
+            "tls_version" => self.tls_version(line),
+            "disable_client_cert_date_checks" => {
+                self.leave(line, "not needed: dates of certificates are always checked");
             }
             "password_file" => self.file("auth", "password_file", line),
             "acl_file" => self.file("auth", "acl_file", line),
             "allow_anonymous" => self.allow_anonymous = Some(line.value == "true"),
             "per_listener_settings" if line.value == "true" => {
-                self.leave(line, "users and rules are the same at all listeners");
+                self.per_listener = Some(line.clone());
             }
             "persistence" => self.has_persistence = line.value == "true",
             "persistence_location" => self.folder = Some(PathBuf::from(&line.value)),
@@ -329,7 +304,18 @@ impl Translation {
             "per_listener_settings" | "use_identity_as_username" | "upgrade_outgoing_qos"
                 if line.value == "false" => {}
             key if key.starts_with("plugin_opt_") || key.starts_with("auth_opt_") => {}
-            key => self.leave(line, &why_not(key, &NEEDLESS, &MISSING)),
+            key => {
+                let why = why_not(key, &NEEDLESS, &MISSING, &PROTECTING);
+                self.not_taken(line, &why);
+            }
+        }
+    }
+
+    fn tls_version(&mut self, line: &Line) {
+        match line.value.as_str() {
+            "tlsv1.2" => {}
+            "tlsv1.3" => self.stop(line, "TLS 1.2 is spoken as well"),
+            _ => self.leave(line, "TLS 1.2 and 1.3 are spoken"),
         }
     }
 
@@ -337,11 +323,19 @@ impl Translation {
         self.listeners.last_mut().unwrap_or(&mut self.first)
     }
 
-    fn finish(mut self, source: &Path) -> Import {
+    fn finish(mut self, source: &Path) -> anyhow::Result<Import> {
         let first = core::mem::take(&mut self.first);
         if !first.port.is_empty() || !first.options.is_empty() {
             self.listeners.insert(0, first);
         }
+        self.listeners.retain(|listener| !listener.is_left);
+        self.merge_access();
+        if !self.revocation_lists.is_empty() {
+            let lists = self.revocation_lists.join(", ");
+            self.set("tls", "client_crls", format!("[{lists}]"));
+        }
+        // For `mqbroker status` and backups.
+        self.set("admin", "socket", quoted("/run/mqbroker/admin.sock"));
         let is_local = self.listeners.is_empty();
         let mut urls = Vec::new();
         let mut notes = BTreeSet::new();
@@ -372,11 +366,83 @@ impl Translation {
             notes
                 .insert("nobody could log in: name users in [auth], or allow_anonymous".to_owned());
         }
-        let bridges = self.bridges.iter().map(|bridge| bridge.write(&mut notes));
-        let bridges: String = bridges.collect();
-        Import {
+        let mut bridges = String::new();
+        for bridge in core::mem::take(&mut self.bridges) {
+            if let Some(line) = bridge.local_user() {
+                self.local_user(line);
+            }
+            if let Some(line) = bridge.version_that_makes_circles() {
+                let why =
+                    "with `both` messages would go round before MQTT 5.0, which is spoken now";
+                self.leave(line, why);
+            }
+            bridges += &bridge.write(&mut notes);
+        }
+        self.name_users_with_levels();
+        if let Some(line) = self.accepted.difference(&self.used).next() {
+            bail!("--accept {line}: that line does not stop the import");
+        }
+        Ok(Import {
             toml: self.write(source, &urls, &notes, &bridges),
             left: self.left,
+            stops: self.stops,
+        })
+    }
+
+    /// Makes the users and rules of listeners those of all, if they are the same.
+    fn merge_access(&mut self) {
+        let Some(line) = self.per_listener.take() else {
+            return;
+        };
+        let mut all = self.listeners.iter().map(|listener| &listener.access);
+        let first = all.next().cloned().unwrap_or_default();
+        if !all.all(|access| *access == first) {
+            let why =
+                "users and rules are the same at all listeners, and the file has others at each";
+            self.stop(&line, why);
+        }
+        // Nobody comes in without a user at one listener because that is allowed at another one.
+        let is_open = |listener: &Listener| {
+            let allowed = listener.access.get("allow_anonymous");
+            allowed.is_some_and(|value| value == "true")
+        };
+        if !self.listeners.is_empty() && !self.listeners.iter().all(is_open) {
+            self.allow_anonymous = Some(false);
+        }
+    }
+
+    /// A bridge that was a user here: rules held for it.
+    fn local_user(&mut self, line: &Line) {
+        let auth = self.tables.get("auth");
+        if auth.is_some_and(|auth| auth.contains_key("acl_file")) {
+            self.stop(
+                line,
+                "no rules hold for a bridge: its topics alone bound it",
+            );
+        } else {
+            self.leave(line, "not needed: it may do everything here");
+        }
+    }
+
+    /// Users that mosquitto fills in for `%u` and this broker does not.
+    fn name_users_with_levels(&mut self) {
+        let file = |key: &str| {
+            let path: String = serde_json::from_str(self.tables.get("auth")?.get(key)?).ok()?;
+            Some((fs::read_to_string(&path).ok()?, path))
+        };
+        let (Some((rules, path)), Some((users, _))) = (file("acl_file"), file("password_file"))
+        else {
+            return;
+        };
+        let names = users.lines().filter_map(|line| line.split(':').next());
+        // mosquitto refuses the wildcards as well.
+        let names = names.filter(|name| name.contains('/') && !name.contains(['+', '#']));
+        let names: Vec<_> = names.collect();
+        if rules.contains("%u") && !names.is_empty() {
+            let names = names.join(", ");
+            self.left.push(format!(
+                "{path}: %u: it is not filled in with a `/`, as mosquitto does: give these users rules of their own: {names}"
+            ));
         }
     }
 
@@ -393,11 +459,24 @@ impl Translation {
             Some(line) if requires => {
                 self.file("tls", "client_ca", line);
                 self.set("tls", "client_certificate", quoted("required"));
+                notes.insert(format!(
+                    "mosquitto sends intermediate certificates of {} as well: append those to the certificate's file",
+                    line.value
+                ));
             }
             Some(line) => self.leave(
                 line,
-                "not needed: without require_certificate mosquitto asks no client for a certificate",
+                "without require_certificate mosquitto asks no client for a certificate, and sends intermediate \
+                 certificates that are in this file as well as certfile: append those to it",
             ),
+            None if requires => {
+                if let Some(line) = listener.options.get("require_certificate") {
+                    self.stop(
+                        line,
+                        "there is no cafile, without which no client is asked for a certificate",
+                    );
+                }
+            }
             None => {}
         }
         let scheme = match (listener.is_websocket, certificate.is_some()) {
@@ -510,7 +589,7 @@ mod tests {
         ] {
             fs::write(folder.path().join("conf.d").join(name), text).unwrap();
         }
-        let import = import(&path).unwrap();
+        let import = import(&path, &[]).unwrap();
         let _: Config = toml::from_str(&import.toml).expect(&import.toml);
         import
     }
@@ -537,7 +616,7 @@ mod tests {
         assert_eq!(
             bare(&import),
             "listen = [\n\"tls://0.0.0.0:8883\",\n\"ws://[::1]:8080/mqtt\",\n\"tcp://127.0.0.1:1883\",\n]\n\
-             [admin]\nsys_interval_s = 0\n\
+             [admin]\nsocket = \"/run/mqbroker/admin.sock\"\nsys_interval_s = 0\n\
              [auth]\nacl_file = \"/etc/m/acl\"\ncertificate_user = \"cn\"\npassword_file = \"/etc/m/pw\"\n\
              [limits]\nmailbox_messages = 5000\nmax_keep_alive_s = 60\nmax_packet_size = 262144\n\
              session_expiry_s = 172800\n\
@@ -568,7 +647,7 @@ mod tests {
         assert_eq!(import.left, [""; 0]);
         assert_eq!(
             bare(&import),
-            "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[auth]\nallow_anonymous = true\n\
+            "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[admin]\nsocket = \"/run/mqbroker/admin.sock\"\n[auth]\nallow_anonymous = true\n\
              [[bridge]]\nname = \"edge-one\"\n\
              address = [\"tls://a.example:8883\", \"tls://b.example:1883\"]\n\
              notifications = false\n\
@@ -602,9 +681,7 @@ mod tests {
         );
         let whys = [
             "line 1: listener: Unix sockets",
-            "line 6: plugin: there are no plugins",
             "line 8: max_queued_messages: no bound",
-            "line 9: no_such_key: is not known",
             "line 10: pid_file: not needed",
             "line 13: remote_password: put it into a file",
             "line 14: start_type: a bridge is automatic or lazy",
@@ -614,6 +691,7 @@ mod tests {
             "line 5: certfile: this broker has one for all listeners",
         ];
         assert_eq!(import.left.len(), whys.len(), "{:?}", import.left);
+        assert_eq!(import.stops.len(), 2, "{:?}", import.stops);
         for (line, why) in import.left.iter().zip(whys) {
             assert!(line.contains(why), "{line}");
             assert!(import.toml.contains(&format!("# - {line}\n")));
@@ -629,12 +707,12 @@ mod tests {
     fn without_a_listener_everybody_on_this_machine_comes_in_as_with_mosquitto() {
         assert_eq!(
             bare(&imported("")),
-            "listen = [\n\"tcp://127.0.0.1:1883\",\n]"
+            "listen = [\n\"tcp://127.0.0.1:1883\",\n]\n[admin]\nsocket = \"/run/mqbroker/admin.sock\""
         );
         let open = imported("listener 1883\nallow_anonymous true\n");
         assert_eq!(
             bare(&open),
-            "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[auth]\nallow_anonymous = true"
+            "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[admin]\nsocket = \"/run/mqbroker/admin.sock\"\n[auth]\nallow_anonymous = true"
         );
         let old = imported("port 1884\nbind_address 192.0.2.1\nallow_anonymous true\n");
         assert!(bare(&old).contains("tcp://192.0.2.1:1884"), "{}", old.toml);
@@ -645,9 +723,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.conf");
         fs::write(&path, format!("include_dir {}\n", folder.path().display())).unwrap();
-        let error = import(&path).unwrap_err().to_string();
+        let error = import(&path, &[]).unwrap_err().to_string();
         assert!(error.contains("include each other"), "{error}");
-        let error = import(Path::new("/no/such")).unwrap_err().to_string();
+        let error = import(Path::new("/no/such"), &[]).unwrap_err().to_string();
         assert!(error.contains("/no/such cannot be read"), "{error}");
     }
 }

@@ -370,7 +370,7 @@ END
         let program = built("mqbroker");
         let moved = format!(
             "#!/bin/bash\nif [ \"$1\" = import-mosquitto ]; then\n    {0} \"$@\" | \
-             sed \"s,/var/lib/,$ROOT/var/lib/,; s,14567,{1},\"\nelse\n    exec {0} \"$@\"\nfi\n",
+             sed \"s,/var/lib/,$ROOT/var/lib/,; s,/run/,$ROOT/run/,; s,14567,{1},\"\nelse\n    exec {0} \"$@\"\nfi\n",
             program.display(),
             free_port()
         );

@@ -15,6 +15,7 @@ mod backup;
 mod bridge;
 #[cfg(target_os = "linux")]
 mod bystanders;
+mod check_config;
 #[cfg(all(unix, feature = "cluster"))]
 mod cluster;
 #[cfg(all(unix, feature = "cluster"))]
@@ -34,6 +35,7 @@ mod hanging_files;
 mod health;
 #[cfg(target_os = "linux")]
 mod image;
+mod import;
 #[cfg(unix)]
 mod inspect;
 mod key_page;
