@@ -65,7 +65,7 @@ pub enum Arrival {
 /// Call [`sent`](Self::sent) before the message is handed to the transport: otherwise a fast reply
 /// arrives before its number is known. [`new`](Self::new) takes 24 bytes for each expected message; nothing
 /// is allocated after that. Where sender and receiver are in two processes, use
-/// [`log::join`](crate::log::join).
+/// [`log::join_topics`](crate::log::join_topics).
 #[derive(Clone, Debug)]
 pub struct Tracker {
     slots: Vec<Slot>,
