@@ -34,7 +34,7 @@ const SHARE_DIVISOR: usize = 4;
 /// store this far behind would keep the buffers, with whatever else they hold.
 const COPY_FROM: usize = 256 * 1024;
 
-/// How often the age of the oldest unsettled change is looked at.
+/// Interval at which the age of the oldest unsettled change is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The ages of the oldest unsettled change at which the broker reports its store.

@@ -344,7 +344,7 @@ pub struct ListenOptions {
     /// [`Link::let_in`](crate::Link::let_in). Otherwise any peer that completes a
     /// handshake gets a place in the store, and a crowd of such peers pushes out all others. Default: no.
     pub hold_tickets: bool,
-    /// Where the flow-control windows of QUIC connections count. With one they begin small, with 16 KiB to receive and as much
+    /// Memory against which the flow-control windows of QUIC connections count. With one they begin small, with 16 KiB to receive and as much
     /// to send, and grow once the application has [let the peer in](crate::Link::let_in), up to those of
     /// [`quic`](Self::quic), as far as there is memory. Default: none, and windows are as large as they may be from the
     /// start.

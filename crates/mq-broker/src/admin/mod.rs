@@ -236,7 +236,7 @@ impl Admin {
         self.hub.store_writer()?.why_not_healthy()
     }
 
-    /// Why the broker takes no clients, or serves them badly, if so.
+    /// Returns the reason why no client should be sent to this broker, if there is one.
     fn why_not_ready(&self) -> Option<String> {
         let is_ending = *self.shutdown.borrow();
         let slow = || self.hub.store_writer()?.why_not_ready();

@@ -94,7 +94,7 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// Where the broker keeps what outlives it; `None`, the default, for nowhere.
     pub store: Option<Storage>,
-    /// How long changes may wait for the store before the broker reports it.
+    /// Ages of changes that the store has not settled, from which on the broker reports it.
     pub store_patience: StorePatience,
     /// Where operators are answered.
     pub admin: AdminSettings,

@@ -378,7 +378,7 @@ impl<'a> Attached<'a> {
     /// Acts on the state machine's events, until there are no more. While a message of the client's
     /// waits for room its later requests wait as well; its acknowledgements do not.
     ///
-    /// The same holds while the store is full, but for messages of QoS 0 that are not behind others.
+    /// Requests wait as well while the store is full, but for messages of QoS 0 that are not behind others.
     fn handle_events(&mut self, now: Instant) {
         let is_store_full = self.publisher.journal.is_full();
         if is_store_full && self.wire.connection.is_closed() && self.blocked_publish.is_none() {
