@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
 
+mod counting;
 mod heap;
 mod peers;
 mod wire;
@@ -19,12 +20,16 @@ use tokio::{
 };
 use wire::Target;
 
+/// Tests of this program count its memory, so one runs at a time.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 const PEERS: usize = 10_000;
 /// At once: each takes file descriptors on both sides of this one process.
 const AT_ONCE: usize = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_bad_peers_slow_no_client_and_leave_nothing() {
+    let _alone = ALONE.lock().await;
     let seed = std::env::var("ABUSE_SEED").map_or(1, |seed| seed.parse().unwrap());
     println!("seed {seed} (ABUSE_SEED sets another)");
     let broker = TestBroker::start_with(|settings| {

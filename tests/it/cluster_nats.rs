@@ -15,7 +15,8 @@ use bytes::Bytes;
 use mq_broker::{
     Broker, Settings,
     cluster::{
-        ClusterSettings, Engine as _, Expiry, Key, KeyKind, NatsEngine, NatsSettings, PutOutcome,
+        ClusterSettings, Engine as _, EngineError, Expiry, Key, KeyKind, NatsEngine, NatsSettings,
+        PutOutcome,
     },
 };
 use mq_client::{Client, Outgoing, QoS, Subscription};
@@ -168,8 +169,18 @@ async fn values_have_names_of_any_length() {
             name: (*name).to_owned(),
         };
         let bytes = Bytes::from(n.to_string());
-        let put = engine.put(key.clone(), 0, bytes.clone(), Expiry::AfterTtl);
-        assert!(matches!(put.await.unwrap(), PutOutcome::Written(_)), "{n}");
+        // The bucket may have no leader yet.
+        let first = async {
+            loop {
+                let put = engine.put(key.clone(), 0, bytes.clone(), Expiry::AfterTtl);
+                match put.await {
+                    Err(EngineError::Unavailable(_)) => sleep(Duration::from_millis(50)).await,
+                    put => return put.unwrap(),
+                }
+            }
+        };
+        let first = timeout(SOON, first).await.unwrap();
+        assert!(matches!(first, PutOutcome::Written(_)), "{n}: {first:?}");
         let again = engine.put(key.clone(), 0, bytes.clone(), Expiry::Never);
         assert_eq!(again.await.unwrap(), PutOutcome::Conflict, "{n}");
         assert_eq!(engine.get(key).await.unwrap().unwrap().bytes, bytes);

@@ -5,11 +5,15 @@ use std::{collections::HashSet, time::Duration};
 use bytes::Bytes;
 use mq_broker::Overflow;
 use mq_client::{
-    Client, Error, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions,
-    Subscription, SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
+    Client, CloseReason, Error, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling,
+    SubscribeOptions, Subscription, SubscriptionOptions, TopicFilter, TopicName, Version, Will,
+    WillProperties,
 };
 use mq_testkit::{Scheme, TestBroker, next, over_each_transport};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 over_each_transport!(
     every_qos_and_version_arrives_once,
@@ -18,6 +22,8 @@ over_each_transport!(
     a_will_is_published_when_the_link_is_lost_and_not_after_a_goodbye,
     a_kept_session_gets_messages_that_came_while_it_was_away,
     the_same_client_identifier_takes_the_session_over,
+    clients_that_race_for_one_identifier_all_have_their_turn,
+    members_of_two_groups_get_the_message_of_each,
     a_shared_subscription_shares,
     no_local_and_retain_handling_are_kept,
     overlapping_subscriptions_deliver_once,
@@ -55,6 +61,64 @@ async fn nobody_connected(broker: &TestBroker) {
 
 async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
+}
+
+/// Twenty clients of one identifier connect at once. None is refused: each has the session until the next one takes it.
+async fn clients_that_race_for_one_identifier_all_have_their_turn(scheme: Scheme) {
+    let broker = TestBroker::start().await;
+    let mut racers = JoinSet::new();
+    for number in 0..20 {
+        let client = broker
+            .client(scheme, "the one")
+            .clean_start(number % 2 == 0);
+        racers.spawn(client.build());
+    }
+    let mut clients = Vec::new();
+    while let Some(client) = timeout(Duration::from_secs(20), racers.join_next())
+        .await
+        .unwrap()
+    {
+        match client.unwrap() {
+            Ok(client) => clients.push(client),
+            // The next one has come right behind its CONNACK.
+            Err(Error::Ended(CloseReason::ByPeer(disconnect))) => {
+                assert_eq!(disconnect.reason, ReasonCode::SessionTakenOver);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let metrics = broker.broker().metrics();
+    let one_is_left = async {
+        while metrics.connections.get() != 1 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), one_is_left).await.unwrap();
+}
+
+/// A session that is the only member of two shared groups gets a copy for each (§4.8.2), with the identifier of the
+/// group's own subscription.
+async fn members_of_two_groups_get_the_message_of_each(scheme: Scheme) {
+    let broker = TestBroker::start().await;
+    let reader = connect(&broker, scheme, "reader").await;
+    let mut each = Vec::new();
+    for filter in ["$share/one/t/+", "$share/two/t/#"] {
+        each.push(reader.subscribe(filter, QoS::AtLeastOnce).await.unwrap());
+    }
+    let writer = connect(&broker, scheme, "writer").await;
+    for number in 0..10 {
+        let payload = number.to_string();
+        writer
+            .publish("t/x", payload, QoS::AtLeastOnce)
+            .await
+            .unwrap();
+    }
+    for messages in &mut each {
+        for number in 0..10 {
+            assert_eq!(next(messages).await.payload, number.to_string());
+        }
+        silent(messages).await;
+    }
 }
 
 async fn every_qos_and_version_arrives_once(scheme: Scheme) {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use mq_broker::{DiskStore, Durability};
+use mq_broker::{DiskStore, Durability, MemoryStore};
 use mq_client::{Outgoing, QoS, ReasonCode, Reconnect};
 use mq_testkit::{SCHEMES, SlowStore, TestBroker, ask, refused};
 use tokio::{
@@ -250,6 +250,7 @@ fn documented() -> BTreeMap<String, String> {
 #[tokio::test]
 async fn the_reference_has_every_metric() {
     let broker = TestBroker::start_with(|settings| {
+        settings.store = Some(Arc::new(MemoryStore::default()).into());
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
     })
     .await;

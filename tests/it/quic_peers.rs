@@ -178,3 +178,42 @@ async fn a_refused_client_that_has_read_everything_is_not_waited_for() {
     }
     assert!(best < Duration::from_millis(500), "{best:?}");
 }
+
+/// Bytes that the broker lets a client send on a stream that it does not read: it waits for the control stream.
+async fn under_way(raw: &Raw) -> usize {
+    let mut stream = raw.connection.open_uni().await.unwrap();
+    let mut sent = 0;
+    while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&[0; 4096])).await {
+        sent += written.unwrap();
+    }
+    sent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_before_its_log_in_has_16_kib_under_way() {
+    let broker = TestBroker::start().await;
+    let raw = Raw::open(&broker).await;
+    assert_eq!(under_way(&raw).await, 16 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_grow_with_what_a_client_sends_and_count_until_it_has_gone() {
+    let broker = TestBroker::start().await;
+    let before = broker.broker().memory_used();
+    let client = broker.client(Scheme::Quic, "large").build().await.unwrap();
+    let counted = broker.broker().memory_used();
+    for _ in 0..100 {
+        let large = vec![0; 100_000];
+        client.publish("t", large, QoS::AtLeastOnce).await.unwrap();
+    }
+    let grown = broker.broker().memory_used() - counted;
+    assert!(grown >= 16 * 1024, "{grown}");
+    assert!(grown <= 1024 * 1024, "{grown}");
+    client.disconnect().await.unwrap();
+    let gone = async {
+        while broker.broker().memory_used() > before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, gone).await.unwrap();
+}

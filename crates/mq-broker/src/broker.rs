@@ -17,11 +17,11 @@ use crate::{
     bridge::{self, BridgeTask},
     clock,
     conn::{self, Wire},
-    escaped::Escaped,
     hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::PerNetwork,
+    refusal_log::RefusalDetails,
     reload::{OperatorTokens, Reloadable},
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -93,7 +93,7 @@ impl Broker {
         );
         let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
-        prepare(&mut settings.listen, &worker_pool);
+        prepare(&mut settings.listen, &worker_pool, &hub);
         let listeners = bind_all(&settings).await?;
         let admin_listeners = AdminListeners::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
@@ -544,7 +544,8 @@ impl Acceptor {
         metrics: Arc<ListenerMetrics>,
         _permit: OwnedSemaphorePermit,
     ) -> Option<(Counted, Box<Wire>)> {
-        let peer = incoming.peer_address().map(display);
+        let peer_address = incoming.peer_address();
+        let peer = peer_address.map(display);
         let hub = Arc::clone(&self.hub);
         let _under_way = UnderWay::new(&hub.metrics.handshakes);
         let incoming = if moves {
@@ -574,8 +575,15 @@ impl Acceptor {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => {
                 failed.add(1);
-                // Escaped, as it may quote the peer.
-                debug!(peer, error = %Escaped(&error.to_string()), "handshake failed");
+                let error = error.to_string();
+                let details = RefusalDetails {
+                    peer: peer_address,
+                    transport: Some(metrics.address.scheme),
+                    error: Some(&error),
+                    ..RefusalDetails::default()
+                };
+                self.hub
+                    .refused_early(details, "handshake failed", clock::now());
                 return None;
             }
             Err(_) => {
@@ -646,7 +654,15 @@ fn ended_or_going(
 }
 
 /// Sets the options that listeners have besides their settings.
-fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool) {
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(unused_variables, reason = "windows are QUIC's")
+)]
+fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool, hub: &Hub) {
+    #[cfg(feature = "quic")]
+    {
+        listen.window_memory = Some(hub.window_memory());
+    }
     listen.runtimes = worker_pool.handles();
     listen.hold_tickets = true;
     listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();

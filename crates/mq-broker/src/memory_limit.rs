@@ -11,10 +11,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// share for each of three pieces.
 const MESSAGE_OVERHEAD_BYTES: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
 
-/// Payloads from this size on stay in the buffer that they were read into. It grew by doubling, so
-/// that a third of it may be free: such payloads count for half as much again.
-const LARGE_PAYLOAD_BYTES: usize = 16 * 1024;
-
 /// A count of bytes with a limit.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
@@ -102,26 +98,24 @@ impl MemoryLimit {
     }
 
     fn counted(self: &Arc<Self>, message: &Message, size: usize) -> Message {
-        let is_large = message.payload.len() >= LARGE_PAYLOAD_BYTES;
-        let mut kept = if is_large {
-            let payload = message.payload.clone();
-            let without = Message {
-                payload: Bytes::new(),
-                ..message.clone()
-            };
-            Message {
-                payload,
-                ..without.detached()
-            }
-        } else {
-            message.detached()
-        };
+        let mut kept = message.detached();
         kept.payload = Bytes::from_owner(Counted {
             payload: kept.payload,
             size,
             memory_limit: Arc::clone(self),
         });
         kept
+    }
+}
+
+#[cfg(feature = "quic")]
+impl mq_transport::WindowMemory for MemoryLimit {
+    fn take(&self, bytes: usize) -> bool {
+        Self::take(self, bytes)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.give(bytes);
     }
 }
 
@@ -173,13 +167,7 @@ impl Drop for MemoryShare {
 
 /// Returns the memory of a message, about.
 pub(crate) fn message_weight(message: &Message) -> usize {
-    let payload = message.payload.len();
-    let payload = if payload < LARGE_PAYLOAD_BYTES {
-        payload
-    } else {
-        payload + payload / 2
-    };
-    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + payload;
+    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + message.payload.len();
     if !message.properties.is_untouched() {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];
@@ -250,7 +238,7 @@ mod tests {
     #[test]
     fn a_message_counts_until_its_last_user_lets_go() {
         let memory_limit = Arc::new(MemoryLimit::new(1_000_000));
-        for size in [0, 1, LARGE_PAYLOAD_BYTES] {
+        for size in [0, 1, 100_000] {
             let kept = memory_limit.keep(&message(size)).unwrap();
             assert_eq!(kept, message(size));
             assert_eq!(memory_limit.used(), message_weight(&kept));

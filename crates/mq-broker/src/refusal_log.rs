@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use mq_transport::Scheme;
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -75,6 +76,9 @@ pub(crate) struct RefusalDetails<'a> {
     /// The topic, or the filter.
     pub(crate) topic: Option<&'a str>,
     pub(crate) peer: Option<SocketAddr>,
+    pub(crate) transport: Option<Scheme>,
+    /// The error behind the reason.
+    pub(crate) error: Option<&'a str>,
 }
 
 /// The lines of one broker.
@@ -118,6 +122,8 @@ impl RefusalLog {
             user,
             topic,
             peer,
+            transport,
+            error,
         } = details;
         let cut = |text: &str| text.chars().take(MAX_TEXT_CHARACTERS).collect();
         let mut recent = lock(&self.recent);
@@ -144,7 +150,9 @@ impl RefusalLog {
             user = user.map(|text| tracing::field::display(Escaped(text))),
             topic = topic.map(|text| tracing::field::display(Escaped(text))),
             peer = peer.map(tracing::field::display),
+            transport = transport.map(tracing::field::display),
             reason,
+            error = error.map(|text| tracing::field::display(Escaped(text))),
             left_out = (left_out > 0).then_some(left_out),
             "{}",
             kind.words()

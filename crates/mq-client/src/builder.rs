@@ -609,9 +609,22 @@ impl ClientBuilder {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn build(self) -> Result<Client, Error> {
-        let client = self.spawn(true)?;
+        let client = self.start_once()?;
         client.connected().await?;
         Ok(client)
+    }
+
+    /// Starts the client without waiting, as [`start`](Self::start), and ends it with the first failure to connect,
+    /// as [`build`](Self::build): for an application that may [disconnect](Client::disconnect) while the
+    /// client connects.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_once(self) -> Result<Client, Error> {
+        self.spawn(true)
     }
 
     /// Starts the client without waiting: messages and subscriptions from now on go right

@@ -174,7 +174,8 @@ impl Error {
     ///
     /// It does not help if the server refuses this client (credentials, client identifier, version,
     /// will), if another client took the session over, or if the server says that the client broke a
-    /// rule. Nor does it help if the server's certificate is not trusted, if the server answers the
+    /// rule, except for Receive Maximum: messages that left before CONNACK may exceed one that the client
+    /// does not know yet. Nor does it help if the server's certificate is not trusted, if the server answers the
     /// request for a WebSocket as wrong, or if this side's options cannot be used.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -225,6 +226,7 @@ fn reason_passes(reason: ReasonCode) -> bool {
             | ReasonCode::ServerBusy
             | ReasonCode::ServerShuttingDown
             | ReasonCode::KeepAliveTimeout
+            | ReasonCode::ReceiveMaximumExceeded
             | ReasonCode::MessageRateTooHigh
             | ReasonCode::QuotaExceeded
             | ReasonCode::AdministrativeAction

@@ -117,7 +117,8 @@
 //! # Without waiting for the server
 //!
 //! [`ClientBuilder::start`] returns at once, and messages leave right behind CONNECT, before the
-//! server has answered. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
+//! server has answered: ten of QoS 1 and 2 at most, and after a reconnect within the limits that the
+//! server announced before. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
 //! connection through the same [`Connector`], CONNECT travels in the first flight of QUIC's or TLS's
 //! handshake (0-RTT, RFC 8446 §2.3). An attacker on the path can replay such a flight, so
 //! only what is marked as safe to repeat travels with it: by [`ClientBuilder::publish_early`] and

@@ -21,30 +21,21 @@ pub(crate) fn save(value: &impl Serialize, path: &Path) -> Result<(), Error> {
 /// Reads a file whose `schema` has to be the given one.
 pub(crate) fn load<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
-    parse(&text, path, schema)
-}
-
-/// The same from text; `name` is for messages.
-pub(crate) fn parse<T: DeserializeOwned>(
-    text: &str,
-    name: &Path,
-    schema: &str,
-) -> Result<T, Error> {
     let json = |source| Error::Json {
-        path: name.to_owned(),
+        path: path.to_owned(),
         source,
     };
-    let value: Value = serde_json::from_str(text).map_err(json)?;
+    let value: Value = serde_json::from_str(&text).map_err(json)?;
     match value.get("schema").and_then(Value::as_str) {
         Some(found) if found == schema => {}
         other => {
             return Err(Error::Format {
-                path: name.to_owned(),
+                path: path.to_owned(),
                 expected: format!("schema {schema}"),
                 found: other.unwrap_or("none").to_owned(),
             });
         }
     }
     // Parse the text again: the error then has line and column.
-    serde_json::from_str(text).map_err(json)
+    serde_json::from_str(&text).map_err(json)
 }

@@ -211,12 +211,4 @@ impl RunResult {
     pub fn load(path: &Path) -> Result<Self, Error> {
         json::load(path, SCHEMA)
     }
-
-    /// Reads a result from JSON; `name` is for messages.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn from_json(text: &str, name: &Path) -> Result<Self, Error> {
-        json::parse(text, name, SCHEMA)
-    }
 }

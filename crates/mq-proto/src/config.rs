@@ -22,8 +22,8 @@ pub struct ClientConfig {
     /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
     /// Default 1,000.
     pub receive_maximum: NonZeroU16,
-    /// The largest packet taken, in bytes, fixed header included. Default: what MQTT can carry,
-    /// 256 MiB.
+    /// The largest packet taken, in bytes, fixed header included; up to CONNACK 64 KiB at most. Default:
+    /// what MQTT can carry, 256 MiB.
     pub max_packet_size: NonZeroU32,
     /// Topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
     pub topic_alias_maximum: u16,

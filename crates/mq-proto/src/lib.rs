@@ -60,6 +60,7 @@ mod error;
 mod event;
 mod flow;
 mod keepalive;
+mod limits;
 mod message;
 mod seldom;
 mod session;

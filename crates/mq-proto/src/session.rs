@@ -14,7 +14,7 @@ use mq_codec::{PacketId, QoS};
 #[cfg(not(feature = "mqtt-next"))]
 use no_flows::Flows;
 
-use crate::{Delivery, FlowId, LaneId, seldom::SeldomMap};
+use crate::{Delivery, FlowId, LaneId, limits::PeerLimits, seldom::SeldomMap};
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
@@ -44,6 +44,8 @@ pub struct Session {
     flows: Flows,
     /// How many of `outgoing` wait for a flow.
     parked: usize,
+    /// Client: the limits of the last CONNACK, which count for what is sent before the next one.
+    pub(crate) server_limits: Option<Box<PeerLimits>>,
 }
 
 /// Stands for the next lane of a flow that has none.

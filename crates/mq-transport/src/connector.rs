@@ -15,6 +15,7 @@ use crate::quic::ClientEndpoints;
 use crate::ws::WsLink;
 use crate::{
     Address, ConnectOptions, Error, Link, Scheme,
+    attempts::{first_to_connect, interleaved},
     link::Transport,
     mem, registry,
     socket::{connect_tcp, connect_udp, resolve},
@@ -83,10 +84,14 @@ impl Connector {
     /// Connects, and returns as soon as bytes can be written. Takes
     /// [`ConnectOptions::connect_timeout`] at most; dropping the future gives the attempt up.
     ///
+    /// The addresses of the host are tried side by side (RFC 8305): the next one after 250 ms, or as soon as
+    /// one fails, and the first that connects wins. Over QUIC that is the end of the handshake.
+    ///
     /// With [`ConnectOptions::early_data`] and a ticket of this server it returns before the
     /// handshake ends, and what is written goes as early data. [`Link::progress`] then notices a
-    /// missing server, on QUIC only after the idle timeout: bound the time until
-    /// the first answer.
+    /// missing server: on QUIC where the network reports a closed port, else only after the idle timeout, so
+    /// bound the time until the first answer. Of a host with several QUIC addresses only the one that it
+    /// connected to last gets early data.
     ///
     /// # Errors
     /// [`Error::NotBuiltIn`], [`Error::Resolve`], [`Error::Unreachable`],
@@ -148,7 +153,7 @@ impl Connector {
         if address.scheme == Scheme::Mem {
             return Vec::new();
         }
-        let peers = resolve(address).await.unwrap_or_default();
+        let peers = self.peers(address).await.unwrap_or_default();
         let ways = peers.into_iter().filter_map(|peer| {
             let options = &self.shared.options;
             let socket = connect_udp(peer, options.local_address, &options.socket).ok()?;
@@ -167,13 +172,30 @@ impl Connector {
     /// Cancel-safe.
     pub async fn udp_refused(&self, address: &Address) -> io::Error {
         let mut refusal = None;
-        for peer in resolve(address).await.unwrap_or_default() {
+        for peer in self.peers(address).await.unwrap_or_default() {
             refusal = Some(self.peer_refused(peer).await);
         }
         match refusal {
             Some(error) => error,
             // The attempt to connect reports a name without an address.
             None => std::future::pending().await,
+        }
+    }
+
+    /// Resolves when the network reports that nobody listens at a UDP port, or that there is no way to it. Asks only
+    /// after 250 ms, when most servers have answered a handshake.
+    ///
+    /// The probe has a socket of its own: an endpoint's socket is shared by all connections and never connected to a
+    /// peer, so that connections can migrate, and quinn does not read its error queue (`IP_RECVERR`). As over TCP,
+    /// a forged report can end an attempt to connect.
+    #[cfg(feature = "quic")]
+    pub(crate) async fn quic_port_closed(&self, peer: SocketAddr) -> io::Error {
+        tokio::time::sleep(crate::attempts::ATTEMPT_DELAY).await;
+        let error = self.peer_refused(peer).await;
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NetworkUnreachable => error,
+            // The probe has failed, which says nothing about the server.
+            _ => std::future::pending().await,
         }
     }
 
@@ -195,11 +217,26 @@ impl Connector {
         }
     }
 
+    /// All addresses of a host, in the order in which they are tried.
+    pub(crate) async fn peers(&self, address: &Address) -> Result<Vec<SocketAddr>, Error> {
+        let given = &self.shared.options.resolve;
+        match given.iter().find(|(host, _)| *host == address.host) {
+            Some((_, given)) if !given.is_empty() => {
+                let with_port = |ip: &IpAddr| SocketAddr::new(*ip, address.port);
+                Ok(given.iter().map(with_port).collect())
+            }
+            _ => Ok(interleaved(resolve(address).await?)),
+        }
+    }
+
     pub(crate) async fn tcp(&self, address: &Address) -> Result<tokio::net::TcpStream, Error> {
         let options = &self.shared.options;
-        let peers = resolve(address).await?;
+        let peers = self.peers(address).await?;
         let (local, congestion) = (options.local_address, options.congestion);
-        connect_tcp(address, &peers, local, congestion, &options.socket).await
+        first_to_connect(peers, |peer| {
+            connect_tcp(address, peer, local, congestion, &options.socket)
+        })
+        .await
     }
 }
 

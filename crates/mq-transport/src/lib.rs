@@ -78,6 +78,7 @@
 //! An address whose transport is not built is refused with [`Error::NotBuiltIn`].
 
 mod address;
+mod attempts;
 mod buffer;
 mod certificate;
 mod connector;
@@ -98,6 +99,7 @@ mod registry;
 #[cfg(feature = "tls")]
 mod reload;
 mod repeat;
+mod send_progress;
 mod socket;
 mod sync;
 mod tcp;
@@ -129,10 +131,11 @@ pub use options::{
 
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
-pub use quic::{Qlog, QlogLimits};
+pub use quic::{Qlog, QlogLimits, WindowMemory};
 #[cfg(feature = "tls")]
 pub use reload::{PreparedReload, ReloadHandle};
 pub use repeat::{Gap, Repeat};
+pub use send_progress::SendProgress;
 #[cfg(feature = "tls")]
 pub use tls::{HandshakePool, ServerIdentity, TicketCache, TicketStore};
 pub use trust::Trust;

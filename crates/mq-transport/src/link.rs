@@ -20,7 +20,8 @@ use crate::tls::{HeldTickets, TlsLink};
 #[cfg(feature = "ws")]
 use crate::ws::WsLink;
 use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, socket::move_here, tcp::TcpLink,
+    Error, HandshakeKind, LinkInfo, LinkStats, SendProgress, mem::MemLink, socket::move_here,
+    tcp::TcpLink,
 };
 
 /// One connection, owned by one task.
@@ -441,6 +442,13 @@ impl Link {
         each!(&self.transport, link => link.stats())
     }
 
+    /// Returns how far the bytes of this side have got. Costs a system call on TCP, TLS and WebSocket (Linux only; elsewhere
+    /// there is no progress) and a lock on QUIC; in memory there is none.
+    #[must_use]
+    pub fn send_progress(&self) -> SendProgress {
+        each!(&self.transport, link => link.send_progress())
+    }
+
     /// The two ends, and what was negotiated so far.
     #[must_use]
     pub fn info(&self) -> LinkInfo {
@@ -458,9 +466,14 @@ impl Link {
         with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
-    /// Makes the client's tickets good from now on, as the application has let the client in. Does
-    /// nothing unless the server [holds tickets back](crate::ListenOptions::hold_tickets).
-    pub fn release_tickets(&mut self) {
+    /// Notes that the application has let the client in: its tickets are good from now on, where the server
+    /// [holds them back](crate::ListenOptions::hold_tickets), and its windows may grow, where their
+    /// [memory is bounded](crate::ListenOptions::window_memory).
+    pub fn let_in(&mut self) {
+        #[cfg(feature = "quic")]
+        if let Transport::Quic(link) = &mut self.transport {
+            link.let_in();
+        }
         #[cfg(feature = "tls")]
         if let Some(tickets) = self.tickets.take() {
             tickets.release();

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    Address, Error, LinkInfo, LinkStats, Progress, Scheme,
+    Address, Error, LinkInfo, LinkStats, Progress, Scheme, SendProgress,
     socket::listen_error,
     sync::{lock, wake},
 };
@@ -166,6 +166,11 @@ impl MemLink {
             bytes_received: self.bytes_received,
             ..LinkStats::default()
         }
+    }
+
+    #[expect(clippy::unused_self, reason = "the same form as the other transports")]
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        SendProgress::default()
     }
 
     #[expect(clippy::unused_self, reason = "the same form as the other transports")]

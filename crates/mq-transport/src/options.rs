@@ -122,6 +122,9 @@ pub struct ConnectOptions {
     pub socket: SocketOptions,
     /// The address to connect from; picks one of several interfaces. Default: none.
     pub local_address: Option<IpAddr>,
+    /// Hosts whose addresses are given here instead of looked up, each with its addresses, the preferred one first:
+    /// for a name that the resolver does not know (yet). Default: none.
+    pub resolve: Vec<(String, Vec<IpAddr>)>,
 }
 
 impl Default for ConnectOptions {
@@ -142,6 +145,7 @@ impl Default for ConnectOptions {
             quic: QuicOptions::default(),
             socket: SocketOptions::default(),
             local_address: None,
+            resolve: Vec::new(),
         }
     }
 }
@@ -253,6 +257,18 @@ impl ConnectOptions {
         self.local_address = Some(address);
         self
     }
+
+    /// Connects to these addresses where the host has this name: [`resolve`](field@Self::resolve).
+    #[must_use]
+    pub fn resolve(
+        mut self,
+        host: impl Into<String>,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        self.resolve
+            .push((host.into(), addresses.into_iter().collect()));
+        self
+    }
 }
 
 /// PEM files of a client's certificate chain and private key.
@@ -325,9 +341,15 @@ pub struct ListenOptions {
     /// does not cost the next its ticket.
     pub tickets_per_connection: usize,
     /// Whether tickets are good only once the application has let the client in, see
-    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise any peer that completes a
+    /// [`Link::let_in`](crate::Link::let_in). Otherwise any peer that completes a
     /// handshake gets a place in the store, and a crowd of such peers pushes out all others. Default: no.
     pub hold_tickets: bool,
+    /// Where the flow-control windows of QUIC connections count. With one they begin small, with 16 KiB to receive and as much
+    /// to send, and grow once the application has [let the peer in](crate::Link::let_in), up to those of
+    /// [`quic`](Self::quic), as far as there is memory. Default: none, and windows are as large as they may be from the
+    /// start.
+    #[cfg(feature = "quic")]
+    pub window_memory: Option<std::sync::Arc<dyn crate::WindowMemory>>,
     /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
     /// every two processors.
     #[cfg(feature = "tls")]
@@ -369,6 +391,8 @@ impl Default for ListenOptions {
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,
             hold_tickets: false,
+            #[cfg(feature = "quic")]
+            window_memory: None,
             #[cfg(feature = "tls")]
             handshake_pool: HandshakePool::default(),
             runtimes: Vec::new(),
@@ -432,7 +456,8 @@ pub struct QuicOptions {
     /// 40 Mbit/s at 100 ms. Unread data stays in memory: clients can make a server hold this much for
     /// each connection.
     pub stream_receive_window: u32,
-    /// The same for all streams of one connection. Default: 1 MiB.
+    /// The same for all streams of one connection. Default: 1 MiB. A server's connections begin with less where
+    /// [`ListenOptions::window_memory`] bounds them.
     pub receive_window: u32,
     /// Bytes that this side keeps for sending again until they are acknowledged; then writes
     /// wait. Default: 1 MiB for each connection.

@@ -24,36 +24,37 @@ pub(crate) async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, Error>
     Ok(found)
 }
 
-/// Connects over TCP to the first of `peers` that answers.
+/// Connects over TCP to one address of a host.
 pub(crate) async fn connect_tcp(
     address: &Address,
-    peers: &[SocketAddr],
+    peer: SocketAddr,
     local: Option<IpAddr>,
     congestion: Option<CongestionControl>,
     options: &SocketOptions,
 ) -> Result<TcpStream, Error> {
-    let mut last = io::Error::other("it has no address");
-    for peer in peers {
-        if local.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
-            last = io::Error::other("the local address is of the other IP version");
-            continue;
-        }
-        let socket = new_tcp(*peer, congestion, options)?;
-        if let Some(local) = local {
-            socket.bind(&SocketAddr::new(local, 0).into())?;
-        }
-        match tokio::net::TcpSocket::from_std_stream(socket.into())
-            .connect(*peer)
-            .await
-        {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(Error::Unreachable {
+    let unreachable = |source| Error::Unreachable {
         address: address.clone(),
-        source: last,
-    })
+        source,
+    };
+    if local.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
+        let other = io::Error::other("the local address is of the other IP version");
+        return Err(unreachable(other));
+    }
+    let socket = match new_tcp(peer, congestion, options) {
+        // A system without this IP version may still reach another address of the host.
+        Err(Error::Io(error)) if lacks_version(&error) => return Err(unreachable(error)),
+        made => made?,
+    };
+    if let Some(local) = local {
+        socket.bind(&SocketAddr::new(local, 0).into())?;
+    }
+    let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
+    socket.connect(peer).await.map_err(unreachable)
+}
+
+/// Returns true if the system has no sockets of the IP version.
+pub(crate) fn lacks_version(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
 /// Listens on TCP at the first of `addresses` that can be bound.

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    Error, LinkInfo, LinkStats, Progress, Scheme,
+    Error, LinkInfo, LinkStats, Progress, Scheme, SendProgress,
     buffer::{ReadSize, poll_read},
     tcp_info,
 };
@@ -153,6 +153,10 @@ impl TcpLink {
             bytes_received: self.bytes_received,
             ..tcp_info::of(&self.stream)
         }
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        SendProgress::of_stream(self.bytes_sent, tcp_info::unacknowledged(&self.stream))
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

@@ -24,6 +24,22 @@ pub(crate) fn of(stream: &impl AsRawFd) -> LinkStats {
     }
 }
 
+/// Returns the bytes in the send buffer of a TCP socket that its peer has not acknowledged, sent or not; `None` where the
+/// system does not say.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "no safe crate wraps ioctl(TIOCOUTQ)")]
+pub(crate) fn unacknowledged(stream: &impl AsRawFd) -> Option<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ writes one int, to which the pointer leads; a bad descriptor makes it return an error.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    u64::try_from(bytes).ok().filter(|_| result == 0)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unacknowledged(_stream: &impl AsRawFd) -> Option<u64> {
+    None
+}
+
 /// The bytes of a `struct tcp_info`, as many as this kernel gives.
 struct Info {
     bytes: [u8; 256],

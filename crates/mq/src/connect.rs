@@ -11,6 +11,7 @@ use mq_transport::ClientIdentity;
 
 use crate::{
     args::{BrokerArgs, Transport},
+    ends::DRAIN,
     profile::Profile,
     properties::Properties,
 };
@@ -95,6 +96,7 @@ pub(crate) fn plan(args: &BrokerArgs) -> anyhow::Result<Plan> {
         .connector(Connector::new(options(args))?)
         .version(args.protocol_version)
         .keep_alive(Duration::from_secs(args.keepalive.into()))
+        .disconnect_timeout(DRAIN)
         .clean_start(!args.disable_clean_session)
         .quic_streams(args.streams.clone())
         .quic_datagrams(args.datagrams)

@@ -1,12 +1,15 @@
 //! The program `mq`: MQTT for everyday, over every transport.
 //!
 //! ```text
-//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> exit code
+//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> ends -> exit code
 //! ```
 
 mod args;
 mod bench;
 mod connect;
+mod ends;
+mod escape;
+mod json_text;
 mod manual;
 mod message;
 mod ping;
@@ -19,7 +22,7 @@ mod subscribe;
 mod template;
 mod watch;
 
-use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -65,24 +68,11 @@ enum Outcome {
     /// `-W`: the time is over.
     TimedOut,
     /// A signal ended it.
-    #[cfg(unix)]
     Signalled(u8),
 }
 
 /// What `mosquitto_sub` and `mosquitto_rr` return then.
 const TIMED_OUT: u8 = 27;
-
-/// Does some work, for so many seconds at most.
-async fn within(
-    seconds: Option<NonZeroU64>,
-    work: impl Future<Output = anyhow::Result<Outcome>>,
-) -> anyhow::Result<Outcome> {
-    let Some(seconds) = seconds else {
-        return work.await;
-    };
-    let outcome = tokio::time::timeout(Duration::from_secs(seconds.get()), work).await;
-    outcome.unwrap_or(Ok(Outcome::TimedOut))
-}
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
@@ -90,7 +80,6 @@ impl From<Outcome> for ExitCode {
             Outcome::Done => Self::SUCCESS,
             Outcome::TimedOut => TIMED_OUT.into(),
             // As a shell has it.
-            #[cfg(unix)]
             Outcome::Signalled(number) => (128 + number).into(),
         }
     }
@@ -162,6 +151,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(outcome) => outcome.into(),
+        Err(error) if ends::is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             if !quiet {
                 eprintln!("mq: {}", line(&error));

@@ -13,6 +13,7 @@ use crate::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
+    ends::{Goodbye, until_end},
 };
 
 /// Options of `ping`.
@@ -42,12 +43,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    until_end(None, async |goodbye| ping(args, goodbye).await).await
+}
+
+async fn ping(args: Args, goodbye: &Goodbye) -> anyhow::Result<Outcome> {
     let interval = Duration::try_from_secs_f64(args.interval)?;
     let patience = Duration::from_secs(args.timeout.get());
     let plan = connect::plan(&args.broker)?;
     let chance = || format!("mq/ping/{:016x}", fastrand::u64(..));
     let topic = args.topic.clone().or(plan.topic).unwrap_or_else(chance);
-    let client = plan.client.build().await?;
+    let client = goodbye.connect(plan.client).await?;
     say(&connected(&plan.address.to_string(), &client))?;
     let mut messages = client.subscribe(topic.as_str(), args.qos).await?;
     let mut times = Vec::new();

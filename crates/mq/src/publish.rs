@@ -10,6 +10,7 @@ use crate::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
+    ends::{Goodbye, until_end},
     message::Source,
 };
 
@@ -87,7 +88,7 @@ impl Sender {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let plan = connect::plan(&args.broker)?;
-    let topic = TopicName::new(plan.topic(args.topic)?)?;
+    let topic = TopicName::new(plan.topic(args.topic.clone())?)?;
     let delay = Duration::try_from_secs_f64(args.repeat_delay)?;
     // What cannot be read should not cost a connection.
     let payload = if args.source.stdin_line {
@@ -95,8 +96,34 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     } else {
         Some(args.source.payload().await?)
     };
+    let ready = Ready {
+        plan,
+        topic,
+        delay,
+        payload,
+    };
+    until_end(None, async |goodbye| publish(args, ready, goodbye).await).await
+}
+
+/// Inputs that were read before connecting.
+struct Ready {
+    plan: connect::Plan,
+    topic: TopicName,
+    delay: Duration,
+    /// `None` for the lines of the standard input.
+    payload: Option<Bytes>,
+}
+
+async fn publish(args: Args, ready: Ready, goodbye: &Goodbye) -> anyhow::Result<Outcome> {
+    let Ready {
+        plan,
+        topic,
+        delay,
+        payload,
+    } = ready;
+    let client = goodbye.connect(plan.client).await?;
     let mut sender = Sender {
-        client: plan.client.build().await?,
+        client,
         topic,
         properties: plan.properties.publish,
         qos: args.qos,

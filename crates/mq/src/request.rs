@@ -9,9 +9,9 @@ use crate::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
+    ends::{Goodbye, until_end},
     message::Source,
-    subscribe::Printer,
-    within,
+    subscribe::{Look, Printer},
 };
 
 /// Options of `rr`.
@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// How to print the response, as `mq sub -F`
     #[arg(short = 'F', long, value_name = "FORMAT")]
     format: Option<String>,
+    /// Print control characters as they came to a terminal, too, which then acts on them
+    #[arg(long)]
+    raw: bool,
     /// Print no end of line behind the response
     #[arg(short = 'N')]
     no_newline: bool,
@@ -46,25 +49,32 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let printer = Printer::new(
-        args.format.as_deref(),
-        args.verbose,
-        false,
-        !args.no_newline,
-    )?;
+    let look = Look {
+        verbose: args.verbose,
+        pretty: false,
+        no_newline: args.no_newline,
+        raw: args.raw,
+    };
+    let printer = Printer::new(args.format.as_deref(), look)?;
     if args.source.stdin_line {
         bail!("a request is one message: -s takes the standard input as a whole");
     }
     let payload = args.source.payload().await?;
-    within(args.timeout, ask(&args, payload, &printer)).await
+    let ask = async |goodbye: &Goodbye| ask(&args, payload, &printer, goodbye).await;
+    until_end(args.timeout, ask).await
 }
 
-async fn ask(args: &Args, payload: bytes::Bytes, printer: &Printer) -> anyhow::Result<Outcome> {
+async fn ask(
+    args: &Args,
+    payload: bytes::Bytes,
+    printer: &Printer,
+    goodbye: &Goodbye,
+) -> anyhow::Result<Outcome> {
     let plan = connect::plan(&args.broker)?;
     let topic = plan.topic(args.topic.clone())?;
     let chance = || format!("mq/response/{:016x}", fastrand::u64(..));
     let response_topic = args.response_topic.clone().unwrap_or_else(chance);
-    let client = plan.client.build().await?;
+    let client = goodbye.connect(plan.client).await?;
     let mut responses = client.subscribe(response_topic.as_str(), args.qos).await?;
     let mut properties = plan.properties.publish;
     let is_v5 = args.broker.protocol_version >= Version::V5;

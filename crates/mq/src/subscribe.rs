@@ -1,8 +1,11 @@
 //! `mq sub`.
 
-use std::{io::Write as _, num::NonZeroU64};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    num::NonZeroU64,
+};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, bail};
 use jiff::Zoned;
 use mq_client::{
     Client, Incoming, Outgoing, QoS, RetainHandling, SubscribeOptions, Subscription,
@@ -13,9 +16,10 @@ use crate::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
+    ends::{Goodbye, INTERRUPT, until_end},
+    escape::escaped,
     properties::Properties,
     template::Template,
-    within,
 };
 
 /// Options of `sub`.
@@ -62,6 +66,9 @@ pub(crate) struct Args {
     /// Print no end of line behind a message
     #[arg(short = 'N')]
     no_newline: bool,
+    /// Print control characters as they came to a terminal, too, which then acts on them
+    #[arg(long)]
+    raw: bool,
     /// Do not print retained messages
     #[arg(short = 'R', conflicts_with = "retained_only")]
     no_retained: bool,
@@ -79,51 +86,68 @@ fn filter(text: &str) -> Result<TopicFilter, String> {
     TopicFilter::new(text).map_err(|error| error.to_string())
 }
 
+/// Switches of the command line for printing.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct Look {
+    /// The topic in front of each message, and `(null)` for one without a payload.
+    pub(crate) verbose: bool,
+    /// JSON on several lines.
+    pub(crate) pretty: bool,
+    /// No end of line behind a message.
+    pub(crate) no_newline: bool,
+    /// Control characters as they came, also to a terminal.
+    pub(crate) raw: bool,
+}
+
 /// Prints messages.
 pub(crate) struct Printer {
     template: Template,
-    /// In front of each message is its topic, and one without a payload is `(null)`.
-    verbose: bool,
-    pretty: bool,
-    newline: bool,
+    look: Look,
+    /// `true` if messages are printed so that they cannot control a terminal.
+    escape: bool,
 }
 
 impl Printer {
-    pub(crate) fn new(
-        format: Option<&str>,
-        verbose: bool,
-        pretty: bool,
-        newline: bool,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(format: Option<&str>, mut look: Look) -> anyhow::Result<Self> {
+        // A format says itself what is printed.
+        look.verbose &= format.is_none();
         Ok(Self {
             template: match format {
                 Some(format) => Template::parse(format)?,
                 None => Template::payload(),
             },
-            // A format says itself what is printed.
-            verbose: verbose && format.is_none(),
-            pretty,
-            newline,
+            look,
+            escape: !look.raw && std::io::stdout().is_terminal(),
         })
     }
 
     /// Writes a message at once: whoever reads a pipe waits for it. One without a payload is nothing to print,
     /// unless its topic or a format is.
     pub(crate) fn print(&self, message: &Incoming) -> std::io::Result<()> {
-        if message.payload.is_empty() && !self.verbose && self.template == Template::payload() {
+        if message.payload.is_empty() && !self.look.verbose && self.template == Template::payload()
+        {
             return Ok(());
         }
         let mut out = Vec::new();
-        if self.verbose {
-            out.extend_from_slice(message.topic.as_bytes());
+        if self.look.verbose {
+            if self.escape {
+                out.extend_from_slice(escaped(message.topic.as_bytes()).as_bytes());
+            } else {
+                out.extend_from_slice(message.topic.as_bytes());
+            }
             out.push(b' ');
         }
-        if self.verbose && message.payload.is_empty() {
+        if self.look.verbose && message.payload.is_empty() {
             out.extend_from_slice(b"(null)");
         }
+        let now = Zoned::now();
         self.template
-            .write(message, &Zoned::now(), self.pretty, &mut out);
-        if self.newline {
+            .write(message, &now, self.look.pretty, self.escape, &mut out);
+        if !self.look.no_newline {
             out.push(b'\n');
         }
         let mut stdout = std::io::stdout().lock();
@@ -133,16 +157,25 @@ impl Printer {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    within(args.timeout, follow(args)).await
+    let ended = until_end(args.timeout, async |goodbye| follow(args, goodbye).await).await?;
+    // Ctrl-C is the usual end of a subscriber.
+    let is_usual = ended == Outcome::Signalled(INTERRUPT);
+    Ok(if is_usual { Outcome::Done } else { ended })
 }
 
-async fn follow(args: Args) -> anyhow::Result<Outcome> {
+async fn follow(args: Args, goodbye: &Goodbye) -> anyhow::Result<Outcome> {
     let format = if args.json {
         Some("%j")
     } else {
         args.format.as_deref()
     };
-    let printer = Printer::new(format, args.verbose, args.pretty, !args.no_newline)?;
+    let look = Look {
+        verbose: args.verbose,
+        pretty: args.pretty,
+        no_newline: args.no_newline,
+        raw: args.raw,
+    };
+    let printer = Printer::new(format, look)?;
     let plan = connect::plan(&args.broker)?;
     let filters: Vec<_> = args.topic.iter().cloned().chain(plan.topic).collect();
     if filters.is_empty() && args.unsubscribe.is_empty() {
@@ -151,7 +184,7 @@ async fn follow(args: Args) -> anyhow::Result<Outcome> {
     let options = subscribe_options(&args, &filters, &plan.properties)?;
     // What waited in a session that is kept comes before this client can subscribe again.
     let mut waited = plan.client.messages();
-    let client = plan.client.build().await?;
+    let client = goodbye.connect(plan.client).await?;
     for filter in &args.unsubscribe {
         client.unsubscribe(filter.clone()).await?;
     }
@@ -211,12 +244,10 @@ async fn print_all(
     client: &Client,
     (waited, subscribed): (&mut Subscription, &mut Option<Subscription>),
 ) -> anyhow::Result<Outcome> {
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut left = args.count.map(NonZeroU64::get);
     loop {
         let message = tokio::select! {
             biased;
-            _ = interrupted.as_mut() => return Ok(Outcome::Done),
             message = waited.recv() => message,
             message = next(subscribed) => message,
         };
@@ -242,7 +273,7 @@ async fn print_all(
         }
         printer
             .print(&message)
-            .map_err(|error| anyhow!("the message cannot be printed: {error}"))?;
+            .context("the message cannot be printed")?;
         if let Some(left) = &mut left {
             *left -= 1;
             if *left == 0 {

@@ -1,10 +1,13 @@
 //! How a message is printed: `-F`, with the letters of `mosquitto_sub`.
 
-use std::fmt::Write as _;
-
 use anyhow::bail;
 use jiff::Zoned;
 use mq_client::Incoming;
+
+use crate::{
+    escape::escaped,
+    json_text::{compact, indented},
+};
 
 /// A format, read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,8 +104,15 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// Appends the message, without an end of line.
-    pub(crate) fn write(&self, message: &Incoming, at: &Zoned, pretty: bool, out: &mut Vec<u8>) {
+    /// Appends the message, without an end of line. With `escape` its parts cannot control a terminal.
+    pub(crate) fn write(
+        &self,
+        message: &Incoming,
+        at: &Zoned,
+        pretty: bool,
+        escape: bool,
+        out: &mut Vec<u8>,
+    ) {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text),
@@ -111,11 +121,19 @@ impl Template {
                         at.strftime(&format!("%{letter}")).to_string().as_bytes(),
                     );
                 }
+                Piece::Field { letter: 'p', pad } if escape => {
+                    pad.write(&escaped(&message.payload), out);
+                }
                 Piece::Field { letter: 'p', pad } if *pad == Pad::default() => {
                     out.extend_from_slice(&message.payload);
                 }
                 Piece::Field { letter, pad } => {
-                    pad.write(&value(*letter, message, at, pretty), out);
+                    let value = value(*letter, message, at, pretty);
+                    if escape {
+                        pad.write(&escaped(value.as_bytes()), out);
+                    } else {
+                        pad.write(&value, out);
+                    }
                 }
             }
         }
@@ -215,16 +233,12 @@ fn number<T: ToString>(number: Option<T>) -> String {
 }
 
 fn hex(bytes: &[u8], upper: bool) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let written = if upper {
-            write!(text, "{byte:02X}")
-        } else {
-            write!(text, "{byte:02x}")
-        };
-        debug_assert!(written.is_ok(), "a String takes everything");
-    }
-    text
+    let digits: fn(&u8) -> String = if upper {
+        |byte| format!("{byte:02X}")
+    } else {
+        |byte| format!("{byte:02x}")
+    };
+    bytes.iter().map(digits).collect()
 }
 
 /// The message as JSON; its payload as text, or with `raw` as the JSON that it is.
@@ -245,19 +259,23 @@ fn json(message: &Incoming, at: &Zoned, raw: bool, pretty: bool) -> String {
     if !properties.is_empty() {
         set("properties", properties.into());
     }
-    let text = || Value::from(String::from_utf8_lossy(&message.payload).into_owned());
-    let payload = match serde_json::from_slice(&message.payload) {
-        Ok(value) if raw => value,
-        _ if message.payload.is_empty() => Value::Null,
-        _ => text(),
-    };
-    set("payload", payload);
-    let written = if pretty {
-        serde_json::to_string_pretty(&object)
+    let as_json = compact(&message.payload).filter(|_| raw);
+    let payload = as_json.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(&message.payload);
+        let value = Some(text).filter(|text| !text.is_empty());
+        Value::from(value).to_string()
+    });
+    // Put together as text: a number that is read and written again would lose digits.
+    let mut written = serde_json::to_string(&object).unwrap_or_default();
+    written.pop();
+    written.push_str(",\"payload\":");
+    written.push_str(&payload);
+    written.push('}');
+    if pretty {
+        indented(&written, usize::MAX)
     } else {
-        serde_json::to_string(&object)
-    };
-    written.unwrap_or_default()
+        written
+    }
 }
 
 fn json_properties(message: &Incoming) -> serde_json::Map<String, serde_json::Value> {

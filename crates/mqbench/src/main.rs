@@ -74,7 +74,8 @@ enum Command {
     /// Put a send log and a receive log together by sequence number
     Join(cmd::join::Args),
     /// How two machines' clocks differ, for `join`: serve, measure
-    Clock(cmd::clock::Args),
+    #[command(subcommand)]
+    Clock(cmd::clock::Action),
     /// Stop and wait: each message after the last has arrived (Δ)
     Stopwait(cmd::stopwait::Args),
     /// A new connection for every message (Δ†)
@@ -88,17 +89,20 @@ enum Command {
     /// Many publishers and subscribers: throughput and CPU per message
     Load(cmd::load::Args),
     /// Many runs from campaign files: every figure of the papers
-    Campaign(cmd::campaign::Args),
+    #[command(subcommand)]
+    Campaign(cmd::campaign::Action),
     /// One run of a campaign: what `campaign` starts
     #[command(hide = true)]
     Cell,
     /// Hosts and emulated links for any other program
     #[cfg(unix)]
-    Lab(cmd::lab::Args),
+    #[command(subcommand)]
+    Lab(cmd::lab::Action),
     /// What campaigns found: a page, tables, or data
     Report(cmd::report::Args),
     /// Joules: which meters there are, what they measure, and a model where there is none
-    Energy(cmd::energy::Args),
+    #[command(subcommand)]
+    Energy(cmd::energy::Action),
     /// Run the broker
     Broker(cmd::broker::Args),
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear

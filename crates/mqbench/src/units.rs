@@ -80,6 +80,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
+/// A JSON value as plain text: a string without its quotes.
+pub(crate) fn json_text(value: &serde_json::Value) -> String {
+    let text = value.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| value.to_string())
+}
+
 /// Returns the word that the command line and a campaign file have for a value.
 pub(crate) fn serialized_name(value: impl serde::Serialize) -> String {
     let value = serde_json::json!(value);

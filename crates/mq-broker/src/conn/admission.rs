@@ -152,7 +152,7 @@ impl Admission {
             debug!(client = %Escaped(&client_id), %error, "CONNACK could not be sent");
             wire.connection.handle_link_lost();
         } else {
-            wire.link.release_tickets();
+            wire.link.let_in();
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
             log_connected(wire, version, &client_id, who.and_then(Principal::user));
             // What came right behind CONNECT, and on data lanes, has waited in the buffers.

@@ -16,6 +16,7 @@ use crate::{
     escaped::Escaped,
     hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
+    refusal_log::RefusalDetails,
     store::SessionChange,
 };
 
@@ -69,7 +70,7 @@ impl Closing {
         } = self;
         wire.sample_last();
         // The session knows then which messages of QoS 2 it has.
-        wire.ack_settled(clock::now());
+        wire.give_tickets_back(clock::now());
         let mut last_state = last_state;
         wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
@@ -93,7 +94,7 @@ impl Closing {
         let reason = wire.closed.take().unwrap_or(CloseReason::LinkLost);
         let mut outbox = core::mem::take(wire.connection.outbox());
         let Some(last_state) = last_state else {
-            debug!(%reason, "a link without a session ended");
+            log_early_end(&wire, &reason);
             let code = wire.connection.close_code();
             return Last {
                 link: wire.link,
@@ -167,6 +168,31 @@ impl Closing {
             code,
         }
     }
+}
+
+/// Logs the end of a link without a session: a peer that broke the protocol or sent nothing counts as refused.
+fn log_early_end(wire: &Wire, reason: &CloseReason) {
+    let error;
+    let (kind, error) = match reason {
+        CloseReason::Protocol(problem) => {
+            error = problem.to_string();
+            let kind = wire.other_protocol.unwrap_or("no valid CONNECT");
+            (kind, Some(&error[..]))
+        }
+        CloseReason::ConnectTimeout => ("no CONNECT in time", None),
+        _ => {
+            debug!(%reason, "a link without a session ended");
+            return;
+        }
+    };
+    let info = wire.link.info();
+    let details = RefusalDetails {
+        peer: info.peer_address,
+        transport: Some(info.scheme),
+        error,
+        ..RefusalDetails::default()
+    };
+    wire.hub.refused_early(details, kind, clock::now());
 }
 
 /// The rest of a connection: its link and its last bytes.

@@ -21,6 +21,7 @@ mod bridge_hooks;
 mod bridge_link;
 mod closing;
 mod early;
+mod first_bytes;
 mod memory;
 mod queue_read;
 mod session_end;

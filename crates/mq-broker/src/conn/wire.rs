@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::{
     early::{self, Early},
+    first_bytes::other_protocol,
     unsettled_acks::UnsettledAcks,
 };
 use crate::{
@@ -57,6 +58,8 @@ pub(crate) struct Wire {
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
+    /// The protocol that the client speaks, if its first bytes are known to be none of MQTT's.
+    pub(super) other_protocol: Option<&'static str>,
     sampler: Sampler,
 }
 
@@ -97,15 +100,29 @@ impl Wire {
             sampler: Sampler::new(metrics, &link, clock::now()),
             incoming_memory: hub.unauthenticated_share(),
             outgoing_memory: hub.memory_share(),
-            unsettled_acks: UnsettledAcks::new(),
+            unsettled_acks: UnsettledAcks::default(),
             last_word: None,
             closed: None,
+            other_protocol: None,
             link,
             connection,
             hub,
             settings,
             shutdown,
         }
+    }
+
+    /// Acknowledges the messages that waited for the store. What the outbox holds must not be sent before the store has
+    /// settled.
+    pub(super) fn give_tickets_back(&mut self, now: Instant) {
+        self.unsettled_acks.give_back(&mut self.connection, now);
+    }
+
+    /// Returns `true` if a client has as many messages at the store as it may: one before MQTT 5.0, which was not told
+    /// its Receive Maximum, is not read any further.
+    pub(super) fn has_all_at_store(&self) -> bool {
+        let maximum = self.settings.protocol.receive_maximum.get();
+        !self.connection.has_reason_codes() && self.unsettled_acks.len() >= usize::from(maximum)
     }
 
     /// Returns `true` if the connection has ended, and no event before its end is left to act on.
@@ -273,6 +290,9 @@ impl Wire {
     /// Gives the state machine what the link has received.
     pub(super) fn handle_received(&mut self, lane: LaneId, now: Instant) {
         let buffer = self.link.received(lane);
+        if lane == LaneId::CONTROL && !self.connection.is_open() {
+            self.other_protocol = self.other_protocol.or(other_protocol(buffer));
+        }
         self.connection.handle_bytes(now, lane, buffer);
         self.note_early();
     }
@@ -358,7 +378,7 @@ impl Wire {
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
     pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
         // Acknowledgements that are settled by the time at which the link ends go before DISCONNECT.
-        self.ack_settled(clock::now());
+        self.give_tickets_back(clock::now());
         let reason = match reason {
             ReasonCode::ServerShuttingDown
             | ReasonCode::SessionTakenOver
@@ -419,11 +439,13 @@ impl Wire {
         client_id: &str,
         user: Option<&str>,
     ) {
+        let info = self.link.info();
         let about = RefusalDetails {
             client: Some(client_id),
             user,
-            topic: None,
-            peer: self.link.info().peer_address,
+            peer: info.peer_address,
+            transport: Some(info.scheme),
+            ..RefusalDetails::default()
         };
         self.hub.refused_log_in(about, why, clock::now());
         if self.connection.is_open() {

@@ -58,9 +58,8 @@ impl Hub {
     /// not handed over: [`TakeOverPolicy`] says whether it ends or stays as it is.
     ///
     /// # Errors
-    /// The reason for the client: the session is another user's, a later connection claimed it,
-    /// the earlier connection did not give it back in time, or there are as many sessions as may
-    /// be.
+    /// The reason for the client: the session is another user's, the connections before did not give it back in time, or
+    /// there are as many sessions as may be.
     pub(crate) async fn attach(
         &self,
         client_id: &ByteStr,
@@ -93,11 +92,12 @@ impl Hub {
             let Some(mut state) = take_state(&session).await else {
                 return Err(ReasonCode::ServerBusy);
             };
-            if !session.is_last_claim(claim) {
-                return Err(ReasonCode::ServerBusy);
-            }
             if state.ended {
                 continue;
+            }
+            if !session.is_last_claim(claim) {
+                // Another connection waits already. This one has its turn, and leaves when it sees the reminder.
+                session.remind();
             }
             if let Some(cluster) = &self.cluster
                 && !cluster.owns(client_id)

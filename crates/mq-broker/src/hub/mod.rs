@@ -87,6 +87,10 @@ use topic_rates::TopicCounts;
 /// Divisor of the memory for the part that all clients which were not let in yet may hold together.
 const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
 
+/// Divisor of the memory for the part that flow-control windows of QUIC may grow by together.
+#[cfg(feature = "quic")]
+const WINDOWS_SHARE_DIVISOR: usize = 4;
+
 /// The reason for which a client's message is refused that only the broker publishes.
 pub(crate) const OWN_TOPIC: &str = "topic of the broker's own";
 
@@ -145,6 +149,9 @@ struct HubMemory {
     all: Arc<MemoryLimit>,
     /// The part for clients that were not let in yet.
     unauthenticated: Arc<MemoryLimit>,
+    /// The part for flow-control windows of QUIC that have grown.
+    #[cfg(feature = "quic")]
+    windows: Arc<MemoryLimit>,
 }
 
 impl Hub {
@@ -245,6 +252,12 @@ impl Hub {
         MemoryShare::new(&self.memory.unauthenticated)
     }
 
+    /// Returns the memory of the windows of QUIC connections.
+    #[cfg(feature = "quic")]
+    pub(crate) fn window_memory(&self) -> Arc<dyn mq_transport::WindowMemory> {
+        Arc::clone(&self.memory.windows) as _
+    }
+
     /// Returns the publishing side of a new connection.
     pub(crate) fn publisher(&self) -> Publisher {
         Publisher::new(self.journal(), &self.memory.all, &self.worker_channels)
@@ -295,8 +308,10 @@ impl HubMemory {
         let all = Arc::new(MemoryLimit::new(limit));
         let unauthenticated = MemoryLimit::part_of(&all, limit / UNAUTHENTICATED_SHARE_DIVISOR);
         Self {
-            all,
             unauthenticated: Arc::new(unauthenticated),
+            #[cfg(feature = "quic")]
+            windows: Arc::new(MemoryLimit::part_of(&all, limit / WINDOWS_SHARE_DIVISOR)),
+            all,
         }
     }
 }

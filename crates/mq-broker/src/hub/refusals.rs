@@ -16,11 +16,21 @@ impl Hub {
         reason: &'static str,
         now: Instant,
     ) {
-        self.metrics.refused.add(reason);
         let details = RefusalDetails {
             peer,
             ..RefusalDetails::default()
         };
+        self.refused_early(details, reason, now);
+    }
+
+    /// Notes a connection that was refused for what came on it before its log-in.
+    pub(crate) fn refused_early(
+        &self,
+        details: RefusalDetails<'_>,
+        reason: &'static str,
+        now: Instant,
+    ) {
+        self.metrics.refused.add(reason);
         self.refusal_log
             .log(RefusalKind::Connection, details, reason, now);
     }
@@ -80,7 +90,7 @@ impl Hub {
             client: Some(&session.client_id),
             user: principal.as_ref().and_then(|principal| principal.user()),
             topic,
-            peer: None,
+            ..RefusalDetails::default()
         };
         self.refusal_log.log(kind, details, reason, now);
     }

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{delivery::DeliveryTag as _, memory_limit::MemoryLimit, sync::Instant};
 
-/// A reader with more than this waiting lags, and the rest counts against the memory limit of all
+/// A connected reader with more than this waiting lags, and the rest counts against the memory limit of all
 /// sessions together. Below it nothing is counted or copied. A larger message counts for every
-/// reader.
+/// reader, and each for one that is away.
 pub(super) const UNCOUNTED_MESSAGES: usize = 64;
 const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
 
@@ -142,9 +142,10 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Returns `true` if the reader lags once that message is queued.
+    /// Returns `true` if the reader lags once that message is queued, or is away.
     fn lags(&self, size: usize) -> bool {
         self.is_behind
+            || !self.is_connected()
             || self.in_memory() >= UNCOUNTED_MESSAGES
             || self.bytes + size > UNCOUNTED_PAYLOAD_BYTES
     }

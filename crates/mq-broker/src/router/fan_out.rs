@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::{SessionKey, Subscriber};
 use crate::delivery::LaneSlot;
 
-/// The receivers of one message, each once. Made to be reused: clearing it keeps its memory.
+/// The receivers of one message: each session once, and once more for each shared subscription of which it is the member
+/// that gets it. Made to be reused: clearing it keeps its memory.
 #[derive(Debug, Default)]
 pub struct FanOut {
     targets: Vec<Target>,
@@ -52,7 +53,7 @@ pub struct Target {
     pub qos: QoS,
     /// Whether one of them wants the RETAIN flag kept.
     pub retain_as_published: bool,
-    /// Whether one of them is shared.
+    /// `true` if it is the copy of a shared subscription.
     pub is_shared: bool,
     /// The identifiers of those that have one `[MQTT-3.3.4-3]`.
     pub subscription_ids: SmallVec<[SubscriptionId; 2]>,
@@ -78,8 +79,8 @@ impl FanOut {
         &self.targets
     }
 
-    /// Adds a matching subscription. Overlapping subscriptions of a session become one target.
-    pub(super) fn add(&mut self, places: &mut Places, subscriber: &Subscriber, is_shared: bool) {
+    /// Adds a matching subscription that is not shared. Overlapping ones of a session become one target.
+    pub(super) fn add(&mut self, places: &mut Places, subscriber: &Subscriber) {
         let index = subscriber.session.index();
         let Places { places, stamp } = places;
         if places.len() <= index {
@@ -89,7 +90,6 @@ impl FanOut {
         if place.stamp == *stamp {
             let target = &mut self.targets[place.index as usize];
             target.qos = target.qos.max(subscriber.options.qos);
-            target.is_shared |= is_shared;
             target.lane = target.lane.or_control(subscriber.lane);
             target.retain_as_published |= subscriber.options.retain_as_published;
             target.subscription_ids.extend(subscriber.subscription_id);
@@ -99,6 +99,16 @@ impl FanOut {
             stamp: *stamp,
             index: u32::try_from(self.targets.len()).unwrap_or(u32::MAX),
         };
+        self.push(subscriber, false);
+    }
+
+    /// Adds the member of a shared subscription that gets the message. Each group's copy is a target of its own, also
+    /// where the session has it by another subscription (§4.8.2).
+    pub(super) fn add_member(&mut self, member: &Subscriber) {
+        self.push(member, true);
+    }
+
+    fn push(&mut self, subscriber: &Subscriber, is_shared: bool) {
         self.targets.push(Target {
             session: subscriber.session,
             qos: subscriber.options.qos,

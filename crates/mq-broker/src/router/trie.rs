@@ -30,7 +30,7 @@ struct Size {
 
 /// What a level of a filter takes, about: a place in the table of its parent, of which a third is
 /// free, its name, and the list of its subscribers.
-const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 10 * size_of::<usize>();
+const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 2 * size_of::<usize>();
 
 /// What a table takes that has one child: it has four places.
 const TABLE: usize = 3 * size_of::<(Box<[u8]>, Node)>();
@@ -321,7 +321,7 @@ impl Walk<'_> {
             if !self.who.may_receive(subscriber.session) {
                 continue;
             }
-            self.fan_out.add(self.places, subscriber, false);
+            self.fan_out.add(self.places, subscriber);
         }
         if !leaf.shared.is_empty() {
             self.constant = false;
@@ -331,7 +331,7 @@ impl Walk<'_> {
                 members.is_none_or(|members| members.contains(&key)) && who.may_receive(key)
             };
             for member in leaf.shared.choose(self.ready, Some(&is_one)) {
-                self.fan_out.add(self.places, member, true);
+                self.fan_out.add_member(member);
             }
         }
     }

@@ -119,8 +119,11 @@ struct Away {
     expires_at: Option<Instant>,
 }
 
-/// The memory of an empty session, about: itself, and its places in tables.
-const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 256;
+/// The memory of an empty session, about: itself, its places in tables, and four in its queue.
+const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 456;
+
+/// The memory of a session's table of subscriptions with its first one, besides that one.
+const SUBSCRIPTIONS_BYTES: usize = 3 * size_of::<(TopicFilter, Subscriber)>() + 64;
 
 /// The memory of a subscription besides its filter, of which there are two copies: in the session
 /// and its cursor.
@@ -183,23 +186,27 @@ impl SessionState {
     /// Counts a subscription; false if there is no room for it.
     #[must_use]
     pub(crate) fn count_subscription(&mut self, filter: &TopicFilter) -> bool {
-        self.share.set(self.share.bytes() + weight(filter))
+        self.share.set(self.share.bytes() + self.weight(filter))
     }
 
     /// Counts a restored subscription, room or not.
     pub(crate) fn count_subscription_anyway(&mut self, filter: &TopicFilter) {
-        self.share.set_anyway(self.share.bytes() + weight(filter));
+        self.share
+            .set_anyway(self.share.bytes() + self.weight(filter));
     }
 
-    /// Takes back the memory that a subscription was counted as.
+    /// Takes back the memory that a subscription was counted as, which the table does not have (any more).
     pub(crate) fn uncount_subscription(&mut self, filter: &TopicFilter) {
-        let bytes = self.share.bytes().saturating_sub(weight(filter));
+        let bytes = self.share.bytes().saturating_sub(self.weight(filter));
         self.share.set_anyway(bytes);
     }
-}
 
-fn weight(filter: &TopicFilter) -> usize {
-    2 * filter.len() + SUBSCRIPTION_BYTES
+    /// Returns the memory of a subscription that the table does not have.
+    fn weight(&self, filter: &TopicFilter) -> usize {
+        let is_first = self.subscriptions.lock().is_empty();
+        let table = if is_first { SUBSCRIPTIONS_BYTES } else { 0 };
+        table + 2 * filter.len() + SUBSCRIPTION_BYTES
+    }
 }
 
 impl Session {

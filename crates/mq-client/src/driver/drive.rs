@@ -12,7 +12,7 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
+use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme, SendProgress};
 
 use super::{
     Driver, Outcome, Settings,
@@ -24,6 +24,11 @@ use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, sh
 
 /// Bytes that are collected for one write.
 const WRITE_BATCH_BYTES: usize = 64 * 1024;
+
+/// Bytes of answers to the server's packets that wait to be written before the server is not read any more: it sends
+/// faster than it reads. That is more than PUBCOMP for every packet identifier there is, so that a server that reads
+/// the answers to its messages is always read.
+const ANSWERS_LIMIT: usize = 512 * 1024;
 
 /// How long the last bytes of a connection may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,6 +47,10 @@ struct Current {
     /// The position in bytes after which each message is written.
     marks: VecDeque<(u64, u64)>,
     lanes: Lanes,
+    /// Bytes of answers to the server's packets that were put into the outbox since it was last empty.
+    answers: usize,
+    /// Progress of the link when the state machine's last deadline passed, such as that of a PINGREQ.
+    progress: SendProgress,
     /// The link left bytes in the outbox at the last step: it is slower than the application.
     backlogged: bool,
     /// The error of the link.
@@ -112,6 +121,8 @@ impl Driver {
             flushed: 0,
             marks: VecDeque::new(),
             lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries, resumed),
+            answers: 0,
+            progress: SendProgress::default(),
             backlogged: false,
             failure: None,
         };
@@ -131,7 +142,7 @@ impl Driver {
         loop {
             let now = now();
             let closed = self.handle_events(current, now);
-            let may_read = self
+            let has_room = self
                 .streams
                 .flush(&mut current.connection, self.connection, now);
             if let Some(reason) = closed {
@@ -140,7 +151,13 @@ impl Driver {
                     .map(|at| now.saturating_duration_since(at));
                 return Outcome::Lost(self.why(current, reason), lasted);
             }
-            self.pump(current, now);
+            if current.connection.outbox().is_empty() {
+                current.answers = 0;
+            }
+            let takes_answers = current.answers < ANSWERS_LIMIT;
+            if takes_answers {
+                self.pump(current, now);
+            }
             if self.may_finish(current, now) {
                 return Outcome::Finished;
             }
@@ -164,6 +181,7 @@ impl Driver {
             } = current;
             let before = connection.outbox().len();
             let step = poll_fn(|cx| {
+                let may_read = has_room && takes_answers;
                 match link.poll_progress_or_handshake(cx, connection.outbox(), may_read) {
                     Poll::Ready(Some(progress)) => return Poll::Ready(Step::Link(progress)),
                     Poll::Ready(None) => return Poll::Ready(Step::Secured),
@@ -200,19 +218,21 @@ impl Driver {
                 *race = None;
                 self.won(current.index, &current.link.info());
             }
-            Self::handle_progress(current, progress, may_read, taken);
+            Self::handle_progress(current, progress, has_room, taken);
         }
     }
 
     fn handle_progress(
         current: &mut Current,
         progress: Option<Result<Progress, mq_transport::Error>>,
-        may_read: bool,
+        has_room: bool,
         taken: usize,
     ) {
         let Current {
             connection,
             link,
+            answers,
+            progress: last_progress,
             backlogged,
             ..
         } = current;
@@ -223,6 +243,7 @@ impl Driver {
             connection.excuse_silence(now);
         }
         *backlogged = !connection.outbox().is_empty();
+        let waiting = connection.outbox().len();
         match progress {
             Some(Ok(Progress::Received(lane))) => {
                 current.lanes.heard(lane);
@@ -246,9 +267,13 @@ impl Driver {
                 connection.handle_link_lost();
             }
         }
+        *answers += connection.outbox().len() - waiting;
         if connection.poll_timeout().is_some_and(|at| at <= now) {
-            if !may_read {
-                // The server's sign of life may be among the bytes that are left unread on purpose.
+            let earlier = std::mem::replace(last_progress, link.send_progress());
+            let is_slow = last_progress.advanced_since(&earlier);
+            if !has_room || is_slow {
+                // The server's sign of life may be among the bytes that are left unread on purpose. Or the kernel or
+                // QUIC still gets earlier bytes through, behind which PINGREQ stands.
                 connection.excuse_silence(now);
             }
             connection.handle_timeout(now);

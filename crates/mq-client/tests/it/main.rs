@@ -6,9 +6,11 @@ mod util;
 
 mod end;
 mod fallback;
+mod hostile;
 mod networks;
 mod properties;
 mod publish;
 mod reconnect;
 mod request;
+mod slow_link;
 mod subscribe;

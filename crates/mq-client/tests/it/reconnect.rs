@@ -1,13 +1,24 @@
 //! Lost connections: back-off, sessions that are resumed or lost, and errors that end it.
 
-use std::time::Duration;
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    time::Duration,
+};
 
 use mq_client::{Client, Error, Event, Outgoing, QoS, ReasonCode, Reconnect, Version};
-use mq_proto::{Event as ProtoEvent, Session};
+use mq_codec::Disconnect;
+use mq_proto::{Event as ProtoEvent, ServerConfig, Session};
 
 use crate::util::{self, Server};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits for what the client does by itself, in virtual time.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    let limit = Duration::from_mins(1);
+    let done = tokio::time::timeout(limit, future).await;
+    done.expect("the client should go on")
+}
 
 fn message(payload: &str, qos: QoS) -> Outgoing {
     Outgoing::to("a/b", payload.to_owned()).unwrap().qos(qos)
@@ -51,6 +62,120 @@ async fn a_resumed_session_sends_at_least_once_again_with_dup() {
     peer.accept(session, true).await;
     let received = peer.publish().await;
     assert!(received.dup);
+    peer.ack(received.ticket).await;
+    assert_eq!(receipt.acknowledged().await.unwrap(), ReasonCode::Success);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_before_connack_keep_to_the_receive_maximum_of_the_connection_before() {
+    let mut server = Server::bind("receive_maximum_kept").await;
+    let config = ServerConfig {
+        receive_maximum: NonZeroU16::new(2).unwrap(),
+        ..ServerConfig::default()
+    };
+    let first = async {
+        let mut peer = server.link_with(config.clone()).await;
+        peer.connect().await;
+        peer.accept(Session::new(), false).await;
+        peer
+    };
+    let builder = Client::builder("mem://receive_maximum_kept").unwrap();
+    let (client, peer) = tokio::join!(builder.build(), first);
+    let client = client.unwrap();
+    drop(peer);
+
+    let mut receipts = Vec::new();
+    for number in 0..10 {
+        let message = message(&number.to_string(), QoS::AtLeastOnce);
+        receipts.push(client.send(message).await.unwrap());
+    }
+    let mut peer = soon(server.link_with(config)).await;
+    peer.connect().await;
+    // Time enough for everything that the client sends before CONNACK.
+    tokio::time::sleep(SECOND).await;
+    peer.accept(Session::new(), true).await;
+    let serving = async {
+        let mut tickets = Vec::new();
+        for number in 0..10 {
+            let received = soon(peer.publish()).await;
+            assert_eq!(util::text(&received), number.to_string());
+            tickets.extend(received.ticket);
+            if tickets.len() == 2 {
+                for ticket in tickets.drain(..) {
+                    peer.ack(Some(ticket)).await;
+                }
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let acknowledged = async {
+        for receipt in &mut receipts {
+            receipt.acknowledged().await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = serving => {}
+        () = acknowledged => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_before_connack_keep_to_the_other_limits_of_the_connection_before() {
+    let mut server = Server::bind("limits_kept").await;
+    let config = || ServerConfig {
+        maximum_qos: QoS::AtLeastOnce,
+        retain_available: false,
+        max_packet_size: NonZeroU32::new(100).unwrap(),
+        ..ServerConfig::default()
+    };
+    let first = async {
+        let mut peer = server.link_with(config()).await;
+        peer.connect().await;
+        peer.accept(Session::new(), false).await;
+        peer
+    };
+    let builder = Client::builder("mem://limits_kept").unwrap();
+    let (client, peer) = tokio::join!(builder.build(), first);
+    let client = client.unwrap();
+    drop(peer);
+
+    for refused in [
+        message("x", QoS::ExactlyOnce),
+        message("x", QoS::AtMostOnce).retain(true),
+        message(&"x".repeat(200), QoS::AtLeastOnce),
+    ] {
+        let mut events = client.events();
+        let mut receipt = client.send(refused).await.unwrap();
+        let mut peer = soon(server.link_with(config())).await;
+        peer.connect().await;
+        tokio::time::sleep(SECOND).await;
+        peer.accept(Session::new(), true).await;
+        let answer = soon(receipt.acknowledged()).await;
+        assert!(matches!(answer, Err(Error::NotSent(_))), "{answer:?}");
+        drop(peer);
+        while !matches!(events.recv().await.unwrap(), Event::Disconnected { .. }) {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receive_maximum_that_was_not_known_yet_does_not_end_the_client() {
+    let mut server = Server::bind("receive_maximum_unknown").await;
+    let (client, peer) = server.pair(server.builder()).await;
+    drop(peer);
+    let mut receipt = client.send(message("x", QoS::AtLeastOnce)).await.unwrap();
+
+    let mut peer = soon(server.link()).await;
+    peer.connect().await;
+    peer.accept(Session::new(), true).await;
+    let too_many = ReasonCode::ReceiveMaximumExceeded;
+    peer.connection.disconnect(Disconnect::new(too_many));
+    peer.flush().await;
+    drop(peer);
+
+    let mut peer = soon(server.link()).await;
+    peer.connect().await;
+    peer.accept(Session::new(), true).await;
+    let received = peer.publish().await;
     peer.ack(received.ticket).await;
     assert_eq!(receipt.acknowledged().await.unwrap(), ReasonCode::Success);
 }

@@ -162,7 +162,7 @@ mod tests {
             written
         );
         assert_eq!((read.other("a"), read.other("c")), (Some("b"), None));
-        assert!(read.validity.is_clean());
+        assert!(read.validity.warnings.is_empty());
         assert_eq!(
             read.cross_check,
             CrossCheck::Agrees {

@@ -18,12 +18,11 @@ mod outcome;
 mod read;
 mod write;
 
-pub use join::{Joined, join, join_topics};
+pub use join::{Joined, join_topics};
 pub use outcome::{Difference, OUTCOME_SCHEMA, Outcome};
 pub use read::{ReadLog, parse_receive_log, parse_send_log, read_receive_log, read_send_log};
 pub use write::{FLUSH_EVERY, LogWriter};
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -93,8 +92,6 @@ pub struct LogMeta {
     pub clock: String,
     /// The machine.
     pub host: String,
-    /// Anything else, such as `transport` or `topic`.
-    pub more: BTreeMap<String, String>,
 }
 
 impl LogMeta {
@@ -105,7 +102,6 @@ impl LogMeta {
             run: run.to_owned(),
             clock: "realtime".to_owned(),
             host: host.to_owned(),
-            more: BTreeMap::new(),
         }
     }
 
@@ -117,11 +113,10 @@ impl LogMeta {
             ("clock", &self.clock),
             ("host", &self.host),
         ];
-        let more = self.more.iter().map(|(key, value)| (key.as_str(), value));
         let mut line = format!("# mq {kind} v1");
-        for (key, value) in own.into_iter().chain(more) {
+        for (key, value) in own {
             // Writing to a string cannot fail.
-            let _ = write!(line, " {}={}", escape(key), escape(value));
+            let _ = write!(line, " {key}={}", escape(value));
         }
         line
     }
@@ -143,9 +138,7 @@ impl LogMeta {
                 "run" => meta.run = value,
                 "clock" => meta.clock = value,
                 "host" => meta.host = value,
-                _ => {
-                    meta.more.insert(unescape(key)?, value);
-                }
+                _ => {}
             }
         }
         Some(meta)
@@ -210,13 +203,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_meta_round_trips(run: String, host: String, more: BTreeMap<String, String>) {
-            let own = ["run", "clock", "host"];
-            let more = more.into_iter().filter(|(key, _)| !own.contains(&key.as_str())).collect();
-            let meta = LogMeta { more, ..LogMeta::new(&run, &host) };
+        fn any_meta_round_trips(run: String, host: String) {
+            let meta = LogMeta::new(&run, &host);
             let line = meta.first_line("send-log");
             prop_assert!(!line.contains('\n'));
-            prop_assert_eq!(LogMeta::parse(&line[2..], "send-log"), Some(meta));
+            let line = format!("{} topic=t", &line[2..]);
+            prop_assert_eq!(LogMeta::parse(&line, "send-log"), Some(meta));
         }
     }
 }

@@ -109,7 +109,9 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ReceiveRecord, SendRecord, join};
+    use std::num::NonZeroU32;
+
+    use super::super::{ReceiveRecord, SendRecord, join_topics};
     use super::*;
 
     fn outcome(delay_ns: u64, uncertainty_ns: Option<u64>) -> Outcome {
@@ -127,7 +129,7 @@ mod tests {
                 received_ns: send.sent_ns + delay_ns,
             })
             .collect();
-        let mut joined = join(&sends, &receives, None);
+        let mut joined = join_topics(&sends, &receives, None, NonZeroU32::MIN);
         joined.uncertainty_ns = uncertainty_ns;
         Outcome::new("run", &joined)
     }

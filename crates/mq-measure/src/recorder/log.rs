@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{
-    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+    IntervalLogWriterBuilder, IntervalLogWriterError, Tag,
 };
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 
@@ -28,20 +28,6 @@ pub struct TaggedHistogram<'a> {
     pub duration: Duration,
     /// The latencies.
     pub recorder: &'a LatencyRecorder,
-}
-
-/// A histogram that was read from a log.
-#[derive(Clone, Debug)]
-pub struct LoggedHistogram {
-    /// Its name, if it has one.
-    pub tag: Option<String>,
-    /// When its interval began, since the log's base time or, without one, the Unix epoch;
-    /// milliseconds are the format's resolution.
-    pub start: Duration,
-    /// How long its interval was.
-    pub duration: Duration,
-    /// The latencies in nanoseconds.
-    pub histogram: Histogram<u64>,
 }
 
 /// Writes an interval log; `name` is for messages. Maxima in the text are in milliseconds.
@@ -92,39 +78,6 @@ pub fn write_log(
     output.flush().map_err(Error::io(name))
 }
 
-/// Reads an interval log that is whole in memory; `name` is for messages.
-///
-/// # Errors
-/// [`Error::Format`] if the log or a histogram in it cannot be understood.
-pub fn read_log(log: &[u8], name: &Path) -> Result<Vec<LoggedHistogram>, Error> {
-    let mut deserializer = Deserializer::new();
-    let mut histograms = Vec::new();
-    for entry in IntervalLogIterator::new(log) {
-        let number = histograms.len() as u64 + 1;
-        let bad = |problem: String| Error::Format {
-            path: name.to_owned(),
-            expected: "an HdrHistogram interval log".to_owned(),
-            found: format!("in histogram {number}: {problem}"),
-        };
-        let LogEntry::Interval(interval) = entry.map_err(|error| bad(format!("{error:?}")))? else {
-            continue;
-        };
-        let bytes = BASE64
-            .decode(interval.encoded_histogram())
-            .map_err(|error| bad(format!("not base 64: {error}")))?;
-        let histogram = deserializer
-            .deserialize(&mut bytes.as_slice())
-            .map_err(|error| bad(error.to_string()))?;
-        histograms.push(LoggedHistogram {
-            tag: interval.tag().map(|tag| tag.as_str().to_owned()),
-            start: interval.start_timestamp(),
-            duration: interval.duration(),
-            histogram,
-        });
-    }
-    Ok(histograms)
-}
-
 /// One histogram as text: the V2 format, deflated, in base 64, as a log has it in each line.
 ///
 /// # Errors
@@ -149,6 +102,8 @@ pub fn decode(text: &str) -> Option<Histogram<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
     use super::*;
 
     fn name() -> &'static Path {
@@ -175,14 +130,20 @@ mod tests {
             &[entry("tcp", &tcp), entry("quic", &quic)],
         )
         .unwrap();
-        let read = read_log(&text, name()).unwrap();
+        let read: Vec<_> = IntervalLogIterator::new(&text)
+            .filter_map(|entry| match entry.unwrap() {
+                LogEntry::Interval(interval) => Some(interval),
+                _ => None,
+            })
+            .collect();
         assert_eq!(read.len(), 2);
-        assert_eq!(read[0].tag.as_deref(), Some("tcp"));
-        assert_eq!(read[1].tag.as_deref(), Some("quic"));
-        assert_eq!(&read[0].histogram, tcp.histogram());
-        assert_eq!(&read[1].histogram, quic.histogram());
-        assert_eq!(read[0].duration, Duration::from_millis(2500));
-        assert_eq!(read[0].start.as_secs(), 1_700_000_000);
+        for (interval, (tag, recorder)) in read.iter().zip([("tcp", &tcp), ("quic", &quic)]) {
+            assert_eq!(interval.tag().unwrap().as_str(), tag);
+            let histogram = decode(interval.encoded_histogram()).unwrap();
+            assert_eq!(&histogram, recorder.histogram());
+            assert_eq!(interval.duration(), Duration::from_millis(2500));
+            assert_eq!(interval.start_timestamp().as_secs(), 1_700_000_000);
+        }
         // `HISTFAAA` is how every deflated version-2 histogram begins.
         assert!(String::from_utf8(text).unwrap().contains(",HISTFAAA"));
     }
@@ -202,14 +163,6 @@ mod tests {
             assert!(matches!(error, Error::Tag { .. }), "{error}");
             assert!(text.is_empty());
         }
-    }
-
-    #[test]
-    fn damaged_log_is_an_error_that_names_the_file() {
-        let error = read_log(b"Tag=t,0.1,1.0,2.0,HISTFAAAnonsense\n", name()).unwrap_err();
-        assert!(error.to_string().starts_with("run.hlog: "), "{error}");
-        let error = read_log(b"Tag=t,0.1,1.0,2.0,_!\n", name()).unwrap_err();
-        assert!(error.to_string().contains("not base 64"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod log;
 mod summary;
 
-pub use log::{LoggedHistogram, TaggedHistogram, decode, encode, read_log, write_log};
+pub use log::{TaggedHistogram, decode, encode, write_log};
 pub use summary::{PercentileSource, Summary};
 
 use hdrhistogram::Histogram;
@@ -20,12 +20,11 @@ pub const DIGITS: u8 = 3;
 /// allocation.
 ///
 /// Mean, standard deviation, minimum and maximum are exact, percentiles within 0.1 %. A latency above
-/// [`MAX_NS`] counts in the last bucket; [`saturated`](Self::saturated) is the number of such latencies.
+/// [`MAX_NS`] counts in the last bucket.
 #[derive(Clone, Debug)]
 pub struct LatencyRecorder {
     histogram: Histogram<u64>,
     moments: Moments,
-    saturated: u64,
 }
 
 impl LatencyRecorder {
@@ -35,7 +34,6 @@ impl LatencyRecorder {
         Self {
             histogram: new_histogram(),
             moments: Moments::default(),
-            saturated: 0,
         }
     }
 
@@ -43,21 +41,18 @@ impl LatencyRecorder {
     pub fn record(&mut self, latency_ns: u64) {
         self.histogram.saturating_record(latency_ns);
         self.moments.push(latency_ns);
-        self.saturated += u64::from(latency_ns > MAX_NS);
     }
 
     /// Adds everything that `other` has recorded.
     pub fn merge(&mut self, other: &Self) {
         add(&mut self.histogram, &other.histogram);
         self.moments.merge(&other.moments);
-        self.saturated += other.saturated;
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.histogram.reset();
         self.moments = Moments::default();
-        self.saturated = 0;
     }
 
     /// How many latencies were recorded.
@@ -70,12 +65,6 @@ impl LatencyRecorder {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count() == 0
-    }
-
-    /// How many latencies were longer than [`MAX_NS`].
-    #[must_use]
-    pub fn saturated(&self) -> u64 {
-        self.saturated
     }
 
     /// Count, mean and spread, exact.
@@ -151,7 +140,6 @@ mod tests {
     #[test]
     fn longer_than_the_maximum_is_counted_and_its_value_kept() {
         let recorder = recorder(&[1, MAX_NS * 2]);
-        assert_eq!(recorder.saturated(), 1);
         let summary = recorder.summary().unwrap();
         assert_eq!(summary.count, 2);
         assert_eq!(summary.max_ns, MAX_NS * 2);

@@ -1,7 +1,7 @@
 //! Tests by ranks, as DL §V compares its protocols, and the size of a difference. They assume nothing of a
 //! distribution's shape.
 //!
-//! With many samples any difference is significant: look at its size first, by [`cliffs_delta`].
+//! With many samples any difference is significant: look at its size first, by [`dominance`].
 
 use serde::Serialize;
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, Normal};
@@ -98,48 +98,24 @@ fn holm(tests: &mut [Dunn]) {
     }
 }
 
-/// The outcome of a Mann-Whitney test.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MannWhitney {
-    /// In how many pairs of values the first group's is larger; equal ones count half.
-    pub u: f64,
-    /// The probability of a U at least this far from the middle, in either direction, if both groups
-    /// are of one distribution: the normal approximation with corrections for ties and continuity,
-    /// good from about eight values a group.
-    pub p: f64,
-}
-
-/// Tests whether two groups come from one distribution (Mann and Whitney, Ann. Math. Statist. 18,
-/// 1947).
+/// The shares of all pairs of a value of `a` and one of `b` in which that of `a` is less, and in which it is more; 0 if a
+/// group is empty.
 ///
-/// `None` if a group is empty or all values are equal.
+/// The second less the first is Cliff's δ (Cliff, Psychol. Bull. 114, 1993).
 #[must_use]
-pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
-    let ranks = Ranks::new(&[a, b])?;
-    let (size_a, size_b) = (convert::float_len(a.len()), convert::float_len(b.len()));
-    let u = ranks.sums[0] - size_a * (size_a + 1.0) / 2.0;
-    let all = size_a + size_b;
-    let variance = size_a * size_b / 12.0 * (all + 1.0 - ranks.ties / (all * (all - 1.0)));
-    let off = (u - size_a * size_b / 2.0).abs() - 0.5;
-    Some(MannWhitney {
-        u,
-        p: (2.0 * upper_tail(off / variance.sqrt())).min(1.0),
-    })
-}
-
-/// How far two groups are apart, from -1 to 1: the share of pairs in which the first group's value is
-/// larger, less the share in which it is smaller (Cliff, Psychol. Bull. 114, 1993).
-///
-/// Romano's words for its size: negligible below 0.147, small below 0.33, medium below 0.474, else large.
-/// `None` if a group is empty.
-#[must_use]
-pub fn cliffs_delta(a: &[f64], b: &[f64]) -> Option<f64> {
-    if a.is_empty() || b.is_empty() {
-        return None;
+pub fn dominance(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let mut sorted = b.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (mut below, mut above) = (0, 0);
+    for value in a {
+        above += sorted.partition_point(|other| other < value);
+        below += sorted.len() - sorted.partition_point(|other| other <= value);
     }
-    // There is no U if all values are equal.
-    let all = convert::float_len(a.len()) * convert::float_len(b.len());
-    Some(mann_whitney(a, b).map_or(0.0, |test| 2.0 * test.u / all - 1.0))
+    let all = convert::float_len((a.len() * b.len()).max(1));
+    (
+        convert::float_len(below) / all,
+        convert::float_len(above) / all,
+    )
 }
 
 /// All values' ranks from 1, equal values sharing the mean of theirs.

@@ -7,9 +7,9 @@ mod display;
 mod rules;
 
 pub use rules::{
-    clock_extrapolated, clock_resolution, clock_stepped, clock_uncertain, clocks_disagree,
-    clocks_not_compared, congestion_control, counts, cpu_governor, cpu_saturated, emulated,
-    generator_late, histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
+    clock_extrapolated, clock_stepped, clock_uncertain, clocks_disagree, clocks_not_compared,
+    congestion_control, counts, cpu_governor, emulated, generator_late, link_off_profile,
+    most_by_chance, too_few_samples,
 };
 
 use std::fmt;
@@ -36,18 +36,6 @@ pub enum Warning {
         /// The schedule's interval.
         interval_ns: u64,
     },
-    /// A process used nearly all the CPU it could get, so that its limit was measured.
-    #[error(
-        "{process} used {:.0} % of its CPU, so its limit was measured; lower the rate, or read \
-         the result as the greatest throughput",
-        share * 100.0
-    )]
-    CpuSaturated {
-        /// The process's part, such as `broker`.
-        process: String,
-        /// CPU time / (elapsed time * cores it may use), 0 to 1.
-        share: f64,
-    },
     /// A percentile rests on less than one sample beyond it.
     #[error(
         "p{percentile} of {count} samples is nearly their maximum; send at least {needed} \
@@ -60,18 +48,6 @@ pub enum Warning {
         count: u64,
         /// The samples that the percentile needs.
         needed: u64,
-    },
-    /// The clock's step is not small against the latencies.
-    #[error(
-        "the clock steps by {}, the median latency is {}; use a finer clock",
-        time(*resolution_ns),
-        time(*median_ns)
-    )]
-    ClockResolution {
-        /// The clock's step.
-        resolution_ns: u64,
-        /// The median latency.
-        median_ns: u64,
     },
     /// The offset between two machines' clocks is not known well enough for the effect.
     #[error(
@@ -201,21 +177,6 @@ pub enum Warning {
         /// QUIC's.
         quic: String,
     },
-    /// Latencies count from the actual send time only: the loop was closed.
-    #[error(
-        "latencies count from the actual send time, which hides waiting; use a schedule (open \
-         loop) to count from the intended one"
-    )]
-    NoIntendedTimes,
-    /// Latencies were longer than the histogram holds.
-    #[error(
-        "{count} latencies were longer than one hour and count as that in percentiles; check the \
-         clocks"
-    )]
-    HistogramSaturated {
-        /// How many.
-        count: u64,
-    },
     /// The emulated link measured differently from its configuration.
     #[error(
         "the link's {quantity} is {} instead of {}; check for offloads and for other traffic",
@@ -274,12 +235,6 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Whether there is no reason to distrust the run.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.warnings.is_empty()
-    }
-
     /// Adds a warning, if there is one, unless an equal one is there.
     pub fn note(&mut self, warning: impl Into<Option<Warning>>) {
         if let Some(warning) = warning

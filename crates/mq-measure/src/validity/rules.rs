@@ -41,18 +41,6 @@ pub fn generator_late(lateness: &LatencyRecorder, interval_ns: u64) -> Option<Wa
     })
 }
 
-/// Warns if `cpu_ns` of CPU time is above 90 % of what `cores` give in `elapsed_ns`.
-///
-/// `cores` is how many the process can use: 1 for one thread, however many the machine has.
-#[must_use]
-pub fn cpu_saturated(process: &str, cpu_ns: u64, elapsed_ns: u64, cores: u32) -> Option<Warning> {
-    let share = convert::float(cpu_ns) / (convert::float(elapsed_ns) * f64::from(cores));
-    (share > 0.9).then(|| Warning::CpuSaturated {
-        process: process.to_owned(),
-        share,
-    })
-}
-
 /// Warns if less than one sample is expected beyond `percentile`: p99.9 needs 1000, p99 100.
 #[must_use]
 pub fn too_few_samples(percentile: f64, count: u64) -> Option<Warning> {
@@ -67,15 +55,6 @@ pub fn too_few_samples(percentile: f64, count: u64) -> Option<Warning> {
         percentile,
         count,
         needed,
-    })
-}
-
-/// Warns if the clock's step is above 1 % of the median latency.
-#[must_use]
-pub fn clock_resolution(resolution_ns: u64, median_ns: u64) -> Option<Warning> {
-    (resolution_ns.saturating_mul(100) > median_ns).then_some(Warning::ClockResolution {
-        resolution_ns,
-        median_ns,
     })
 }
 
@@ -198,10 +177,4 @@ pub fn emulated(host: Option<&str>, found: Option<&str>) -> Option<Warning> {
         host: host.map(str::to_owned),
         found: found.to_owned(),
     })
-}
-
-/// Warns of latencies beyond the histogram.
-#[must_use]
-pub fn histogram_saturated(count: u64) -> Option<Warning> {
-    (count > 0).then_some(Warning::HistogramSaturated { count })
 }

@@ -10,9 +10,11 @@
     reason = "a test, whose numbers are small, and which tells what it counted"
 )]
 
+use std::num::NonZeroU32;
+
 use mq_measure::Warning;
 use mq_measure::clock::{Assumptions, ClockFit, Exchange, LeastDelays, Relation};
-use mq_measure::log::{ReceiveRecord, SendRecord, join};
+use mq_measure::log::{ReceiveRecord, SendRecord, join_topics};
 use mq_measure::stats::{SplitMix64, interpolated};
 
 const S: f64 = 1e9;
@@ -236,7 +238,7 @@ struct Verdict {
 
 fn judge(run: &Run, fit: ClockFit) -> Verdict {
     let clocks = Relation::remote_to_local(fit);
-    let joined = join(&run.sends, &run.receives, Some(&clocks));
+    let joined = join_topics(&run.sends, &run.receives, Some(&clocks), NonZeroU32::MIN);
     let mut uncertainties = Vec::new();
     let mut inside = true;
     for ((sample, send), truth) in joined.samples.0.iter().zip(&run.sends).zip(&run.truths) {

@@ -1,8 +1,8 @@
 //! A shared channel's properties, as a file describes them.
 
-use std::{ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     Error, Probability, Rate, presets,
@@ -29,36 +29,48 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// assert_eq!(medium.rate.bits_per_second(), 54_000_000);
 /// # Ok::<(), mq_netem::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Medium {
     /// What the channel stands for, and the source of its figures.
+    #[serde(skip)]
     pub description: String,
     /// How fast data frames are sent, without their preamble.
     pub rate: Rate,
     /// How fast acknowledgements are sent, without their preamble.
     pub basic_rate: Rate,
     /// One step of a back-off counter.
+    #[serde(deserialize_with = "time")]
     pub slot: Duration,
     /// From a data frame to its acknowledgement.
+    #[serde(deserialize_with = "time")]
     pub sifs: Duration,
     /// How long the channel is idle before counters run.
+    #[serde(deserialize_with = "time")]
     pub difs: Duration,
     /// The time before a frame of either kind.
+    #[serde(deserialize_with = "time")]
     pub preamble: Duration,
     /// By how many bytes a frame on the air is longer than the Ethernet frame that it carries.
+    #[serde(deserialize_with = "number")]
     pub header: u64,
     /// Bytes of an acknowledgement.
+    #[serde(deserialize_with = "number")]
     pub ack: u64,
     /// The contention window of a frame's first attempt: a back-off is 0 to this many slots.
+    #[serde(deserialize_with = "number")]
     pub cw_min: u64,
     /// The largest contention window.
+    #[serde(deserialize_with = "number")]
     pub cw_max: u64,
     /// The share of damaged frames among those that did not collide, whatever their size.
     pub frame_error_rate: Probability,
     /// How often a frame that failed is sent again; with 0 it is lost at once.
+    #[serde(deserialize_with = "number")]
     pub retries: u8,
     /// Frames that a station holds, the one being sent among them; further frames are dropped
     /// (tail drop).
+    #[serde(deserialize_with = "frames")]
     pub queue: u64,
 }
 
@@ -115,7 +127,11 @@ impl Medium {
         let raw: RawFile = table
             .try_into()
             .map_err(|error: toml::de::Error| with_key("", &error))?;
-        raw.medium.checked(raw.description)
+        raw.medium.check()?;
+        Ok(Self {
+            description: raw.description,
+            ..raw.medium
+        })
     }
 
     /// The time on the air of a frame that carries an Ethernet frame of `bytes`, in nanoseconds.
@@ -144,139 +160,77 @@ impl FromStr for Medium {
 #[serde(deny_unknown_fields)]
 struct RawFile {
     description: String,
-    medium: RawMedium,
+    medium: Medium,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct RawMedium {
-    rate: Option<Rate>,
-    basic_rate: Option<Rate>,
-    slot: Option<Time>,
-    sifs: Option<Time>,
-    difs: Option<Time>,
-    preamble: Option<Time>,
-    header: Option<Number>,
-    ack: Option<Number>,
-    cw_min: Option<Number>,
-    cw_max: Option<Number>,
-    frame_error_rate: Option<Probability>,
-    retries: Option<Number>,
-    queue: Option<Frames>,
-}
-
-impl RawMedium {
-    fn checked(self, description: String) -> Result<Medium, String> {
-        let standard = Medium::default();
-        let sifs = time("sifs", self.sifs, standard.sifs, Duration::ZERO)?;
-        let cw_min = window("cw_min", self.cw_min, standard.cw_min, 1)?;
-        Ok(Medium {
-            description,
-            rate: self.rate.unwrap_or(standard.rate),
-            basic_rate: self.basic_rate.unwrap_or(standard.basic_rate),
-            // Without slots, all waiting stations would send at the same instant.
-            slot: time("slot", self.slot, standard.slot, MICROSECOND)?,
-            sifs,
+impl Medium {
+    fn check(&self) -> Result<(), String> {
+        for (key, time, least) in [
+            ("slot", self.slot, MICROSECOND),
+            ("sifs", self.sifs, Duration::ZERO),
             // A shorter DIFS would let other stations send before the acknowledgement.
-            difs: time("difs", self.difs, standard.difs, sifs)?,
-            preamble: time("preamble", self.preamble, standard.preamble, Duration::ZERO)?,
-            header: number("header", self.header, standard.header, 0..=256)?,
-            ack: number("ack", self.ack, standard.ack, 0..=256)?,
-            cw_min,
-            cw_max: window("cw_max", self.cw_max, standard.cw_max, cw_min)?,
-            frame_error_rate: self.frame_error_rate.unwrap_or(standard.frame_error_rate),
-            retries: number("retries", self.retries, standard.retries, 0..=7)?,
-            queue: self.queue.map_or(standard.queue, |Frames(frames)| frames),
-        })
+            ("difs", self.difs, self.sifs),
+            ("preamble", self.preamble, Duration::ZERO),
+        ] {
+            if !(least..=MILLISECOND).contains(&time) {
+                let [time, least, most] =
+                    [time, least, MILLISECOND].map(|time| time.div_duration_f64(MICROSECOND));
+                return Err(format!(
+                    "medium.{key} is {time}us: write {least}us to {most}us"
+                ));
+            }
+        }
+        for (key, number, most) in [
+            ("header", self.header, 256),
+            ("ack", self.ack, 256),
+            ("retries", self.retries.into(), 7),
+        ] {
+            if number > most {
+                return Err(format!("medium.{key} is {number}: write 0 to {most}"));
+            }
+        }
+        // 802.11 has windows up to 2^15 - 1.
+        for (key, window, least) in [
+            ("cw_min", self.cw_min, 1),
+            ("cw_max", self.cw_max, self.cw_min),
+        ] {
+            if !(least..=32_767).contains(&window) || !(window + 1).is_power_of_two() {
+                return Err(format!(
+                    "medium.{key} is {window}: write 2^n - 1, such as 15, from {least} to 32767"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
-fn time(
-    key: &str,
-    given: Option<Time>,
-    standard: Duration,
-    least: Duration,
-) -> Result<Duration, String> {
-    let time = given.map_or(standard, |Time(time)| time);
-    if (least..=MILLISECOND).contains(&time) {
-        Ok(time)
-    } else {
-        let [time, least, most] =
-            [time, least, MILLISECOND].map(|time| time.div_duration_f64(MICROSECOND));
-        Err(format!(
-            "medium.{key} is {time}us: write {least}us to {most}us"
-        ))
-    }
-}
-
-fn number<T>(
-    key: &str,
-    given: Option<Number>,
-    standard: T,
-    allowed: RangeInclusive<T>,
-) -> Result<T, String>
-where
-    T: TryFrom<u64> + PartialOrd + std::fmt::Display,
-{
-    let Some(Number(number)) = given else {
-        return Ok(standard);
-    };
-    T::try_from(number)
-        .ok()
-        .filter(|number| allowed.contains(number))
-        .ok_or_else(|| {
-            let (least, most) = (allowed.start(), allowed.end());
-            format!("medium.{key} is {number}: write {least} to {most}")
-        })
-}
-
-/// A contention window; 802.11 has them up to 2^15 - 1.
-fn window(key: &str, given: Option<Number>, standard: u64, least: u64) -> Result<u64, String> {
-    let window = given.map_or(standard, |Number(window)| window);
-    if (least..=32_767).contains(&window) && (window + 1).is_power_of_two() {
-        Ok(window)
-    } else {
-        Err(format!(
-            "medium.{key} is {window}: write 2^n - 1, such as 15, from {least} to 32767"
-        ))
-    }
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    Time::deserialize(from).map(|Time(time)| time)
 }
 
 /// A whole number, or one in a string.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "toml::Value")]
-struct Number(u64);
-
-impl TryFrom<toml::Value> for Number {
-    type Error = String;
-
-    fn try_from(value: toml::Value) -> Result<Self, String> {
-        let (number, text) = match value {
-            toml::Value::Integer(number) => (number.try_into().ok(), number.to_string()),
-            toml::Value::String(text) => (text.parse().ok(), text),
-            other => (None, other.type_str().to_owned()),
-        };
-        number
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` is no whole number of 0 or more"))
-    }
+fn number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    let (number, text) = match toml::Value::deserialize(from)? {
+        toml::Value::Integer(number) => (u64::try_from(number).ok(), number.to_string()),
+        toml::Value::String(text) => (text.parse().ok(), text),
+        other => (None, other.type_str().to_owned()),
+    };
+    let number =
+        number.ok_or_else(|| D::Error::custom(format!("`{text}` is no whole number of 0 or more")));
+    T::try_from(number?).map_err(|_| D::Error::custom(format!("`{text}` is too large")))
 }
 
 /// How many frames a queue holds, such as `100p`, in the form of a link's queue.
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
-struct Frames(u64);
-
-impl TryFrom<String> for Frames {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.strip_suffix('p')
-            .and_then(|frames| frames.parse().ok())
-            .filter(|frames| *frames > 0)
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` is no queue of a station: write packets, 1p or more"))
-    }
+fn frames<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    let frames = text
+        .strip_suffix('p')
+        .and_then(|frames| frames.parse().ok());
+    frames.filter(|frames| *frames > 0).ok_or_else(|| {
+        D::Error::custom(format!(
+            "`{text}` is no queue of a station: write packets, 1p or more"
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::{
     alias::{ReceiveAliases, SendAliases},
     config::{ClientConfig, DataLanes, ServerConfig},
     keepalive::KeepAlive,
+    limits::PeerLimits,
 };
 
 impl Connection {
@@ -169,6 +170,8 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
+        self.decoder
+            .set_max_packet_size(config.max_packet_size.get());
         self.session_ids = config.lanes != DataLanes::None
             && take_mark(&mut ack.properties.user_properties, SESSION_IDS_PROPERTY);
         let properties = &ack.properties;
@@ -178,11 +181,14 @@ impl Connection {
         {
             return Err(ProtocolError::AuthenticationMethod);
         }
-        self.peer.maximum_packet_size = properties.maximum_packet_size.map(NonZeroU32::get);
-        self.peer.maximum_qos = properties.maximum_qos.unwrap_or(QoS::ExactlyOnce);
-        self.peer.retain_available = properties.retain_available.unwrap_or(true);
-        self.window
-            .limit(properties.receive_maximum.unwrap_or(NonZeroU16::MAX));
+        self.peer = PeerLimits {
+            receive_maximum: properties.receive_maximum.unwrap_or(NonZeroU16::MAX),
+            maximum_packet_size: properties.maximum_packet_size.map(NonZeroU32::get),
+            maximum_qos: properties.maximum_qos.unwrap_or(QoS::ExactlyOnce),
+            retain_available: properties.retain_available.unwrap_or(true),
+        };
+        self.session.server_limits = Some(Box::new(self.peer.clone()));
+        self.window.limit(self.peer.receive_maximum);
         if config.use_topic_aliases {
             let maximum = properties.topic_alias_maximum.unwrap_or(0);
             self.send_aliases = SendAliases::new(maximum.min(MAX_SEND_ALIASES));

@@ -13,6 +13,7 @@ use crate::{
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
     keepalive::{Due, KeepAlive, Probes},
+    limits::PeerLimits,
     seldom::SeldomMap,
 };
 
@@ -36,6 +37,10 @@ use flows::Flows;
 use incoming::AckQueue;
 use lanes::DataLane;
 use outgoing::SendWindow;
+
+/// Bytes of a packet that a client takes before CONNACK has let it in: AUTH, or CONNACK itself. A server
+/// that has not proved yet that it is one gets no more memory.
+const MAX_CONNACK_SIZE: u32 = 64 * 1024;
 
 /// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,24 +142,6 @@ enum State {
     Closed,
 }
 
-/// The limits that the peer has announced.
-#[derive(Debug)]
-struct PeerLimits {
-    maximum_packet_size: Option<u32>,
-    maximum_qos: QoS,
-    retain_available: bool,
-}
-
-impl Default for PeerLimits {
-    fn default() -> Self {
-        Self {
-            maximum_packet_size: None,
-            maximum_qos: QoS::ExactlyOnce,
-            retain_available: true,
-        }
-    }
-}
-
 impl Connection {
     /// The client's side, before [`connect`](Self::connect).
     ///
@@ -165,7 +152,10 @@ impl Connection {
         Self {
             role: Role::Client,
             version,
-            decoder: Decoder::new(Some(version), config.max_packet_size.get()),
+            decoder: Decoder::new(
+                Some(version),
+                MAX_CONNACK_SIZE.min(config.max_packet_size.get()),
+            ),
             session,
             keep_alive: KeepAlive::client(now, 0, config.ping_timeout),
             acks: AckQueue::new(config.receive_maximum),
@@ -657,15 +647,28 @@ impl Connection {
         checked
     }
 
-    /// Whether the peer takes a packet of that size, in bytes; the size is asked for only if there is a limit.
+    /// Checks that the peer takes a packet of that size, in bytes; the size is asked for only if there is a limit.
+    /// A client that waits for CONNACK keeps what its server did not take before until it knows the new limit.
     fn check_size(&self, size: impl FnOnce() -> usize) -> Result<(), CommandError> {
-        let Some(limit) = self.peer.maximum_packet_size else {
+        let earlier = self
+            .limits_before_connack()
+            .and_then(|limits| limits.maximum_packet_size);
+        let Some(limit) = self.peer.maximum_packet_size.or(earlier) else {
             return Ok(());
         };
         let size = size();
-        if size > limit as usize {
-            return Err(CommandError::TooLarge { size, limit });
+        if size <= limit as usize {
+            Ok(())
+        } else if earlier.is_some() {
+            Err(CommandError::NotConnected)
+        } else {
+            Err(CommandError::TooLarge { size, limit })
         }
-        Ok(())
+    }
+
+    /// Client: the limits of the connection before, which count until CONNACK has told those of this one.
+    fn limits_before_connack(&self) -> Option<&PeerLimits> {
+        let is_due = self.role == Role::Client && self.state == State::Connecting;
+        self.session.server_limits.as_deref().filter(|_| is_due)
     }
 }

@@ -10,12 +10,12 @@ use mq_codec::{
 use super::{Connection, State};
 use crate::{
     CommandError, Delivery, Event, LaneId, ProtocolError, Session, alias::SendTopic,
-    session::OutgoingState,
+    limits::PeerLimits, session::OutgoingState,
 };
 
-/// QoS 1 and 2 messages that a client sends before it knows the server's Receive Maximum. Ten is
-/// less than common brokers announce (mosquitto 20, EMQX 32), and more than a device sends in its first
-/// round trip.
+/// QoS 1 and 2 messages that a client sends at most before CONNACK says the server's Receive Maximum; the Receive
+/// Maximum of the connection before counts as well. Ten is less than common brokers announce (mosquitto 20,
+/// EMQX 32), and more than a device sends in its first round trip.
 const EARLY_WINDOW: u16 = 10;
 
 /// The window of QoS 1 and 2 messages, and the messages that wait to be sent again.
@@ -61,12 +61,14 @@ impl SendWindow {
         self.again = ids.into();
     }
 
-    fn free(&self, early: bool) -> usize {
-        let maximum = if early {
-            self.maximum.min(EARLY_WINDOW)
-        } else {
-            self.maximum
-        };
+    fn free(&self) -> usize {
+        usize::from(self.maximum).saturating_sub(self.sent)
+    }
+
+    /// The room before CONNACK, where `earlier` are the server's limits on the connection before.
+    fn free_early(&self, earlier: Option<&PeerLimits>) -> usize {
+        let earlier = earlier.map_or(u16::MAX, |limits| limits.receive_maximum.get());
+        let maximum = self.maximum.min(EARLY_WINDOW).min(earlier);
         usize::from(maximum).saturating_sub(self.sent)
     }
 
@@ -96,12 +98,12 @@ impl Connection {
     #[must_use]
     pub fn window(&self) -> usize {
         match self.state {
-            State::Open if self.window.again.is_empty() => self.window.free(false),
+            State::Open if self.window.again.is_empty() => self.window.free(),
             // Before CONNACK, messages of an earlier connection have to go first.
             State::Connecting
                 if self.may_be_early() && self.window.carried_over(&self.session) == 0 =>
             {
-                self.window.free(true)
+                self.window.free_early(self.limits_before_connack())
             }
             _ => 0,
         }
@@ -111,11 +113,14 @@ impl Connection {
     /// [`Event::Acked`] will name; the message is kept until then. `None` for QoS 0.
     ///
     /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
-    /// with a window of ten for QoS 1 and 2. Not if CONNECT names an authentication method.
+    /// with a window of ten for QoS 1 and 2, or of the server's Receive Maximum on the connection before
+    /// if that is less. Not if CONNECT names an authentication method.
     ///
     /// # Errors
     /// Any [`CommandError`]; the delivery comes back with it. [`CommandError::WindowFull`] and
     /// [`CommandError::NoPacketId`] pass: try again after the next [`Event::Acked`].
+    /// [`CommandError::NotConnected`] before CONNACK passes with it: the server's limits on the connection
+    /// before exclude the message, and the new ones are not known yet.
     pub fn publish(
         &mut self,
         now: Instant,
@@ -171,6 +176,11 @@ impl Connection {
         if self.state != State::Open && !self.may_be_early() {
             return Err(CommandError::NotConnected);
         }
+        if let Some(earlier) = self.limits_before_connack()
+            && (delivery.qos > earlier.maximum_qos || delivery.retain && !earlier.retain_available)
+        {
+            return Err(CommandError::NotConnected);
+        }
         if delivery.qos > self.peer.maximum_qos {
             return Err(CommandError::QosNotSupported);
         }
@@ -224,7 +234,7 @@ impl Connection {
     /// Sends the messages in flight of an earlier connection again, as far as the window allows
     /// `[MQTT-4.4.0-1]`.
     pub(super) fn send_again(&mut self, now: Instant) {
-        while self.window.free(false) > 0 {
+        while self.window.free() > 0 {
             let Some(id) = self.window.again.pop_front() else {
                 return;
             };

@@ -1,6 +1,7 @@
 //! The client's side of QUIC: the sockets and tokens that its connections share.
 
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -9,11 +10,12 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     link::BegunConnection,
     repeater::Repeater,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
+    windows::ConnectionLimits,
 };
 use crate::{
     Address, ConnectOptions, Error,
@@ -28,7 +30,12 @@ pub(crate) struct ClientEndpoints {
     v6: Mutex<Option<Endpoint>>,
     /// Address validation tokens, which save the round trip of a Retry.
     tokens: Arc<TokenMemoryCache>,
+    /// The address of each host that its last handshake was completed with.
+    last_peers: Mutex<HashMap<Address, SocketAddr>>,
 }
+
+/// Hosts whose address a connector remembers, as many as a ticket cache does; for one more it forgets all.
+const MAX_HOSTS: usize = 256;
 
 impl ClientEndpoints {
     /// Starts connecting; sends the first packet.
@@ -69,13 +76,27 @@ impl ClientEndpoints {
         Ok(BegunConnection {
             connecting,
             repeater,
-            streams: StreamLimits::of(&options.quic),
+            limits: ConnectionLimits::new(&options.quic, None),
         })
     }
 
     /// The local address for connections to `peer`.
     pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
         self.slot(peer).as_ref()?.local_addr().ok()
+    }
+
+    /// Returns the address that the host's last handshake was completed with.
+    pub(super) fn last_peer(&self, host: &Address) -> Option<SocketAddr> {
+        lock(&self.last_peers).get(host).copied()
+    }
+
+    /// Records that a handshake with the host was completed at this address.
+    pub(super) fn connected(&self, host: &Address, peer: SocketAddr) {
+        let mut peers = lock(&self.last_peers);
+        if peers.len() >= MAX_HOSTS && !peers.contains_key(host) {
+            peers.clear();
+        }
+        peers.insert(host.clone(), peer);
     }
 
     /// The slot of the endpoint for connections to `peer`.

@@ -1,35 +1,80 @@
 //! A connector's part for QUIC.
 
+use std::net::SocketAddr;
+
 use super::QuicLink;
-use crate::{Address, Connector, Dial, Error, Scheme, socket::resolve, tls::check_alpn};
+use crate::{
+    Address, Connector, Dial, Error, HandshakeKind, Scheme,
+    attempts::first_to_connect,
+    socket::lacks_version,
+    tls::{ClientConfigs, check_alpn},
+};
 
 impl Connector {
     pub(crate) async fn quic(&self, address: &Address, dial: Dial) -> Result<Box<QuicLink>, Error> {
-        let (options, endpoints) = (&self.shared.options, &self.shared.endpoints);
-        check_alpn(Scheme::Quic, &options.alpn)?;
-        let configs = self.configs()?;
-        let (name, _) = self.server_name(address)?;
-        let mut failure = None;
-        for peer in resolve(address).await? {
-            let early = !dial.without_early_data;
-            let tls = configs.for_connection(address, self.resumption(), early);
-            let limit = options.early_data_limit;
-            let keep_alive = dial.quic_keep_alive;
-            let started = endpoints.connect(address, peer, name, tls, options, keep_alive);
-            let connected = match started {
-                Ok(begun) => QuicLink::connect(begun, name.to_owned(), limit).await,
-                Err(error) => Err(error),
-            };
-            match connected {
-                Ok(link) => {
-                    return Ok(Box::new(link.with_bound(endpoints.bound(peer))));
-                }
-                Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
-                    failure = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
+        check_alpn(Scheme::Quic, &self.shared.options.alpn)?;
+        let configs = &*self.configs()?;
+        let mut peers = self.peers(address).await?;
+        let known = self.shared.endpoints.last_peer(address);
+        if let Some(at) = peers.iter().position(|peer| Some(*peer) == known) {
+            peers[..=at].rotate_right(1);
         }
-        Err(failure.unwrap_or(Error::TimedOut))
+        let is_only = peers.len() == 1;
+        let link = first_to_connect(peers, |peer| {
+            // A link with early data wins its race before the server has answered. So it must be one that the
+            // ticket came from.
+            let early = !dial.without_early_data && (is_only || Some(peer) == known);
+            self.quic_at(
+                address,
+                peer,
+                configs,
+                Dial {
+                    without_early_data: !early,
+                    ..dial
+                },
+            )
+        });
+        Ok(Box::new(link.await?))
+    }
+
+    /// Connects to one address of a host.
+    async fn quic_at(
+        &self,
+        address: &Address,
+        peer: SocketAddr,
+        configs: &ClientConfigs,
+        dial: Dial,
+    ) -> Result<QuicLink, Error> {
+        let (options, endpoints) = (&self.shared.options, &self.shared.endpoints);
+        let (name, _) = self.server_name(address)?;
+        let early = !dial.without_early_data;
+        let tls = configs.for_connection(address, self.resumption(), early);
+        let keep_alive = dial.quic_keep_alive;
+        let begun = match endpoints.connect(address, peer, name, tls, options, keep_alive) {
+            // A system without this IP version may still reach another address of the host.
+            Err(Error::Io(source)) if lacks_version(&source) => {
+                let address = address.clone();
+                return Err(Error::Unreachable { address, source });
+            }
+            begun => begun?,
+        };
+        let mut closed = Box::pin({
+            let (connector, address) = (self.clone(), address.clone());
+            async move {
+                let source = connector.quic_port_closed(peer).await;
+                Error::Unreachable { address, source }
+            }
+        });
+        let handshake = QuicLink::connect(begun, name.to_owned(), options.early_data_limit);
+        let link = tokio::select! {
+            biased;
+            link = handshake => link?.with_bound(endpoints.bound(peer)),
+            error = &mut closed => return Err(error),
+        };
+        if link.handshake() == HandshakeKind::Pending {
+            return Ok(link.with_closed_port(closed));
+        }
+        endpoints.connected(address, peer);
+        Ok(link)
     }
 }

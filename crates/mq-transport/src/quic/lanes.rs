@@ -393,6 +393,11 @@ impl Lanes {
         }
     }
 
+    /// Has blocked lanes try to write once more.
+    pub(super) fn forget_blocked(&mut self) {
+        self.blocked.clear();
+    }
+
     /// Writes what waits for one lane; whether nothing is left.
     fn write(&mut self, name: LaneId, outbox: &mut Outbox) -> bool {
         let Some(lane) = self.all.get_mut(&name) else {

@@ -21,15 +21,17 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use super::{
-    config::StreamLimits,
     lanes::Lanes,
     repeater::{LinkRepeater, Repeater},
     runtime::DrainTimeoutGuard,
     watched_tls::handshake_of,
+    windows::{ConnectionLimits, Windows},
     write::{CHUNKS_PER_CALL, Stopped, poll_write_chunks, poll_write_lane},
 };
 use crate::{
-    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, SendProgress, TlsInfo,
+    TlsVersion,
+    send_progress::Counts,
     tls::{certificates_of, iana_name},
 };
 
@@ -49,6 +51,7 @@ static LINGERING_CONNECTIONS: Semaphore = Semaphore::const_new(1024);
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
+type ClosedPort = Pin<Box<dyn Future<Output = Error> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
 /// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
@@ -73,6 +76,9 @@ pub(crate) struct QuicLink {
     server_name: Option<String>,
     /// Resolves when the handshake ends; taken then.
     handshake_end: Option<ZeroRttAccepted>,
+    /// Client: resolves when the network reports that nobody listens at the server's port; asked until the handshake
+    /// ends.
+    closed_port: Option<ClosedPort>,
     handshake: HandshakeKind,
     early_data: EarlyData,
     /// Early data that may have to be sent again; after a rejection, the part that is not sent yet.
@@ -83,6 +89,7 @@ pub(crate) struct QuicLink {
     reopening: Option<Opening>,
     pub(crate) received: BytesMut,
     lanes: Lanes,
+    windows: Windows,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     /// Reading comes first in the next call; see `TcpLink`.
@@ -99,12 +106,12 @@ pub(crate) struct BegunConnection {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
     pub(super) repeater: Option<Arc<Repeater>>,
-    pub(super) streams: StreamLimits,
+    pub(super) limits: ConnectionLimits,
 }
 
 /// A connection that can send.
 struct Usable {
-    streams: StreamLimits,
+    limits: ConnectionLimits,
     connection: quinn::Connection,
     repeater: Option<LinkRepeater>,
     /// Resolves when the handshake ends, if that is still to come.
@@ -153,13 +160,14 @@ impl QuicLink {
         side: Side,
     ) -> Self {
         let Usable {
-            streams: limits,
+            limits,
             connection,
             repeater,
             handshake_end,
         } = usable;
         Self {
-            lanes: Lanes::new(&connection, limits),
+            lanes: Lanes::new(&connection, limits.streams),
+            windows: Windows::new(&limits),
             connection,
             repeater,
             _drain_timeout: guard,
@@ -170,6 +178,7 @@ impl QuicLink {
             bound: None,
             server_name: None,
             handshake_end,
+            closed_port: None,
             handshake: HandshakeKind::Pending,
             early_data: EarlyData::NotOffered,
             replay: VecDeque::new(),
@@ -235,8 +244,18 @@ impl QuicLink {
         let Some(end) = &mut self.handshake_end else {
             return Poll::Ready(Ok(()));
         };
-        let accepted = ready!(Pin::new(end).poll(cx));
+        let Poll::Ready(accepted) = Pin::new(end).poll(cx) else {
+            let closed_port = self.closed_port.as_mut().map(|port| port.as_mut().poll(cx));
+            return match closed_port {
+                Some(Poll::Ready(error)) => {
+                    self.closed_port = None;
+                    Poll::Ready(Err(error))
+                }
+                Some(Poll::Pending) | None => Poll::Pending,
+            };
+        };
         self.handshake_end = None;
+        self.closed_port = None;
         self.handshake = self.negotiated_kind();
         if let Some(repeater) = &self.repeater
             && self.connection.close_reason().is_none()
@@ -279,7 +298,25 @@ impl QuicLink {
     }
 
     /// Writes rejected early data again, then the outbox; ready when both are empty.
+    /// Writes what the outbox has. Where a window is in the way that may grow, it is tried again.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
+        loop {
+            let written = self.poll_write_once(cx, outbox);
+            if written.is_ready()
+                || self.write_failed
+                || !self.windows.note_blocked(&self.connection)
+            {
+                return written;
+            }
+            self.lanes.forget_blocked();
+        }
+    }
+
+    fn poll_write_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+    ) -> Poll<Result<(), Error>> {
         let control = self.poll_write_control(cx, outbox)?;
         let before = self.lanes.bytes_sent;
         let data = self.lanes.poll_write(cx, outbox);
@@ -375,7 +412,7 @@ impl QuicLink {
     /// Reads the control lane and the data lanes in turns.
     fn poll_receive_any(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
         let lanes_first = std::mem::take(&mut self.lanes.go_first);
-        if lanes_first && let Poll::Ready(progress) = self.lanes.poll_read(cx) {
+        if lanes_first && let Poll::Ready(progress) = self.poll_receive_lanes(cx) {
             return Poll::Ready(Ok(progress));
         }
         let received = self.poll_receive(cx);
@@ -386,7 +423,18 @@ impl QuicLink {
         if lanes_first {
             return Poll::Pending;
         }
-        self.lanes.poll_read(cx).map(Ok)
+        self.poll_receive_lanes(cx).map(Ok)
+    }
+
+    fn poll_receive_lanes(&mut self, cx: &Context<'_>) -> Poll<Progress> {
+        let before = self.lanes.bytes_received;
+        let progress = self.lanes.poll_read(cx);
+        let count = self.lanes.bytes_received - before;
+        if count > 0 {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            self.windows.note_read(&self.connection, count);
+        }
+        progress
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -404,6 +452,7 @@ impl QuicLink {
                     self.received.extend_from_slice(bytes);
                 }
                 self.bytes_received += count as u64;
+                self.windows.note_read(&self.connection, count);
                 Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)))
             }
             Ok(None) => Poll::Ready(Ok(Progress::Closed)),
@@ -489,6 +538,11 @@ impl QuicLink {
         self.connection.closed().await;
     }
 
+    /// Lets the flow-control windows grow: the application knows the peer.
+    pub(crate) fn let_in(&mut self) {
+        self.windows.let_in();
+    }
+
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
     }
@@ -534,8 +588,22 @@ impl QuicLink {
         self
     }
 
+    /// Ends the link with the error of `closed_port` if that resolves before the handshake ends.
+    pub(crate) fn with_closed_port(mut self, closed_port: ClosedPort) -> Self {
+        self.closed_port = Some(closed_port);
+        self
+    }
+
     pub(crate) fn connection(&self) -> quinn::Connection {
         self.connection.clone()
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        let counted = self.connection.stats();
+        SendProgress(Counts::Frames {
+            streams: counted.frame_tx.stream,
+            acks: counted.frame_rx.acks,
+        })
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
@@ -618,7 +686,7 @@ impl BegunConnection {
             repeater.end_handshake();
         }
         Ok(Usable {
-            streams: self.streams,
+            limits: self.limits,
             connection,
             repeater,
             handshake_end,

@@ -17,9 +17,11 @@ mod shard;
 mod socket;
 mod udp;
 mod watched_tls;
+mod windows;
 mod write;
 
 pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;
 pub use qlog::{Qlog, QlogLimits};
 pub(crate) use server::{IncomingConnections, PreparedQuic, QuicIncoming, Server};
+pub use windows::WindowMemory;

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    config::{StreamLimits, endpoint_config, no_initial_cipher_suite, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     initial_keys::InitialKeys,
     link::{BegunConnection, QuicLink},
     qlog::Notes,
@@ -32,6 +32,7 @@ use super::{
     shard::ShardSocket,
     socket::bind_udp_group,
     watched_tls::WatchedServer,
+    windows::ConnectionLimits,
 };
 use crate::{
     Address, Error, ListenOptions, Scheme,
@@ -158,7 +159,7 @@ impl Server {
         let mut tokens = ValidationTokenConfig::default();
         tokens.sent(1);
         config.validation_token_config(tokens);
-        let transport = transport_config(&options.quic, options.congestion)?;
+        let transport = transport_config(&options.first_quic(), options.congestion)?;
         config.transport_config(Arc::new(transport));
 
         let mut endpoints = endpoint_config(&options.quic)?;
@@ -202,7 +203,7 @@ impl Server {
         let Some(trace) = qlog.begin("server")? else {
             return Ok(None);
         };
-        let mut transport = transport_config(quic, *congestion)?;
+        let mut transport = transport_config(&self.options.first_quic(), *congestion)?;
         transport.qlog_stream(Some(trace.stream));
         Ok(Some(Traced {
             transport: Arc::new(transport),
@@ -267,11 +268,11 @@ impl Server {
             let _ = shard.crowded.set(());
         }
         let connecting = connecting.map_err(Error::quic)?;
-        let streams = StreamLimits::of(&self.options.quic);
+        let memory = self.options.window_memory.as_ref();
         let begun = BegunConnection {
             connecting,
             repeater,
-            streams,
+            limits: ConnectionLimits::new(&self.options.quic, memory),
         };
         Ok((begun, guard))
     }

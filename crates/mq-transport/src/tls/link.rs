@@ -16,7 +16,8 @@ use tokio::{io::AsyncWrite as _, net::TcpStream};
 
 use super::identity::certificates_of;
 use crate::{
-    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, SendProgress, TlsInfo,
+    TlsVersion,
     buffer::{ReadSize, poll_read},
     tcp::{Ends, linger},
     tcp_info,
@@ -416,6 +417,10 @@ impl TlsLink {
             early_data: self.early_data,
             ..tcp_info::of(&self.io)
         }
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        SendProgress::of_stream(self.bytes_sent, tcp_info::unacknowledged(&self.io))
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

@@ -47,6 +47,9 @@ impl ListenOptions {
             None => add(&[0]),
             Some(files) => files.parts().for_each(&mut add),
         }
+        #[cfg(feature = "quic")]
+        let quic = &self.first_quic();
+        #[cfg(not(feature = "quic"))]
         let quic = &self.quic;
         for limit in [
             self.early_data_limit,

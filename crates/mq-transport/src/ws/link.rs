@@ -17,7 +17,9 @@ use super::{
     frame::{Decoder, Role, put_close, put_control, put_data},
     upgrade::{self, Gate, HeadError, HeadReader},
 };
-use crate::{Address, Error, HandshakeKind, Link, LinkInfo, LinkStats, Progress, Scheme};
+use crate::{
+    Address, Error, HandshakeKind, Link, LinkInfo, LinkStats, Progress, Scheme, SendProgress,
+};
 
 /// The most framed bytes that wait for the stream, and the longest frame: as much as rustls keeps, and
 /// enough for one large write.
@@ -293,6 +295,10 @@ impl WsLink {
             bytes_received: self.bytes_received,
             ..self.stream.stats()
         }
+    }
+
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        self.stream.send_progress()
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

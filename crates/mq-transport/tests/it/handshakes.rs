@@ -73,7 +73,7 @@ async fn a_client_that_was_not_let_in_leaves_no_ticket(scheme: Scheme) {
         let (mut client, mut server) = connect(&connector, &mut listener).await;
         assert_eq!(server.handshake(), HandshakeKind::Full);
         if released {
-            server.release_tickets();
+            server.let_in();
         }
         common::settle(&mut client, &mut server).await;
         assert_eq!(store.len(), if released { 2 } else { 0 });

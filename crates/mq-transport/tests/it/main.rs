@@ -5,6 +5,7 @@
 #[macro_use]
 mod common;
 
+mod addresses;
 mod alpn;
 mod errors;
 mod handshakes;

@@ -4,6 +4,8 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use serde::de::IgnoredAny;
 
+use crate::json_text::indented;
+
 /// A text without anything that a terminal acts on: control characters have their pictures (U+2400), and characters
 /// that change the direction of writing, or have no width of their own, the replacement character.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
@@ -108,62 +110,6 @@ fn folded(text: &str, width: usize, most: usize) -> Vec<String> {
         }
     }
     lines
-}
-
-/// JSON, which is valid, with one member a line: its numbers, the order of its members and the spelling of its texts stay.
-fn indented(text: &str, most: usize) -> String {
-    let mut out = String::new();
-    let (mut depth, mut lines) = (0_usize, 0);
-    let (mut in_text, mut escaped) = (false, false);
-    let mut rest = text
-        .chars()
-        .filter(|one| !one.is_ascii_control())
-        .peekable();
-    while let Some(one) = rest.next() {
-        if in_text {
-            out.push(one);
-            in_text = escaped || one != '"';
-            escaped = !escaped && one == '\\';
-            continue;
-        }
-        let mut line = |out: &mut String, depth: usize| {
-            lines += 1;
-            out.push('\n');
-            out.extend(std::iter::repeat_n("  ", depth));
-        };
-        match one {
-            ' ' => {}
-            '{' | '[' => {
-                out.push(one);
-                while rest.next_if_eq(&' ').is_some() {}
-                if let Some(end) = rest.next_if(|next| matches!(next, '}' | ']')) {
-                    out.push(end);
-                } else {
-                    depth += 1;
-                    line(&mut out, depth);
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(one);
-            }
-            ',' => {
-                out.push(',');
-                line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            '"' => {
-                in_text = true;
-                out.push('"');
-            }
-            other => out.push(other),
-        }
-        if lines > most {
-            break;
-        }
-    }
-    out
 }
 
 /// As `hexdump -C`: where, sixteen bytes or eight, and those that are ASCII.

@@ -7,7 +7,11 @@
 mod bench;
 mod brokers;
 mod ends;
+#[cfg(unix)]
+mod goodbye;
 mod mosquitto;
+#[cfg(unix)]
+mod printing;
 mod secrets;
 #[cfg(unix)]
 mod watch;

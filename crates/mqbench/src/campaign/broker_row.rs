@@ -205,7 +205,7 @@ mod tests {
         };
         assert_eq!(direct.contradiction(), None);
         let tuned = Cell {
-            repeat: "3ms".to_owned(),
+            repeat: "3ms".parse().unwrap(),
             transport: Transport::Quic,
             ..direct.clone()
         };

@@ -62,18 +62,20 @@ pub(crate) struct Cell {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) topics: NonZeroU32,
     /// Which QUIC stream each message and each subscription goes on.
-    #[serde(default = "control", skip_serializing_if = "is_control")]
-    pub(crate) streams: String,
+    #[serde(default, skip_serializing_if = "is_default", with = "text")]
+    pub(crate) streams: Spread,
     /// How the broker is asked to spread messages over QUIC streams of its own.
-    #[serde(default = "control", skip_serializing_if = "is_control")]
-    pub(crate) deliveries: String,
+    #[serde(default, skip_serializing_if = "is_default", with = "text")]
+    pub(crate) deliveries: Spread,
     /// Whether QoS 0 messages go as QUIC datagrams.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) datagrams: bool,
     pub(crate) qos: u8,
     pub(crate) mqtt: MqttVersion,
-    pub(crate) tcp_congestion: String,
-    pub(crate) quic_congestion: String,
+    #[serde(with = "text")]
+    pub(crate) tcp_congestion: CongestionControl,
+    #[serde(with = "text")]
+    pub(crate) quic_congestion: CongestionControl,
     /// The version of TLS over TCP; `None` for the newest, 1.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls_version: Option<String>,
@@ -81,8 +83,8 @@ pub(crate) struct Cell {
     /// not say.
     pub(crate) initial_rtt_ns: Option<u64>,
     /// Which small QUIC datagrams are sent again, on both sides.
-    #[serde(default = "off", skip_serializing_if = "is_off")]
-    pub(crate) repeat: String,
+    #[serde(default, skip_serializing_if = "is_default", with = "text")]
+    pub(crate) repeat: Repeat,
     /// Packets that QUIC may have under way before the first acknowledgement; `None` for its congestion control's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) initial_window: Option<u32>,
@@ -169,18 +171,18 @@ impl Default for Cell {
             interval_ns: 1_000_000_000,
             burst: one(),
             topics: one(),
-            streams: control(),
-            deliveries: control(),
+            streams: Spread::Control,
+            deliveries: Spread::Control,
             datagrams: false,
             qos: 0,
             // The version of all four papers' clients.
             mqtt: MqttVersion::V3_1_1,
             // The default of nearly every kernel, and the same for QUIC.
-            tcp_congestion: "cubic".to_owned(),
-            quic_congestion: "cubic".to_owned(),
+            tcp_congestion: CongestionControl::Cubic,
+            quic_congestion: CongestionControl::Cubic,
             tls_version: None,
             initial_rtt_ns: Some(nanoseconds(QuicOptions::default().initial_rtt)),
-            repeat: off(),
+            repeat: Repeat::Off,
             initial_window: None,
             packet_threshold: None,
             time_threshold: None,
@@ -260,22 +262,21 @@ impl Cell {
     }
 
     /// The congestion control of the cell's transport.
-    pub(crate) fn congestion(&self) -> anyhow::Result<CongestionControl> {
+    pub(crate) fn congestion(&self) -> CongestionControl {
         self.congestion_of(self.transport)
     }
 
-    pub(crate) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
-        let name = match transport {
-            Transport::Tcp | Transport::Tls => &self.tcp_congestion,
-            Transport::Quic => &self.quic_congestion,
-        };
-        Ok(name.parse()?)
+    pub(crate) fn congestion_of(&self, transport: Transport) -> CongestionControl {
+        match transport {
+            Transport::Tcp | Transport::Tls => self.tcp_congestion,
+            Transport::Quic => self.quic_congestion,
+        }
     }
 
     /// How QUIC recovers from loss, on both sides.
-    pub(crate) fn quic(&self) -> anyhow::Result<QuicOptions> {
+    pub(crate) fn quic(&self) -> QuicOptions {
         let mut quic = QuicOptions {
-            repeat: self.repeat.parse()?,
+            repeat: self.repeat,
             ack_frequency: self
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
@@ -293,7 +294,7 @@ impl Cell {
         if let Some(factor) = self.time_threshold {
             quic.time_threshold = factor;
         }
-        Ok(quic)
+        quic
     }
 
     /// What the clients offer in a handshake.
@@ -315,11 +316,7 @@ impl Cell {
     }
 
     pub(crate) fn streams(&self) -> anyhow::Result<QuicStreams> {
-        Ok(self.streams.parse()?)
-    }
-
-    pub(crate) fn deliveries(&self) -> anyhow::Result<Spread> {
-        Ok(self.deliveries.parse()?)
+        Ok(self.streams.to_string().parse()?)
     }
 
     pub(crate) fn qos(&self) -> QoS {
@@ -362,22 +359,23 @@ fn is_one(number: &NonZeroU32) -> bool {
     *number == one()
 }
 
-pub(super) fn control() -> String {
-    Spread::Control.to_string()
-}
-
-fn off() -> String {
-    Repeat::Off.to_string()
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn is_off(policy: &String) -> bool {
-    *policy == off()
-}
+/// Options of a client as their text, such as `probe`.
+mod text {
+    use std::{fmt::Display, str::FromStr};
 
-fn is_control(streams: &String) -> bool {
-    *streams == control()
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }

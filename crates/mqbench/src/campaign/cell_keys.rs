@@ -1,10 +1,9 @@
 //! The keys of a cell in a campaign file, and the values that each takes.
 
-use std::num::NonZeroU32;
+use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
-use mq_client::Spread;
 use mq_netem::{Link, Medium};
-use mq_transport::{CongestionControl, Repeat, TlsVersion};
+use mq_transport::TlsVersion;
 
 use super::cell::Cell;
 use crate::{
@@ -62,8 +61,8 @@ impl Cell {
                 let topics: u32 = within(value, 1, MOST.get().into())?;
                 self.topics = NonZeroU32::MIN.saturating_add(topics - 1);
             }
-            "streams" => self.streams = spread(value)?,
-            "deliveries" => self.deliveries = spread(value)?,
+            "streams" => self.streams = parsed(value)?,
+            "deliveries" => self.deliveries = parsed(value)?,
             "datagrams" => self.datagrams = yes_or_no(value)?,
             "keep_alive" => {
                 let ns = time(value)?;
@@ -73,31 +72,24 @@ impl Cell {
                     format!("{} is not 1 to 65535 whole seconds", toml_text(value))
                 })?);
             }
-            "tls_version" => {
-                let version: Result<TlsVersion, _> = text(value)?.parse();
-                let version = version.map_err(|error| error.to_string())?;
-                self.tls_version = Some(version.to_string());
-            }
+            "tls_version" => self.tls_version = Some(parsed::<TlsVersion>(value)?.to_string()),
             "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
             "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
             "time_threshold" => {
                 self.time_threshold = Some(parse_time_threshold(&toml_text(value))?);
             }
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
-            "repeat" => {
-                let policy: Result<Repeat, _> = text(value)?.parse();
-                self.repeat = policy.map_err(|error| error.to_string())?.to_string();
-            }
+            "repeat" => self.repeat = parsed(value)?,
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
             "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
             "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
             "qos" => self.qos = parse_qos(&toml_text(value))? as u8,
             "congestion" => {
-                self.tcp_congestion = congestion(value)?;
-                self.quic_congestion.clone_from(&self.tcp_congestion);
+                self.tcp_congestion = parsed(value)?;
+                self.quic_congestion = self.tcp_congestion;
             }
-            "tcp_congestion" => self.tcp_congestion = congestion(value)?,
-            "quic_congestion" => self.quic_congestion = congestion(value)?,
+            "tcp_congestion" => self.tcp_congestion = parsed(value)?,
+            "quic_congestion" => self.quic_congestion = parsed(value)?,
             _ => {
                 let known = KEYS.split(',').map(str::trim);
                 return Err(format!(
@@ -164,15 +156,8 @@ fn time(value: &toml::Value) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", toml_text(value)))
 }
 
-/// Parses a spread over streams, which has the same names on the way to the broker and from it.
-fn spread(value: &toml::Value) -> Result<String, String> {
-    let spread: Result<Spread, _> = text(value)?.parse();
-    Ok(spread.map_err(|error| error.to_string())?.to_string())
-}
-
-fn congestion(value: &toml::Value) -> Result<String, String> {
-    let name = text(value)?;
-    let known: Result<CongestionControl, _> = name.parse();
-    known.map_err(|error| error.to_string())?;
-    Ok(name.to_owned())
+/// An option of a client, written as its text.
+fn parsed<T: FromStr<Err: Display>>(value: &toml::Value) -> Result<T, String> {
+    let option: Result<T, _> = text(value)?.parse();
+    option.map_err(|error| error.to_string())
 }

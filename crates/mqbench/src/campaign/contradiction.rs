@@ -1,9 +1,10 @@
 //! Keys of a cell that contradict each other.
 
+use mq_client::Spread;
 use mq_netem::Link;
 
 use super::{
-    cell::{Cell, Tickets, Transport, control, one},
+    cell::{Cell, Tickets, Transport, one},
     pattern::Pattern,
 };
 use crate::{
@@ -71,8 +72,8 @@ impl Cell {
             return Some(("topics", "they take the pattern `periodic`".into()));
         }
         let quic_only = [
-            ("streams", self.streams != control()),
-            ("deliveries", self.deliveries != control()),
+            ("streams", self.streams != Spread::Control),
+            ("deliveries", self.deliveries != Spread::Control),
             ("datagrams", self.datagrams),
         ];
         let quic_only = quic_only.into_iter().find(|(_, given)| *given);
@@ -81,7 +82,7 @@ impl Cell {
         {
             return Some((key, "only QUIC has them".into()));
         }
-        if self.deliveries != control() && self.mqtt != MqttVersion::V5 {
+        if self.deliveries != Spread::Control && self.mqtt != MqttVersion::V5 {
             let why = "they are for MQTT 5, in which a client asks for them";
             return Some(("deliveries", why.into()));
         }

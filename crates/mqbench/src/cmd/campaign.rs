@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::bail;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use mq_client::Reconnect;
 use mq_energy::profile::Profile;
 use mq_measure::manifest::Manifest;
@@ -38,15 +38,9 @@ use crate::{
     this_program::this_software,
 };
 
-/// Options of `campaign`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
+/// Commands of `campaign`.
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     /// Run campaigns and keep what they find
     Run {
         #[command(flatten)]
@@ -83,7 +77,7 @@ enum Action {
 
 /// Where runs take place: here, unless it is said; and what the energy is from.
 #[derive(clap::Args, Clone, Debug)]
-struct BackendArgs {
+pub(crate) struct BackendArgs {
     #[arg(
         long,
         value_name = "METER",
@@ -110,7 +104,7 @@ struct BackendArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct CampaignArgs {
+pub(crate) struct CampaignArgs {
     /// Campaign files, such as profiles/campaigns/s22-fig4.toml
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -132,8 +126,8 @@ impl CampaignArgs {
     }
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    match args.action {
+pub(crate) async fn run(action: Action) -> anyhow::Result<()> {
+    match action {
         Action::Run {
             campaigns,
             out,
@@ -322,13 +316,8 @@ impl ProgressDisplay {
     const PAUSE: Duration = Duration::from_secs(15);
 
     fn new() -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
-            match ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            }
-        });
+        let bar = || report::progress_bar(0, "{wide_bar} {pos}/{len} {msg}");
+        let bar = std::io::stderr().is_terminal().then(bar);
         Self { bar, last: None }
     }
 

@@ -2,7 +2,6 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::result::ConnectKind;
 use mq_transport::Address;
 
@@ -51,7 +50,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         None => connect::kinds(scheme).to_vec(),
     };
     for kind in kinds {
-        let progress = progress(kind_name(kind), args.count);
+        let progress =
+            report::progress_bar(args.count.into(), "{prefix:>8} {wide_bar} {pos}/{len}");
+        progress.set_prefix(kind_name(kind));
         let mut dialler = Dialler::new(&args.broker, &options, kind)?;
         let mut attempts = Vec::new();
         let mut last_error = None;
@@ -82,16 +83,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         report::print(&line(kind, &times))?;
     }
     Ok(())
-}
-
-fn progress(kind: &str, count: u32) -> ProgressBar {
-    let bar = ProgressBar::new(count.into());
-    let style = ProgressStyle::with_template("{prefix:>8} {wide_bar} {pos}/{len}");
-    let bar = match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    };
-    bar.with_prefix(kind.to_owned())
 }
 
 fn line(kind: ConnectKind, times: &mq_measure::result::ConnectTimes) -> String {

@@ -15,15 +15,9 @@ use crate::{report, this_program::shell_exit_code};
 /// The variable by which programs in the lab find its hosts: `role=path` for each, with commas.
 const HOSTS: &str = "MQBENCH_LAB";
 
-/// Options of `lab`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
+/// Commands of `lab`.
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     /// Build hosts and links, and run a shell or a command among them; both end together
     Shell(ShellArgs),
     /// In such a shell: run a program on one of the hosts
@@ -51,7 +45,7 @@ enum Action {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct ShellArgs {
+pub(crate) struct ShellArgs {
     /// Seed of what the links do by chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -63,8 +57,8 @@ struct ShellArgs {
 }
 
 /// Runs the command. Call it before there are threads.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.action {
+pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
+    match action {
         Action::Shell(args) => shell(args),
         Action::Exec { role, command } => exec(role, command),
         Action::Leo { seed } => {

@@ -55,11 +55,11 @@ impl<'a> Brokers<'a> {
             if !is_first && !schemes.contains(&bridge.scheme()) {
                 schemes.push(bridge.scheme());
             }
-            let mut congestion = cell.congestion()?;
+            let mut congestion = cell.congestion();
             let bridge = match (next, processes.last()) {
                 (Some(next), Some(to)) => {
                     // What it sends goes over the bridge.
-                    congestion = cell.congestion_of(bridge)?;
+                    congestion = cell.congestion_of(bridge);
                     let mut address = to.address(bridge.scheme())?;
                     address.host = next.to_string();
                     Some(BridgeTo {

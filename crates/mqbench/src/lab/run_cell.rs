@@ -63,9 +63,9 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     // Before a broker starts, which inherits the limit.
     descriptors::raise_limit(cell.connections())?;
     testbed.tune_tcp(cell.tcp_tuning())?;
-    let quic = cell.quic()?;
+    let quic = cell.quic();
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
-    let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
+    let (congestion, crypto) = (cell.congestion(), cell.crypto()?);
     let parameters =
         TransportParameters::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
     let mut brokers = Brokers::start(cell, testbed, &certificate).await?;
@@ -93,7 +93,7 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
             password: None,
             connect_timeout: PATIENCE,
             streams: cell.streams()?,
-            deliveries: cell.deliveries()?,
+            deliveries: cell.deliveries,
             datagrams: cell.datagrams,
         },
     };

@@ -8,6 +8,7 @@ pub(crate) mod histogram;
 use std::{fmt::Display, io::Write};
 
 use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::{Counts, LatencyRecorder, Samples, Summary};
 use serde::Serialize;
 
@@ -59,6 +60,15 @@ pub(crate) fn counts_line(counts: &Counts) -> String {
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
         counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered
     )
+}
+
+/// Returns a progress bar of `length` steps; one of the usual form if the template is wrong.
+pub(crate) fn progress_bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 /// Tells the program that started this one that it is ready: a line on standard output, after the lines of its

@@ -49,7 +49,7 @@ fn an_ordinary_user_compares_over_an_emulated_link() {
         return;
     };
     let printed = String::from_utf8(output.stdout).unwrap();
-    let result = RunResult::from_json(&printed, "stdout".as_ref()).unwrap();
+    let result: RunResult = serde_json::from_str(&printed).unwrap();
     for transport in &result.transports {
         assert_eq!((transport.counts.sent, transport.counts.lost), (20, 0));
         assert!(transport.latency.unwrap().min_ns > 25_000_000);

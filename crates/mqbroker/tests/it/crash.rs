@@ -32,6 +32,12 @@ const RETAINED: usize = 4;
 
 /// A client that is back soon after the broker is, with the session that it had.
 fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
+    device_of(broker, client_id, Duration::ZERO)
+}
+
+/// The same for a broker whose disk takes `commit` for each commit: every answer waits for some of them.
+fn device_of(broker: &Broker, client_id: &str, commit: Duration) -> ClientBuilder {
+    let slower = 10 * commit;
     let again = Reconnect {
         initial: Duration::from_millis(5),
         max: Duration::from_millis(50),
@@ -42,19 +48,24 @@ fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
         .reconnect(again)
         .clean_start(false)
         .session_expiry(HOUR)
-        .keep_alive(Duration::from_secs(2))
-        .ping_timeout(Duration::from_secs(1))
-        .connect_timeout(Duration::from_secs(2))
+        .keep_alive(Duration::from_secs(2) + slower)
+        .ping_timeout(Duration::from_secs(1) + slower)
+        .connect_timeout(Duration::from_secs(2) + slower)
 }
 
 /// A broker with a store, in which most of what waits for a session that is away is kept: memory has
 /// room for few messages.
 fn start(scheme: &str, durability: &str) -> Broker {
+    start_with(scheme, durability, &[])
+}
+
+/// The same with these variables in its environment.
+fn start_with(scheme: &str, durability: &str, environment: &[(String, String)]) -> Broker {
     let configuration = format!(
         "[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n\
          [limits]\nmailbox_messages = 50\noverflow = \"spill\"\nspill_bytes = 10000000000\n"
     );
-    Broker::new(scheme, &configuration)
+    Broker::with_environment(scheme, &configuration, environment)
 }
 
 /// What the broker promised: the number of the last message that it acknowledged.
@@ -168,13 +179,14 @@ async fn check(
     assert!(promised > 0, "{what}: nothing was published");
 }
 
-async fn killed_again_and_again(scheme: &str) {
+/// Kills a broker whose disk takes `commit` for each commit, this often unless `MQ_KILLS` is another number.
+async fn killed_again_and_again(what: &str, mut broker: Broker, kills: u64, commit: Duration) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let kills = number("MQ_KILLS").unwrap_or(40);
+    let kills = number("MQ_KILLS").unwrap_or(kills);
     let seed = number("MQ_SEED").unwrap_or(1);
-    println!("{scheme}: {kills} kills, seed {seed}");
+    println!("{what}: {kills} kills, seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut broker = start(scheme, "always");
+    let device = |broker: &Broker, client_id: &str| device_of(broker, client_id, commit);
 
     let subscriber = device(&broker, "subscriber").build().await.unwrap();
     let mut once = subscriber
@@ -216,8 +228,8 @@ async fn killed_again_and_again(scheme: &str) {
 
     let (mut seen_once, mut seen_again) = (Seen::new(), Seen::new());
     for _ in 0..kills {
-        let life = Duration::from_millis(random.u64(1..120));
-        let acknowledged = || count(0) + count(1) + count(2);
+        let life = Duration::from_millis(random.u64(1..120)) + commit.mul_f64(random.f64());
+        let acknowledged = || count(0).min(count(1)).min(count(2));
         let streams = [(&mut once, &mut seen_once), (&mut again, &mut seen_again)];
         live(streams, acknowledged, life).await;
         broker.kill();
@@ -257,12 +269,28 @@ async fn killed_again_and_again(scheme: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_tcp() {
-    killed_again_and_again("tcp").await;
+    killed_again_and_again("tcp", start("tcp", "always"), 40, Duration::ZERO).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_quic() {
-    killed_again_and_again("quic").await;
+    killed_again_and_again("quic", start("quic", "always"), 40, Duration::ZERO).await;
+}
+
+/// A disk that takes its time for each commit: 100 ms and four kills, nightly 2 s and 300.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_acknowledged_is_lost_on_a_slow_disk() {
+    let Some(disk) = crate::hanging_disk::Disk::new() else {
+        return;
+    };
+    let (kills, commit) = match std::env::var_os("MQ_NIGHTLY") {
+        Some(_) => (300, Duration::from_secs(2)),
+        None => (4, Duration::from_millis(100)),
+    };
+    disk.takes(commit);
+    let broker = start_with("tcp", "always", &disk.environment());
+    killed_again_and_again("a slow disk", broker, kills, commit).await;
 }
 
 /// What devices publish at one broker goes to another one, over QUIC; either of them is killed.

@@ -2,8 +2,8 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
     process::Command,
     sync::{
         Barrier,
@@ -107,18 +107,18 @@ impl Disk {
             "[limits]\nmemory = 67108864\n[store]\npath = \"FOLDER/store\"\nnot_ready_after_s = 1\n\
              unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
         );
+        let broker = Broker::with_environment("tcp", &configuration, &self.environment());
+        (broker, admin)
+    }
+
+    /// The variables of a broker with this disk.
+    pub(crate) fn environment(&self) -> [(String, String); 2] {
         let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-        let environment = [
+        let library = self.folder.path().join("disk.so");
+        [
             ("SLOW_DISK".to_owned(), text(self.file())),
-            (
-                "LD_PRELOAD".to_owned(),
-                text(self.folder.path().join("disk.so")),
-            ),
-        ];
-        (
-            Broker::with_environment("tcp", &configuration, &environment),
-            admin,
-        )
+            ("LD_PRELOAD".to_owned(), text(library)),
+        ]
     }
 }
 
@@ -297,6 +297,50 @@ fn a_hanging_disk_keeps_memory_within_its_limit() {
         assert!(most < bound, "{size}: {} MB", most >> 20);
         disk.takes(Duration::ZERO);
     }
+}
+
+/// Publishers that go on for as long as the disk is slow, while the subscriber is away: 8 s with commits of 500 ms, nightly
+/// ten minutes with commits of 2 s.
+#[test]
+fn a_slow_disk_keeps_memory_within_its_limit() {
+    let Some(disk) = Disk::new() else { return };
+    let (time, commit) = match std::env::var_os("MQ_NIGHTLY") {
+        Some(_) => (Duration::from_mins(10), Duration::from_secs(2)),
+        None => (Duration::from_secs(8), Duration::from_millis(500)),
+    };
+    let (broker, _) = disk.broker();
+    subscriber(&broker);
+    let (before, _) = broker.resident();
+    disk.takes(commit);
+    let until = Instant::now() + time;
+    let sent = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for number in 0..PUBLISHERS {
+            let (broker, sent) = (&broker, &sent);
+            scope.spawn(move || {
+                let name = format!("steady-{number}");
+                let mut client = ByHand::connect(broker, Version::V3_1_1, &name);
+                client.stream.set_write_timeout(Some(time)).unwrap();
+                let mut acknowledgements = client.stream.try_clone().unwrap();
+                acknowledgements.set_read_timeout(None).unwrap();
+                let reader =
+                    thread::spawn(move || io::copy(&mut acknowledgements, &mut io::sink()));
+                let mut ids = (1..=60_000).cycle();
+                while Instant::now() < until {
+                    let id = ids.next().unwrap();
+                    assert!(client.publish(&format!("t/{number}"), vec![0; 20_000], id));
+                    sent.fetch_add(20_000, Ordering::Relaxed);
+                }
+                client.stream.shutdown(Shutdown::Both).unwrap();
+                let _ = reader.join().unwrap();
+            });
+        }
+    });
+    let (_, most) = broker.resident();
+    let sent = sent.into_inner() >> 20;
+    println!("sent {sent} MB, resident {} MB", most >> 20);
+    assert!(sent > 0);
+    assert!(most < before + LIMIT + UNCOUNTED, "{} MB", most >> 20);
 }
 
 #[test]

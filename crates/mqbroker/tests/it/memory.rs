@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mq_client::{Client, Connector};
 use mq_codec::{Packet, PacketId, PublishProperties, QoS, TopicName, Will, WillProperties};
+
+use mq_testkit::UdpProxy;
 
 use crate::{
     program::Broker,
@@ -19,6 +22,9 @@ use crate::{
 
 /// What a connection may take besides what counts: `docs/reference/operation.md`, "Memory".
 const OF_A_CONNECTION: usize = 64 * 1024;
+
+/// What a connection over QUIC may take besides.
+const OF_QUIC: usize = 32 * 1024;
 
 /// What the allocator cannot give back at once, however small the limit is.
 const OF_THE_ALLOCATOR: usize = 8 * MEGABYTE;
@@ -50,7 +56,7 @@ fn attack(
     // What was sent has been read by then.
     std::thread::sleep(Duration::from_millis(500));
     let (left, most) = broker.resident();
-    let bound = empty + limit + limit * 3 / 10 + clients * OF_A_CONNECTION + OF_THE_ALLOCATOR;
+    let bound = bound(empty, limit, clients);
     println!(
         "{what}: {} of {clients} clients still there; {} MiB before, {} at most, {} now, bound {}",
         held.iter().flatten().filter(|it| is_open(it)).count(),
@@ -62,6 +68,11 @@ fn attack(
     assert!(left <= bound, "{what}: {left} is more than {bound}");
     // It still serves.
     assert!(attacker.connect("good", |_| {}).is_some(), "{what}");
+}
+
+/// Returns the bytes that a broker may have resident with so many clients, of which it had `empty` without any.
+fn bound(empty: usize, limit: usize, clients: usize) -> usize {
+    empty + limit + limit * 3 / 10 + clients * OF_A_CONNECTION + OF_THE_ALLOCATOR
 }
 
 /// Whether the broker has not closed it.
@@ -237,4 +248,47 @@ fn messages_that_are_not_acknowledged_count() {
         while reader.read(&mut scratch).is_ok_and(|count| count > 0) {}
         Some(reader)
     });
+}
+
+/// Clients over QUIC that receive nothing any more, as behind a cable that was pulled out: what was sent to them stays in
+/// the broker until they acknowledge it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sent_messages_that_quic_readers_do_not_acknowledge_are_bounded() {
+    let clients = variable("MQ_CLIENTS", 100);
+    let limit = variable("MQ_MEMORY", 16) * MEGABYTE;
+    let configuration = format!(
+        "[limits]\nmemory = {limit}\n[auth]\nallow_anonymous = true\n[admin]\nsys_interval_s = 0\n"
+    );
+    let broker = Broker::new("quic", &configuration);
+    let (empty, _) = broker.resident();
+    let at = broker.url.trim_start_matches("quic://").parse().unwrap();
+    let cable = UdpProxy::start(at, Duration::ZERO).await.unwrap();
+    let mut readers = Vec::new();
+    for number in 0..clients {
+        let url = format!("quic://{}", cable.address());
+        let reader = Client::builder(&url).unwrap();
+        let reader = reader
+            .client_id(format!("reader-{number}").as_str())
+            .unwrap();
+        let connector = Connector::new(broker.connect_options()).unwrap();
+        let reader = reader.connector(connector).build().await.unwrap();
+        let messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
+        readers.push((reader, messages));
+    }
+    cable.hold();
+    let writer = broker.client("writer").build().await.unwrap();
+    // Each reader has its own copy of short payloads in what is sent.
+    for _ in 0..3_000 {
+        let payload = vec![0; 1_000];
+        // It is refused once no reader has room for it.
+        let _ = writer.publish("t", payload, QoS::AtLeastOnce).await;
+    }
+    let (_, most) = broker.resident();
+    let bound = bound(empty, limit, clients) + clients * OF_QUIC;
+    println!(
+        "{clients} readers: {} MiB at most, bound {}",
+        most / MEGABYTE,
+        bound / MEGABYTE
+    );
+    assert!(most <= bound, "{most} is more than {bound}");
 }

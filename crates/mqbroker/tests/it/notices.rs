@@ -156,3 +156,54 @@ async fn names_that_peers_choose_stay_within_their_place_in_the_log() {
     let log = log_with(&broker, &["refused a log-in", r#"client="a\" user=root""#]);
     assert!(!log.contains('\u{202e}'));
 }
+
+#[test]
+fn what_comes_before_a_log_in_and_is_not_mqtt_is_a_line_with_its_peer_and_a_count() {
+    let (broker, admin) = guarded();
+    let cases: &[(&[u8], &str)] = &[
+        (b"\x16\x03\x01\x02\x00\x01", "TLS at a port without TLS"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP at a port of MQTT"),
+        (
+            b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n",
+            "a PROXY header, which no listener takes",
+        ),
+        (b"\x10\x0c\0\x04MQTX\x04\x02\0\x0a\0\0", "no valid CONNECT"),
+        (b"\xc0\0", "no valid CONNECT"),
+    ];
+    for (bytes, reason) in cases {
+        let mut stream = TcpStream::connect(broker.url.trim_start_matches("tcp://")).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let peer = stream.local_addr().unwrap();
+        stream.write_all(bytes).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        let line = [
+            "WARN",
+            "refused a connection",
+            reason,
+            &format!("peer={peer}"),
+            "transport=tcp",
+        ];
+        log_with(&broker, &line);
+        let count = format!("connections_refused_total{{reason=\"{reason}\"}} ");
+        assert!(metrics(admin).contains(&count), "{count}");
+    }
+}
+
+#[test]
+fn a_handshake_that_fails_is_a_line_with_its_peer_and_the_error() {
+    let broker = Broker::with_log("tls", "", &[]);
+    let mut stream = TcpStream::connect(broker.url.trim_start_matches("tls://")).unwrap();
+    let peer = stream.local_addr().unwrap();
+    stream
+        .write_all(b"\x10\x0c\0\x04MQTT\x04\x02\0\x0a\0\0")
+        .unwrap();
+    let line = [
+        "refused a connection",
+        "handshake failed",
+        "error=",
+        &format!("peer={peer}"),
+    ];
+    log_with(&broker, &line);
+}

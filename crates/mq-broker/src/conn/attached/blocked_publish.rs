@@ -76,7 +76,7 @@ impl Attached<'_> {
             self.wire.hub.refused_publish(session, &topic, why, now);
         }
         if self.publisher.journal.has_store() {
-            self.wire.ack_when_settled(ticket, reason);
+            self.wire.unsettled_acks.push(ticket, reason);
         } else {
             self.wire.connection.ack(now, ticket, reason);
         }

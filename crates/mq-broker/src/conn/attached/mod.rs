@@ -293,7 +293,7 @@ impl<'a> Attached<'a> {
         if !self.publisher.journal.is_settled() {
             return StoreWait::Outbox;
         }
-        self.wire.ack_settled(now);
+        self.wire.give_tickets_back(now);
         self.settled_up_to = self.wire.connection.outbox().position();
         if self.backlog.is_empty() || self.blocked_publish.is_some() {
             StoreWait::None

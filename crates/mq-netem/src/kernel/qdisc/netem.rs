@@ -64,25 +64,15 @@ pub struct Netem {
     pub others: Vec<&'static str>,
 }
 
-/// The ways in which netem loses packets; shares of 2^32 - 1, with the names of `tc netem`.
+/// The ways in which netem loses packets; shares of 2^32 - 1, in the order of `linux/pkt_sched.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(
-    missing_docs,
-    reason = "the fields' names are those of linux/pkt_sched.h"
-)]
 pub enum NetemLoss {
     /// Each packet by itself.
     Random(u32),
     /// Gilbert-Elliott: from good to bad `p`, back `r`, *not* lost in bad `h`, lost in good `k1`.
-    GilbertElliott { p: u32, r: u32, h: u32, k1: u32 },
-    /// Four states.
-    Markov {
-        p13: u32,
-        p31: u32,
-        p32: u32,
-        p14: u32,
-        p23: u32,
-    },
+    GilbertElliott([u32; 4]),
+    /// Four states: `p13`, `p31`, `p32`, `p14` and `p23`.
+    Markov([u32; 5]),
 }
 
 impl Default for NetemLoss {
@@ -100,25 +90,19 @@ impl From<Loss> for NetemLoss {
                 to_good,
                 in_bad,
                 in_good,
-            } => Self::GilbertElliott {
-                p: share(to_bad),
-                r: share(to_good),
-                h: u32::MAX - share(in_bad),
-                k1: share(in_good),
-            },
+            } => Self::GilbertElliott([
+                share(to_bad),
+                share(to_good),
+                u32::MAX - share(in_bad),
+                share(in_good),
+            ]),
             Loss::Markov {
                 p13,
                 p31,
                 p32,
                 p23,
                 p14,
-            } => Self::Markov {
-                p13: share(p13),
-                p31: share(p31),
-                p32: share(p32),
-                p14: share(p14),
-                p23: share(p23),
-            },
+            } => Self::Markov([p13, p31, p32, p14, p23].map(share)),
         }
     }
 }
@@ -196,16 +180,8 @@ impl Netem {
         let mut model = Writer::default();
         match self.loss {
             NetemLoss::Random(_) => {}
-            NetemLoss::GilbertElliott { p, r, h, k1 } => {
-                model.put_words(attribute::LOSS_GE, &[p, r, h, k1]);
-            }
-            NetemLoss::Markov {
-                p13,
-                p31,
-                p32,
-                p14,
-                p23,
-            } => model.put_words(attribute::LOSS_GI, &[p13, p31, p32, p14, p23]),
+            NetemLoss::GilbertElliott(shares) => model.put_words(attribute::LOSS_GE, &shares),
+            NetemLoss::Markov(shares) => model.put_words(attribute::LOSS_GI, &shares),
         }
         let model = model.finish();
         if !model.is_empty() {
@@ -339,14 +315,8 @@ impl fmt::Display for NetemLoss {
         };
         match *self {
             Self::Random(share) => f.write_str(&percent(share)),
-            Self::GilbertElliott { p, r, h, k1 } => list("gemodel", &[p, r, u32::MAX - h, k1]),
-            Self::Markov {
-                p13,
-                p31,
-                p32,
-                p14,
-                p23,
-            } => list("state", &[p13, p31, p32, p23, p14]),
+            Self::GilbertElliott([p, r, h, k1]) => list("gemodel", &[p, r, u32::MAX - h, k1]),
+            Self::Markov([p13, p31, p32, p14, p23]) => list("state", &[p13, p31, p32, p23, p14]),
         }
     }
 }
@@ -361,19 +331,8 @@ fn model(value: &[u8]) -> Option<NetemLoss> {
     let (kind, value) = nla::attributes(value).next()?;
     let word = |index| nla::word(value, index);
     match kind {
-        attribute::LOSS_GE => Some(NetemLoss::GilbertElliott {
-            p: word(0),
-            r: word(1),
-            h: word(2),
-            k1: word(3),
-        }),
-        attribute::LOSS_GI => Some(NetemLoss::Markov {
-            p13: word(0),
-            p31: word(1),
-            p32: word(2),
-            p14: word(3),
-            p23: word(4),
-        }),
+        attribute::LOSS_GE => Some(NetemLoss::GilbertElliott([0, 1, 2, 3].map(word))),
+        attribute::LOSS_GI => Some(NetemLoss::Markov([0, 1, 2, 3, 4].map(word))),
         _ => None,
     }
 }
@@ -444,7 +403,7 @@ mod tests {
             "gilbert_elliott = { to_bad = \"1%\", to_good = \"20%\", in_bad = \"75%\", \
              in_good = \"1%\" }",
         );
-        let NetemLoss::GilbertElliott { h, .. } = bursts.loss else {
+        let NetemLoss::GilbertElliott([_, _, h, _]) = bursts.loss else {
             panic!("{bursts:?}");
         };
         // The share that is not lost in the bad state.

@@ -17,6 +17,7 @@ use super::*;
 use crate::{
     Address, CongestionControl, ConnectOptions, Connector, ListenOptions, Scheme, ServerIdentity,
     Trust,
+    quic::windows::ConnectionLimits,
     quic::{
         config::{endpoint_config, repeating, transport_config},
         link::{BegunConnection, QuicLink},
@@ -263,7 +264,7 @@ impl Ends {
         let begun = BegunConnection {
             connecting,
             repeater,
-            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
+            limits: ConnectionLimits::new(&crate::QuicOptions::default(), None),
         };
         let link = QuicLink::connect(begun, "localhost".into(), 0).await;
         let mut link = link.unwrap();
@@ -280,7 +281,7 @@ impl Ends {
         let begun = BegunConnection {
             connecting,
             repeater,
-            streams: crate::quic::config::StreamLimits::of(&crate::QuicOptions::default()),
+            limits: ConnectionLimits::new(&crate::QuicOptions::default(), None),
         };
         let mut link = QuicLink::accept(begun, guard).await.unwrap();
         read(&mut link).await;

@@ -91,6 +91,13 @@ pub(crate) enum PlotKind {
     BoxPercentiles,
 }
 
+impl PlotKind {
+    /// `true` if it draws boxes.
+    pub(crate) fn is_boxes(self) -> bool {
+        matches!(self, Self::BoxTukey | Self::BoxPercentiles)
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {

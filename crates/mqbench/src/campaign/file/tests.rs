@@ -1,5 +1,7 @@
 //! Tests of campaign files: what they give, and the mistakes in them.
 
+use mq_client::Spread;
+
 use super::*;
 use crate::campaign::cell::{Cell, Tickets};
 
@@ -32,7 +34,7 @@ series = "variant"
     };
     assert_eq!(tuned.levels["variant"], "TLS tuned");
     assert_eq!(tuned.cell.tcp_rto_min_ns, Some(25_000_000));
-    assert_eq!(repeated.cell.repeat, "3ms");
+    assert_eq!(repeated.cell.repeat.to_string(), "3ms");
     let wrong = file.replace("\"TLS tuned\", ", "\"tuned\", ");
     let wrong = Campaign::parse("c", &wrong, Extent::Full).unwrap_err();
     assert_eq!(
@@ -59,12 +61,12 @@ plot = { kind = "lines", metric = "latency_mean", x = "loss", series = "transpor
     assert_eq!(changed.title, "t (repeat=probe,tcp_thin=true,size=200)");
     let [tls, quic] = [0, 1].map(|at: usize| &changed.cells[at].cell);
     assert_eq!(
-        (&tls.repeat[..], tls.tcp_thin, tls.size),
-        ("off", true, 200)
+        (tls.repeat.to_string(), tls.tcp_thin, tls.size),
+        ("off".to_owned(), true, 200)
     );
     assert_eq!(
-        (&quic.repeat[..], quic.tcp_thin, quic.size),
-        ("probe", false, 200)
+        (quic.repeat.to_string(), quic.tcp_thin, quic.size),
+        ("probe".to_owned(), false, 200)
     );
     let probed = parse("c@repeat=probe").unwrap();
     assert_eq!(probed.cells[0], plain.cells[0]);
@@ -278,10 +280,8 @@ fn streams_are_for_quic_and_those_of_the_broker_for_mqtt_5() {
     };
     let campaign = with("deliveries = \"per-topic:63\"\nmqtt = \"5\"", "[\"quic\"]").unwrap();
     let cell = &campaign.cells[0].cell;
-    assert_eq!(
-        (&cell.streams[..], &cell.deliveries[..]),
-        ("control", "per-topic")
-    );
+    assert_eq!(cell.streams, Spread::Control);
+    assert_eq!(cell.deliveries.to_string(), "per-topic");
     let written = |campaign: Campaign| serde_json::to_value(&campaign.cells[0].cell).unwrap();
     assert!(written(campaign).get("deliveries").is_some());
     // As records without the key were written.

@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Options of `clock measure`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Where `mqbench clock serve` runs, with its port if that is not 14568
     #[arg(value_name = "HOST")]
     host: String,

@@ -12,29 +12,23 @@ use anyhow::Context as _;
 /// The default port: the one after that of MQTT over QUIC.
 const PORT: u16 = 14568;
 
-/// Options of `clock`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
+/// Commands of `clock`.
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     /// Tell the time to any machine that asks
     Serve(serve::Args),
     /// Ask another machine for its time, and write what `join --clock` needs
     Measure(measure::Args),
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(action: &Action) -> anyhow::Result<()> {
     // One thread: waking a second one would delay the stamp of a datagram.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
     runtime.block_on(async {
-        match &args.action {
+        match action {
             Action::Serve(args) => serve::run(args).await,
             Action::Measure(args) => measure::run(args).await,
         }

@@ -23,7 +23,7 @@ const BOUND_EVERY: Duration = Duration::from_secs(30);
 
 /// Options of `clock serve`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Address to listen at
     #[arg(
         long,

@@ -7,7 +7,7 @@ mod result;
 use std::{fmt::Write as _, num::NonZeroU32};
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
 use mq_transport::{CongestionControl, Trust};
@@ -111,12 +111,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
 
 fn progress_bar(args: &Args, transports: usize) -> ProgressBar {
     let all = args.messages_per_round() * u64::from(args.rounds) * transports as u64;
-    let style = ProgressStyle::with_template("{prefix:>6} {wide_bar} {pos}/{len} {eta} left");
-    let bar = ProgressBar::new(all);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    report::progress_bar(all, "{prefix:>6} {wide_bar} {pos}/{len} {eta} left")
 }
 
 /// Lets the transports take turns. In each round every transport sends its share. The order moves on by one each

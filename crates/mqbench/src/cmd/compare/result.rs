@@ -109,36 +109,43 @@ fn transport_result(
     testbed: Option<&Testbed>,
 ) -> TransportResult {
     let samples = transport.samples();
-    let counts = transport
-        .rounds
-        .iter()
-        .fold(Counts::default(), |sum, round| {
-            sum.plus(round.outcome.counts)
-        });
+    let rounds = || transport.rounds.iter();
+    let counts = rounds().map(|round| round.outcome.counts);
+    let counts = counts.fold(Counts::default(), Counts::plus);
     let latency = Summary::from_samples(&samples.latencies_intended_ns());
     let mut validity = Validity::default();
     validity.extend(validity::counts(&counts));
     // The lateness of all messages of all rounds, as the figures are over all rounds.
     let mut lateness = Lateness::new();
-    for round in &transport.rounds {
+    for round in rounds() {
         lateness.merge(&round.outcome.lateness);
     }
     validity.note(lateness.warning(nanoseconds(args.interval)));
-    for round in &transport.rounds {
-        if round.outcome.timed_out {
-            validity.note(mq_measure::Warning::TimedOut {
-                phase: "waiting for the last messages".to_owned(),
-                after_ns: 5_000_000_000,
-            });
-        }
+    if rounds().any(|round| round.outcome.timed_out) {
+        validity.note(mq_measure::Warning::TimedOut {
+            phase: "waiting for the last messages".to_owned(),
+            after_ns: 5_000_000_000,
+        });
     }
     validity.note(validity::too_few_samples(99.9, counts.received));
-    let wire = transport
-        .rounds
-        .iter()
-        .map(|round| round.outcome.wire)
-        .reduce(|a, b| Some(add_wire(&a?, &b?)))
-        .flatten();
+    let wire = rounds().map(|round| round.outcome.wire);
+    let wire = wire.reduce(|a, b| Some(add_wire(&a?, &b?)));
+    let packets = rounds().filter_map(|round| round.publisher_host);
+    let packets = packets.reduce(|a, b| HostPackets {
+        sent: a.sent + b.sent,
+        received: a.received.zip(b.received).map(|(a, b)| a + b),
+        elapsed_ns: a.elapsed_ns + b.elapsed_ns,
+    });
+    let neighbours_sent = rounds().filter_map(|round| round.neighbours_sent);
+    let broker = total(rounds().filter_map(|round| round.broker.as_ref()));
+    let clients = total(rounds().filter_map(|round| round.clients.as_ref()));
+    let each_round = rounds().zip(0..).map(|(round, number)| Round {
+        round: number,
+        turn: round.turn,
+        latency: Summary::from_samples(&round.outcome.samples.latencies_intended_ns()),
+        duration_ns: nanoseconds(round.outcome.elapsed),
+        counts: round.outcome.counts,
+    });
     TransportResult {
         transport: transport.name.clone(),
         url: transport.publisher.address.to_string(),
@@ -146,52 +153,13 @@ fn transport_result(
         latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
         rtt_last: None,
         counts,
-        wire,
-        publisher_host: transport
-            .rounds
-            .iter()
-            .filter_map(|round| round.publisher_host)
-            .reduce(|a, b| HostPackets {
-                sent: a.sent + b.sent,
-                received: a.received.zip(b.received).map(|(a, b)| a + b),
-                elapsed_ns: a.elapsed_ns + b.elapsed_ns,
-            }),
-        neighbours_sent: transport
-            .rounds
-            .iter()
-            .filter_map(|round| round.neighbours_sent)
-            .reduce(|a, b| a + b),
+        wire: wire.flatten(),
+        publisher_host: packets,
+        neighbours_sent: neighbours_sent.reduce(|a, b| a + b),
         topics: topics(args, transport, testbed),
-        processes: [
-            total(
-                transport
-                    .rounds
-                    .iter()
-                    .filter_map(|round| round.broker.as_ref()),
-            ),
-            total(
-                transport
-                    .rounds
-                    .iter()
-                    .filter_map(|round| round.clients.as_ref()),
-            ),
-        ]
-        .into_iter()
-        .flatten()
-        .collect(),
+        processes: broker.into_iter().chain(clients).collect(),
         connect: connect_times(transport),
-        rounds: transport
-            .rounds
-            .iter()
-            .zip(0..)
-            .map(|(round, number)| Round {
-                round: number,
-                turn: round.turn,
-                latency: Summary::from_samples(&round.outcome.samples.latencies_intended_ns()),
-                duration_ns: nanoseconds(round.outcome.elapsed),
-                counts: round.outcome.counts,
-            })
-            .collect(),
+        rounds: each_round.collect(),
         warnings: validity.warnings,
     }
 }

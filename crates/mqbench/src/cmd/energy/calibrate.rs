@@ -11,7 +11,7 @@ use crate::report;
 
 /// Options of `energy calibrate`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Runs with their energy: what `energy measure --runs` wrote
     #[arg(value_name = "RUNS")]
     runs: PathBuf,

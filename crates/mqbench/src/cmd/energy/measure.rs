@@ -28,7 +28,7 @@ const LONGEST_COMMAND: Duration = Duration::from_hours(1);
 
 /// Options of `energy measure`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[arg(
         long,
         value_name = "METER",

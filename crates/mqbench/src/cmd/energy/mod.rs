@@ -15,15 +15,9 @@ use mq_energy::{
 
 use crate::{meter::sys, report};
 
-/// Options of `energy`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
+/// Commands of `energy`.
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     /// Say which meters this machine has
     List,
     /// Measure the energy of some time, or of a command
@@ -36,8 +30,8 @@ enum Action {
     Record(record::Args),
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.action {
+pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
+    match action {
         Action::List => report::print(&list(&sys())).map(|()| ExitCode::SUCCESS),
         Action::Measure(args) => measure::run(args),
         Action::Calibrate(args) => calibrate::run(args).map(|()| ExitCode::SUCCESS),

@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_hours(24);
 
 /// Options of `energy record`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// The meter
     #[arg(long, value_name = "METER")]
     meter: MeterSpec,

@@ -43,7 +43,7 @@ impl RemoteRun<'_> {
     pub(super) async fn start_broker(&mut self) -> anyhow::Result<String> {
         let host = self.placement.broker;
         let certificate = Certificate::make([host.address].into_iter())?;
-        let configuration = configuration(&self.request.cell.quic()?);
+        let configuration = configuration(&self.request.cell.quic());
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
@@ -69,7 +69,7 @@ impl RemoteRun<'_> {
             self.option(host, "--cert", CHAIN)?,
             self.option(host, "--key", KEY)?,
             self.option(host, "--config", CONFIGURATION)?,
-            format!("--congestion={}", cell.congestion()?),
+            format!("--congestion={}", cell.congestion()),
         ];
         let mut remote = self.ssh.start(host, &arguments, false)?;
         let addresses = remote.wait_until_ready().await?;
@@ -124,7 +124,7 @@ impl RemoteRun<'_> {
             format!("--qos={}", cell.qos),
             format!("--mqtt={}", serialized_name(cell.mqtt)),
             self.option(host, "--ca", CHAIN)?,
-            format!("--congestion={}", cell.congestion()?),
+            format!("--congestion={}", cell.congestion()),
             time_option("--connect-timeout", nanoseconds(PATIENCE)),
         ];
         let rtt = cell.initial_rtt_ns;

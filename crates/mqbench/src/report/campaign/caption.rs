@@ -131,15 +131,8 @@ impl<'a> Caption<'a> {
     }
 
     fn quantity(&self) -> String {
-        if self
-            .panel
-            .series
-            .iter()
-            .flat_map(|one| &one.points)
-            .flatten()
-            .any(|p| p.quartiles.is_some())
-            && is_boxes(self.plot)
-        {
+        let has_quartiles = self.panel.points().any(|p| p.quartiles.is_some());
+        if has_quartiles && self.plot.kind.is_boxes() {
             return "median".to_owned();
         }
         let quantity = labels::short(&self.plot.metric);
@@ -278,7 +271,7 @@ impl<'a> Caption<'a> {
                 .outliers
                 .last()
                 .map_or(one.high, |value| value.max(one.high));
-            (is_boxes(self.plot) && one.of == Basis::Messages)
+            (self.plot.kind.is_boxes() && one.of == Basis::Messages)
                 .then(|| format!("{} {}", self.name(cell.series), self.number(most)))
         });
         let each: Vec<_> = each.collect();
@@ -290,7 +283,7 @@ impl<'a> Caption<'a> {
 
     fn value(&self, cell: SeriesPoint) -> f64 {
         match &cell.point.quartiles {
-            Some(one) if is_boxes(self.plot) => one.median,
+            Some(one) if self.plot.kind.is_boxes() => one.median,
             _ => cell.point.mean,
         }
     }
@@ -333,11 +326,6 @@ impl<'a> Caption<'a> {
             ", within the spread of the runs"
         }
     }
-}
-
-fn is_boxes(plot: &PlotReport) -> bool {
-    use crate::campaign::file::PlotKind::{BoxPercentiles, BoxTukey};
-    matches!(plot.kind, BoxPercentiles | BoxTukey)
 }
 
 /// `16 % lower`, `3.2 times as high`; `None` below 1 %.

@@ -57,9 +57,8 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
 /// The ordinate in words, with its unit.
 pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
-    let points = panel.series.iter().flat_map(|series| &series.points);
-    let mut boxes = points.flatten().filter_map(|p| p.quartiles.as_ref());
-    let of_messages = has_boxes(plot.kind) && boxes.any(|one| one.of == Basis::Messages);
+    let mut boxes = panel.points().filter_map(|p| p.quartiles.as_ref());
+    let of_messages = plot.kind.is_boxes() && boxes.any(|one| one.of == Basis::Messages);
     if of_messages {
         let quantity = labels::recorded(&Metric::parse(&plot.metric).histogram());
         return formatting::with_unit(&quantity, &plot.unit);
@@ -73,8 +72,7 @@ pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axi
     if campaign.plot.kind != PlotKind::BoxPercentiles {
         return None;
     }
-    let points = panel.series.iter().flat_map(|series| &series.points);
-    let ends = points.flatten().map(boxed);
+    let ends = panel.points().map(boxed);
     let (least, boxes, most) = ends.fold(
         (f64::MAX, f64::MIN, f64::MIN),
         |(least, boxes, most), ends| {
@@ -86,10 +84,6 @@ pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axi
     );
     let least = panel.baseline.map_or(least, |delay| least.min(delay));
     Axis::split(least, boxes, most)
-}
-
-fn has_boxes(kind: PlotKind) -> bool {
-    matches!(kind, PlotKind::BoxTukey | PlotKind::BoxPercentiles)
 }
 
 /// The data from which the page draws the distributions of one figure's cells; `None` without any.
@@ -150,11 +144,10 @@ pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
 
 /// Whether outliers would press the boxes flat on a linear axis.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
-    if !has_boxes(campaign.plot.kind) || split_axis(campaign, panel).is_some() {
+    if !campaign.plot.kind.is_boxes() || split_axis(campaign, panel).is_some() {
         return false;
     }
-    let points = panel.series.iter().flat_map(|series| &series.points);
-    let ends = points.flatten().flat_map(boxed);
+    let ends = panel.points().flat_map(boxed);
     let (least, most) = ends.fold((f64::MAX, 0.0_f64), |(least, most), value| {
         (least.min(value), most.max(value))
     });
@@ -223,12 +216,7 @@ pub(super) fn high(point: &Point) -> f64 {
 /// The beginning of the axis of bars with a baseline: the baseline, or a lower value if a bar is below it.
 fn floor(panel: &Panel) -> Option<f64> {
     let baseline = panel.baseline?;
-    let points = panel
-        .series
-        .iter()
-        .flat_map(|series| &series.points)
-        .flatten();
-    Some(points.map(low).fold(baseline, f64::min))
+    Some(panel.points().map(low).fold(baseline, f64::min))
 }
 
 /// The tooltip of each point.

@@ -11,6 +11,7 @@ use super::model::{
 use crate::{
     campaign::{record::Record, transport_parameters::TransportParameters},
     meter,
+    units::json_text,
 };
 
 /// The parameters of the transports, by their names in the records, with every value that a run has. Runs of an earlier
@@ -46,7 +47,7 @@ fn flatten(name: &str, value: &Value, all: &mut BTreeMap<String, BTreeSet<String
             }
         }
         Value::Array(items) => {
-            let items = items.iter().map(text).collect::<Vec<_>>();
+            let items = items.iter().map(json_text).collect::<Vec<_>>();
             add_value(name, &items.join(", "), all);
         }
         Value::String(word) => add_value(name, word, all),
@@ -104,8 +105,8 @@ fn add(all: &mut Vec<LinkReport>, new: LinkReport) {
 fn of_direction(configured: &Value, measured: &Value, direction: &str) -> LinkReport {
     let (is, was) = (&configured[direction], &measured[direction]);
     LinkReport {
-        of: text(&configured["of"]),
-        name: text(&configured["name"]),
+        of: json_text(&configured["of"]),
+        name: json_text(&configured["name"]),
         direction: direction.to_owned(),
         runs: 1,
         configured: LinkConfigured {
@@ -135,13 +136,16 @@ fn channel(configured: &Value, measured: &Value) -> LinkReport {
     let retries = configured["retries"].as_u64().unwrap_or(0);
     LinkReport {
         of: "medium".to_owned(),
-        name: text(&configured["name"]),
+        name: json_text(&configured["name"]),
         direction: "all".to_owned(),
         runs: 1,
         configured: LinkConfigured {
             delay_ns: None,
             rate_bps: configured["rate_bps"].as_u64(),
-            queue: Some(format!("{}, {retries} retries", text(&configured["queue"]))),
+            queue: Some(format!(
+                "{}, {retries} retries",
+                json_text(&configured["queue"])
+            )),
             loss: configured["frame_error_rate"].as_f64(),
         },
         measured: LinkMeasured {
@@ -151,12 +155,6 @@ fn channel(configured: &Value, measured: &Value) -> LinkReport {
             lateness_p99_ns: measured["lateness_p99_ns"].as_u64(),
         },
     }
-}
-
-fn text(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn number(value: &Value) -> u64 {
@@ -189,7 +187,7 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
         let mut seen = Vec::new();
         let warnings = run.outcome.warnings.iter().map(|warning| {
             let value = serde_json::to_value(warning).unwrap_or_default();
-            (text(&value["kind"]), warning.to_string())
+            (json_text(&value["kind"]), warning.to_string())
         });
         let error = run.outcome.error.iter();
         let error = error.map(|error| ("error".to_owned(), error.clone()));

@@ -37,15 +37,13 @@ pub(crate) fn render(first: &ResultSet, second: &ResultSet) -> String {
         );
         let cells = campaign.cells.iter().map(|cell| &cell.levels);
         let rows = cells.filter_map(|levels| row(&a, &b, &metric, levels));
-        let unit = match &metric.unit[..] {
-            "" => String::new(),
-            unit => format!(" [{unit}]"),
-        };
+        let [of_first, of_second] =
+            ["first", "second"].map(|name| formatting::with_unit(name, &metric.unit));
         let columns = [
             "cell",
             "runs",
-            &format!("first{unit}"),
-            &format!("second{unit}"),
+            &of_first,
+            &of_second,
             "difference",
             "95 % interval",
             "shown",
@@ -77,7 +75,6 @@ fn row(a: &FinishedRuns, b: &FinishedRuns, metric: &Metric, levels: &Levels) -> 
 impl Row {
     fn cells(&self) -> Vec<String> {
         let (first, second) = self.means;
-        let dash = || "–".to_owned();
         let relative = (first != 0.0).then(|| (second - first) / first * 100.0);
         let relative = relative.map_or_else(String::new, |share| format!(" ({share:+.1} %)"));
         let shown = self.difference.map(|difference| match difference {
@@ -91,10 +88,10 @@ impl Row {
             formatting::number(first),
             formatting::number(second),
             format!("{}{relative}", formatting::number(second - first)),
-            self.difference.map_or_else(dash, |difference| {
+            self.difference.map_or_else(formatting::dash, |difference| {
                 formatting::range(difference.low, difference.high)
             }),
-            shown.map_or_else(dash, str::to_owned),
+            shown.map_or_else(formatting::dash, str::to_owned),
         ]
     }
 }

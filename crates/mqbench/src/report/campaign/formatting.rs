@@ -179,7 +179,7 @@ fn queue(text: &str) -> String {
 
 pub(super) fn lost(link: &LinkMeasured) -> String {
     if link.packets == 0 {
-        return "–".to_owned();
+        return dash();
     }
     share(float(link.lost) / float(link.packets))
 }
@@ -220,7 +220,7 @@ pub(super) fn with_unit(quantity: &str, unit: &str) -> String {
     }
 }
 
-fn dash() -> String {
+pub(super) fn dash() -> String {
     "–".to_owned()
 }
 

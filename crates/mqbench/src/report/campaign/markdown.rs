@@ -98,7 +98,7 @@ fn section(campaign: &CampaignReport) -> String {
                         series.name.clone(),
                         point.n.to_string(),
                         formatting::number(point.mean),
-                        formatting::interval(point).unwrap_or_else(|| "–".to_owned()),
+                        formatting::interval(point).unwrap_or_else(formatting::dash),
                         formatting::basis(point.interval_of).to_owned(),
                         formatting::number(point.median),
                     ]);

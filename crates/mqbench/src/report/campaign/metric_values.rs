@@ -16,7 +16,7 @@ use crate::{
         record::{METRICS, Record, is_energy},
     },
     meter,
-    units::ns_to_ms,
+    units::{json_text, ns_to_ms},
 };
 
 /// The factor that ξ is a ratio of levels of.
@@ -269,12 +269,6 @@ fn dependent_factors(campaign: &Campaign) -> Vec<String> {
         }
     }
     follows
-}
-
-fn json_text(value: &serde_json::Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn metric_of(run: &Record, metric: &str) -> Option<f64> {

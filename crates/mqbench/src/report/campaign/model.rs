@@ -216,6 +216,14 @@ pub(crate) struct Panel {
     pub(crate) distributions: Vec<Distribution>,
 }
 
+impl Panel {
+    /// Returns the figures of all cells that have a run.
+    pub(super) fn points(&self) -> impl Iterator<Item = &Point> {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        points.flatten()
+    }
+}
+
 /// A line, or the bars or boxes of one colour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Series {

@@ -1,6 +1,6 @@
 //! Whether series differ at one level of the abscissa, and by how much.
 
-use mq_measure::{convert::float_len, stats};
+use mq_measure::stats;
 
 use super::{
     group::{ENOUGH, RunGroup},
@@ -46,10 +46,10 @@ pub(super) fn test(
     let resample = Resample::new(seed);
     // How the later one lies to the earlier: QUIC to TLS.
     let pairs = (0..values.len()).flat_map(|b| (b + 1..values.len()).map(move |a| (a, b)));
-    let pairs = pairs.filter_map(|(a, b)| {
-        let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
-        let (below, above) = shares(values[a], values[b]);
-        Some(Pair {
+    let pairs = pairs.map(|(a, b)| {
+        let (below, above) = stats::dominance(values[a], values[b]);
+        let cliffs_delta = above - below;
+        Pair {
             a: names[a].clone(),
             b: names[b].clone(),
             p: dunn
@@ -61,7 +61,7 @@ pub(super) fn test(
             cliffs_delta,
             size: size(cliffs_delta),
             ratio: resample.ratio(values[a], values[b]),
-        })
+        }
     });
     Some(SignificanceTest {
         x: x.to_owned(),
@@ -69,19 +69,6 @@ pub(super) fn test(
         kruskal_wallis: stats::kruskal_wallis(&values),
         pairs: pairs.collect(),
     })
-}
-
-/// The share of all pairs in which the value of `a` is less, and in which it is more.
-fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
-    let mut sorted = b.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (mut below, mut above) = (0, 0);
-    for value in a {
-        above += sorted.partition_point(|other| other < value);
-        below += sorted.len() - sorted.partition_point(|other| other <= value);
-    }
-    let all = float_len((a.len() * b.len()).max(1));
-    (float_len(below) / all, float_len(above) / all)
 }
 
 /// Romano's word for a size of Cliff's δ.

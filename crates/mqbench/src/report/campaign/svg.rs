@@ -276,8 +276,7 @@ fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
     if let Some(split) = chart::split_axis(campaign, panel) {
         return split;
     }
-    let points = panel.series.iter().flat_map(|series| &series.points);
-    let ends = points.flatten().flat_map(|point| match campaign.plot.kind {
+    let ends = panel.points().flat_map(|point| match campaign.plot.kind {
         PlotKind::Bars | PlotKind::Lines => vec![chart::low(point), chart::high(point)],
         _ => chart::boxed(point),
     });

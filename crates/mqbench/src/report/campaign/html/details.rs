@@ -17,14 +17,13 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
     for panel in &campaign.panels {
         for test in &panel.tests {
             let all = test.kruskal_wallis.as_ref();
-            let dash = || "–".to_owned();
             for pair in &test.pairs {
                 rows.push(vec![
                     escape(&panel_title(campaign, panel)),
                     escape(&labels::level(&campaign.plot.x, &test.x)),
                     escape(&effect(campaign, pair)),
                     format!("{:+.3} ({})", pair.cliffs_delta, pair.size),
-                    pair.ratio.map_or_else(dash, |ratio| {
+                    pair.ratio.map_or_else(formatting::dash, |ratio| {
                         format!(
                             "{} ({})",
                             formatting::number(ratio.estimate),
@@ -32,9 +31,10 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
                         )
                     }),
                     formatting::basis(test.of).to_owned(),
-                    pair.p.map_or_else(dash, formatting::probability),
-                    all.map_or_else(dash, |all| formatting::number(all.h)),
-                    all.map_or_else(dash, |all| formatting::probability(all.p)),
+                    pair.p
+                        .map_or_else(formatting::dash, formatting::probability),
+                    all.map_or_else(formatting::dash, |all| formatting::number(all.h)),
+                    all.map_or_else(formatting::dash, |all| formatting::probability(all.p)),
                 ]);
             }
         }
@@ -141,7 +141,7 @@ pub(super) fn links(campaign: &CampaignReport) -> String {
             measured.overflowed.to_string(),
             measured
                 .lateness_p99_ns
-                .map_or_else(|| "–".to_owned(), format_time),
+                .map_or_else(formatting::dash, format_time),
         ]
     });
     let columns = [

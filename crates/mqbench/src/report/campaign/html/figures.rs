@@ -53,10 +53,7 @@ fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
         PlotKind::BoxTukey => "Boxes are quartiles and median, whiskers reach 1.5 heights",
         PlotKind::BoxPercentiles => "Boxes are quartiles and median, whiskers p5 and p95",
     };
-    let points = panel.series.iter().flat_map(|series| &series.points);
-    let mut boxes = points
-        .flatten()
-        .filter_map(|point| point.quartiles.as_ref());
+    let mut boxes = panel.points().filter_map(|point| point.quartiles.as_ref());
     let of = match plot.kind {
         PlotKind::Bars | PlotKind::Lines => "",
         _ if boxes.any(|one| one.of == Basis::Messages) => " of all messages",
@@ -143,7 +140,7 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
             let head = vec![escape(x), escape(&series.name)];
             let cells = series.points[at]
                 .as_ref()
-                .map_or_else(|| vec!["–".to_owned(); 8], cells);
+                .map_or_else(|| vec![formatting::dash(); 8], cells);
             rows.push([head, cells].concat());
         }
     }
@@ -172,7 +169,6 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
 }
 
 fn cells(point: &Point) -> Vec<String> {
-    let dash = || "–".to_owned();
     let one = point.quartiles.as_ref();
     // Quartiles of messages are shown beside the median of messages.
     let median = one.map_or(point.median, |one| one.median);
@@ -183,12 +179,14 @@ fn cells(point: &Point) -> Vec<String> {
             many => format!("{} values, {many} runs disturbed", point.n),
         },
         formatting::number(point.mean),
-        formatting::interval(point).unwrap_or_else(dash),
+        formatting::interval(point).unwrap_or_else(formatting::dash),
         formatting::basis(point.interval_of).to_owned(),
         formatting::number(median),
-        one.map_or_else(dash, |one| formatting::range(one.q1, one.q3)),
-        one.map_or_else(dash, |one| formatting::range(one.low, one.high)),
-        one.map_or_else(dash, |one| format!("{} of {}", one.outlier_count, one.n)),
+        one.map_or_else(formatting::dash, |one| formatting::range(one.q1, one.q3)),
+        one.map_or_else(formatting::dash, |one| formatting::range(one.low, one.high)),
+        one.map_or_else(formatting::dash, |one| {
+            format!("{} of {}", one.outlier_count, one.n)
+        }),
     ]
 }
 
@@ -209,7 +207,7 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
                 .percentiles_ms
                 .iter()
                 .find(|(p, _)| (p - percent).abs() < 0.01);
-            found.map_or_else(|| "–".to_owned(), |(_, value)| formatting::number(*value))
+            found.map_or_else(formatting::dash, |(_, value)| formatting::number(*value))
         };
         let head = vec![escape(&one.x), escape(&one.series), one.count.to_string()];
         [head, shown.iter().map(at).collect()].concat()

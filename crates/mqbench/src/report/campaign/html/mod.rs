@@ -29,7 +29,7 @@ use super::{
     chart, formatting,
     model::{CampaignReport, ClaimReport, Report},
 };
-use crate::units::format_time;
+use crate::units::{format_time, json_text};
 
 /// The chart library, compressed: unpacked it would be a tenth of the program on a small machine.
 const ECHARTS: &[u8] = include_bytes!("../../../../assets/echarts.min.js.gz");
@@ -92,14 +92,7 @@ fn section(
         missing(campaign),
     );
     for (at, panel) in campaign.panels.iter().enumerate() {
-        if panel
-            .series
-            .iter()
-            .flat_map(|one| &one.points)
-            .flatten()
-            .next()
-            .is_none()
-        {
+        if panel.points().next().is_none() {
             text.push_str(&format!(
                 "<p class=\"notice\">{}: no run has this value yet: {}.</p>\n",
                 escape(&panel_title(campaign, panel)),
@@ -196,10 +189,7 @@ fn fixed(campaign: &CampaignReport) -> String {
     let fixed = &campaign.fixed;
     let mut parts = Vec::new();
     for (key, value) in fixed {
-        let value = match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
+        let value = json_text(value);
         match key.strip_suffix("_ns") {
             Some(key) => parts.push(format!("{key} {}", format_time(value.parse().unwrap_or(0)))),
             None => parts.push(format!("{key} {value}")),

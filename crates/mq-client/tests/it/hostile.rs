@@ -1,0 +1,108 @@
+//! Servers that send more than a client should keep.
+
+use std::time::Duration;
+
+use mq_client::{Client, Error};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpSocket, TcpStream},
+};
+
+/// A step that takes longer has stopped.
+const STALLED: Duration = Duration::from_secs(2);
+
+/// More than the kernel's buffers of both ends hold.
+const FLOOD_BYTES: usize = 48 << 20;
+
+/// A listener whose connections have a small receive buffer, and its URL.
+fn listen() -> (TcpListener, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = socket.listen(8).unwrap();
+    let url = format!("mqtt://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// Reads CONNECT, whose remaining length is one byte long.
+async fn read_connect(stream: &mut TcpStream) {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).await.unwrap();
+    let mut rest = vec![0; usize::from(head[1])];
+    stream.read_exact(&mut rest).await.unwrap();
+}
+
+/// Writes `chunk` again and again; returns the number of bytes that the client has taken when it takes no more.
+async fn flood(stream: &mut TcpStream, chunk: &[u8]) -> usize {
+    let mut taken = 0;
+    while taken < FLOOD_BYTES {
+        match tokio::time::timeout(STALLED, stream.write_all(chunk)).await {
+            Ok(Ok(())) => taken += chunk.len(),
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    taken
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_read_the_answers_to_its_packets_is_not_read() {
+    let (listener, url) = listen();
+    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
+    let (mut stream, _) = listener.accept().await.unwrap();
+    read_connect(&mut stream).await;
+    stream.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
+    let _client = connecting.await.unwrap().unwrap();
+    // PUBREL of an identifier that is not in use: the client answers each with PUBCOMP.
+    let releases = [0x62, 2, 0, 7].repeat(16 * 1024);
+    let taken = flood(&mut stream, &releases).await;
+    assert!(taken < FLOOD_BYTES, "the client took {taken} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_reads_again_once_its_answers_are_taken() {
+    let (listener, url) = listen();
+    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
+    let (mut stream, _) = listener.accept().await.unwrap();
+    read_connect(&mut stream).await;
+    stream.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
+    let _client = connecting.await.unwrap().unwrap();
+    let releases = [0x62, 2, 0, 7].repeat(16 * 1024);
+    let (mut reading, mut writing) = stream.into_split();
+    let sent = async {
+        for _ in 0..64 {
+            writing.write_all(&releases).await.unwrap();
+        }
+    };
+    let answered = async {
+        // PUBCOMP with a reason code: the identifier was not found.
+        let mut answers = vec![0; 64 * 16 * 1024 * 5];
+        reading.read_exact(&mut answers).await.unwrap();
+        answers
+    };
+    let both = async { tokio::join!(sent, answered) };
+    let ((), answers) = tokio::time::timeout(Duration::from_mins(1), both)
+        .await
+        .expect("the client should go on");
+    assert!(
+        answers
+            .chunks(5)
+            .all(|answer| answer == [0x70, 3, 0, 7, 0x92])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_huge_connack_is_refused_by_its_length() {
+    let (listener, url) = listen();
+    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
+    let (mut stream, _) = listener.accept().await.unwrap();
+    read_connect(&mut stream).await;
+    stream
+        .write_all(&[0x20, 0xff, 0xff, 0xff, 0x7f])
+        .await
+        .unwrap();
+    // Without its length the packet would be waited for until the connect timeout.
+    stream.write_all(&vec![0; 128 * 1024]).await.unwrap();
+    let ended = tokio::time::timeout(2 * STALLED, connecting).await;
+    let error = ended.expect("the client should not wait").unwrap();
+    assert!(matches!(error, Err(Error::Ended(_))), "{error:?}");
+}

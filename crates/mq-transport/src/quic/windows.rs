@@ -1,0 +1,177 @@
+//! The flow-control windows of a server's connection, which grow with what it carries.
+//!
+//! A window is memory that a peer may make this side hold: received data behind a gap, or sent data that it does not
+//! acknowledge. So both begin small. They grow once the peer is let in, where it uses them and the owner of the memory
+//! has room ([`WindowMemory`]).
+//!
+//! | window | begins with | grows |
+//! |---|---|---|
+//! | received data (RFC 9000 §4.1) | 16 KiB | to its double when half of it is read within two round trips |
+//! | sent data, until it is acknowledged | 16 KiB | to two congestion windows when a write waits |
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use quinn::{Connection, VarInt};
+
+use super::config::StreamLimits;
+use crate::{ListenOptions, QuicOptions};
+
+/// Bytes that a server receives of a client that is not let in yet.
+const FIRST_RECEIVE: u32 = 16 * 1024;
+
+/// Bytes that a server keeps for a client until it acknowledges them, at first.
+const FIRST_SEND: u64 = 16 * 1024;
+
+/// The memory of the windows of all connections, which the application bounds.
+pub trait WindowMemory: fmt::Debug + Send + Sync {
+    /// Counts bytes that a window grows by; `false` if there is no room for them.
+    fn take(&self, bytes: usize) -> bool;
+
+    /// Takes back counted bytes: their connection has ended.
+    fn give_back(&self, bytes: usize);
+}
+
+/// The limits that a connection begins with, and those that it may reach.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionLimits {
+    pub(super) streams: StreamLimits,
+    receive: u32,
+    send: u64,
+    /// `None` where windows are as large as they may be from the start.
+    memory: Option<Arc<dyn WindowMemory>>,
+}
+
+impl ConnectionLimits {
+    pub(super) fn new(quic: &QuicOptions, memory: Option<&Arc<dyn WindowMemory>>) -> Self {
+        Self {
+            streams: StreamLimits::of(quic),
+            receive: quic.receive_window,
+            send: quic.send_window,
+            memory: memory.cloned(),
+        }
+    }
+}
+
+impl ListenOptions {
+    /// Returns the options of QUIC with the windows that connections begin with.
+    pub(crate) fn first_quic(&self) -> QuicOptions {
+        let mut quic = self.quic.clone();
+        if self.window_memory.is_some() {
+            quic.receive_window = quic.receive_window.min(FIRST_RECEIVE);
+            quic.send_window = quic.send_window.min(FIRST_SEND);
+        }
+        quic
+    }
+}
+
+/// The windows of one connection.
+#[derive(Debug)]
+pub(super) struct Windows(Option<Box<Growing>>);
+
+#[derive(Debug)]
+struct Growing {
+    memory: Arc<dyn WindowMemory>,
+    receive: u32,
+    most_receive: u32,
+    send: u64,
+    most_send: u64,
+    /// Bytes read since `since`.
+    read: u64,
+    since: Instant,
+    /// Bytes that count in `memory`.
+    counted: usize,
+    is_let_in: bool,
+}
+
+impl Windows {
+    pub(super) fn new(limits: &ConnectionLimits) -> Self {
+        let growing = limits.memory.as_ref().map(|memory| {
+            Box::new(Growing {
+                memory: Arc::clone(memory),
+                receive: limits.receive.min(FIRST_RECEIVE),
+                most_receive: limits.receive,
+                send: limits.send.min(FIRST_SEND),
+                most_send: limits.send,
+                read: 0,
+                since: Instant::now(),
+                counted: 0,
+                is_let_in: false,
+            })
+        });
+        Self(growing)
+    }
+
+    /// Lets the windows grow: the application knows the peer.
+    pub(super) fn let_in(&mut self) {
+        if let Some(growing) = &mut self.0 {
+            growing.is_let_in = true;
+        }
+    }
+
+    /// Notes bytes that the application has got of the peer's.
+    #[inline]
+    pub(super) fn note_read(&mut self, connection: &Connection, bytes: usize) {
+        if let Some(growing) = &mut self.0 {
+            growing.read += bytes as u64;
+            if growing.read >= u64::from(growing.receive / 2) {
+                growing.half_was_read(connection);
+            }
+        }
+    }
+
+    /// Notes that a write waits. Returns `true` if it is to be tried again, with a larger window.
+    pub(super) fn note_blocked(&mut self, connection: &Connection) -> bool {
+        let growing = self.0.as_mut();
+        growing.is_some_and(|growing| growing.grow_send(connection))
+    }
+}
+
+impl Growing {
+    fn half_was_read(&mut self, connection: &Connection) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.since);
+        self.read = 0;
+        self.since = now;
+        let round_trip = connection.rtt().max(Duration::from_millis(1));
+        let larger = self.receive.saturating_mul(2).min(self.most_receive);
+        // A window that is as large as it may be counts nothing more.
+        if took <= 2 * round_trip && self.count(u64::from(larger - self.receive)) {
+            self.receive = larger;
+            connection.set_receive_window(VarInt::from_u32(larger));
+        }
+    }
+
+    fn grow_send(&mut self, connection: &Connection) -> bool {
+        if self.send == self.most_send {
+            return false;
+        }
+        let wanted = connection.stats().path.cwnd.saturating_mul(2);
+        let larger = wanted.clamp(self.send, self.most_send);
+        let grows = self.count(larger - self.send);
+        if grows {
+            self.send = larger;
+            connection.set_send_window(larger);
+        }
+        grows
+    }
+
+    /// Counts bytes by which a window grows; `false` if it does not grow.
+    fn count(&mut self, bytes: u64) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let grows = bytes > 0 && self.is_let_in && self.memory.take(bytes);
+        if grows {
+            self.counted += bytes;
+        }
+        grows
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        self.memory.give_back(self.counted);
+    }
+}
