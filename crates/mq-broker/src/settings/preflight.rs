@@ -7,14 +7,14 @@ use mq_transport::Scheme;
 use super::Settings;
 use crate::Storage;
 
-/// Returns the problems of a start, one line each.
+/// Returns the problems of a start, one line each. The folder of the operators' socket is not among them: it is often in
+/// `/run`, where systemd makes it at the start.
 pub(super) fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = same_addresses(settings);
     let store = settings.store.as_ref().and_then(Storage::file);
     for (key, file) in [
         ("store.path", store.map(|store| store.path.as_path())),
         ("tls.ticket_file", settings.ticket_file.as_deref()),
-        ("admin.socket", settings.admin.socket.as_deref()),
     ] {
         problems.extend(file.and_then(|file| missing_folder(key, file)));
     }

@@ -67,10 +67,6 @@ fn what_a_start_would_fail_at_is_found() {
             "[store]\npath = \"FOLDER/none/store\"\n",
             "store.path: there is no folder",
         ),
-        (
-            "[admin]\nsocket = \"FOLDER/none/socket\"\n",
-            "admin.socket: there is no folder",
-        ),
     ] {
         let mistakes = place.mistakes(text);
         assert_eq!(mistakes.len(), 1, "{mistakes:?}");
