@@ -1,4 +1,4 @@
-//! What `mqbroker check-config` looks at besides the form of files.
+//! Problems of a start that the form of its files does not show, for `mqbroker check-config`.
 
 use std::{collections::HashSet, path::Path};
 

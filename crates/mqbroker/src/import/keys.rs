@@ -148,7 +148,7 @@ impl NotTaken {
 /// A list of keys, each with the reason that it is not taken.
 pub(super) type Keys<'a> = &'a [(&'a str, &'a str)];
 
-/// Why a key is not taken: it changes nothing here, it has nothing here, or it is not known.
+/// Returns the reason that a key is not taken: it changes nothing here, has nothing here, or is not known.
 pub(super) fn why_not(
     key: &str,
     needless: Keys<'_>,

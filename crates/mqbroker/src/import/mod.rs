@@ -58,7 +58,7 @@ pub(crate) fn import(path: &Path, accepted: &[String]) -> anyhow::Result<Import>
 #[derive(Clone, Debug)]
 struct Line {
     place: String,
-    /// How `--accept` names it.
+    /// Name for `--accept`: the number, or `FILE:NUMBER`.
     name: String,
     key: String,
     value: String,
@@ -140,7 +140,7 @@ struct Translation {
     stops: Vec<String>,
     /// Lines that do not stop the import.
     accepted: BTreeSet<String>,
-    /// Those of them that would have.
+    /// Accepted lines that would have stopped it.
     used: BTreeSet<String>,
 }
 

@@ -4,7 +4,7 @@ use std::{fs, process::Output};
 
 use crate::program::mqbroker;
 
-/// What a listener with users has.
+/// Lines of a listener with users.
 const SECURE: &str = "listener 8883\ncertfile s.pem\nkeyfile s.key\npassword_file passwords\n";
 const BRIDGE: &str = "connection cloud\naddress cloud.example:8883\ntopic # out\n";
 

@@ -108,7 +108,7 @@ impl DiskStore {
     /// Opens a backup, to [`load`](Store::load) it or to [copy](Store::back_up) it.
     ///
     /// # Errors
-    /// As of [`open`](Self::open), and if there is no such file, or it is a backup that was cut off. It is left as it is.
+    /// The errors of [`open`](Self::open); and if there is no such file, or the backup was cut off. The file is left as it is.
     pub fn open_backup(path: &Path) -> Result<Self, StoreError> {
         if let Err(error) = std::fs::metadata(path) {
             return Err(FileError::Io(error).at(path.display()));
