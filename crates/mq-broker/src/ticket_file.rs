@@ -308,7 +308,7 @@ mod tests {
         for (path, remedy) in [
             (
                 path.clone(),
-                "cannot be read (Is a directory (os error 21)): give",
+                "cannot be read (it is a folder, and has to be a regular file): give",
             ),
             (folder.path().join("none/tickets"), "choose a folder"),
         ] {
