@@ -120,7 +120,7 @@ struct Away {
 }
 
 /// The memory of an empty session, about: itself, its places in tables, and four in its queue.
-const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 456;
+const EMPTY_SESSION_BYTES: usize = size_of::<Session>() + size_of::<SessionState>() + 540;
 
 /// The memory of a session's table of subscriptions with its first one, besides that one.
 const SUBSCRIPTIONS_BYTES: usize = 3 * size_of::<(TopicFilter, Subscriber)>() + 64;
