@@ -27,6 +27,7 @@ async fn running() -> Running {
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
         settings.admin.token_file = Some(path);
+        settings.admin.open_on_loopback = true;
     })
     .await;
     let url = format!("http://{}/", broker.broker().admin_address().unwrap());
