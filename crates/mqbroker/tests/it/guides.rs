@@ -255,12 +255,12 @@ fn a_service_with_tls_and_quic() {
     }
 }
 
-/// What the Debian package leaves in /etc.
+/// What the Debian package leaves in /etc and /var.
 fn packaged() -> String {
     let file = repository().join("deploy/debian/mqbroker.toml");
     let text = fs::read_to_string(file).unwrap();
     format!(
-        "{UNIT}\nmkdir -p /etc/mqbroker\ncat >/etc/mqbroker/mqbroker.toml <<'END'\n{text}\nEND\n"
+        "{UNIT}\nmkdir -p /etc/mqbroker /var/lib/mqbroker\ncat >/etc/mqbroker/mqbroker.toml <<'END'\n{text}\nEND\n"
     )
 }
 
