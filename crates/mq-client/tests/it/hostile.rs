@@ -32,6 +32,17 @@ async fn read_connect(stream: &mut TcpStream) {
     stream.read_exact(&mut rest).await.unwrap();
 }
 
+/// A client, and its connection at the server, which has let it in.
+async fn connected() -> (Client, TcpStream) {
+    let (listener, url) = listen();
+    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
+    let (mut stream, _) = listener.accept().await.unwrap();
+    read_connect(&mut stream).await;
+    stream.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
+    let client = connecting.await.unwrap().unwrap();
+    (client, stream)
+}
+
 /// Writes `chunk` again and again; returns the number of bytes that the client has taken when it takes no more.
 async fn flood(stream: &mut TcpStream, chunk: &[u8]) -> usize {
     let mut taken = 0;
@@ -46,12 +57,7 @@ async fn flood(stream: &mut TcpStream, chunk: &[u8]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_read_the_answers_to_its_packets_is_not_read() {
-    let (listener, url) = listen();
-    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
-    let (mut stream, _) = listener.accept().await.unwrap();
-    read_connect(&mut stream).await;
-    stream.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
-    let _client = connecting.await.unwrap().unwrap();
+    let (_client, mut stream) = connected().await;
     // PUBREL of an identifier that is not in use: the client answers each with PUBCOMP.
     let releases = [0x62, 2, 0, 7].repeat(16 * 1024);
     let taken = flood(&mut stream, &releases).await;
@@ -60,12 +66,7 @@ async fn a_server_that_does_not_read_the_answers_to_its_packets_is_not_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_reads_again_once_its_answers_are_taken() {
-    let (listener, url) = listen();
-    let connecting = tokio::spawn(Client::builder(&url).unwrap().build());
-    let (mut stream, _) = listener.accept().await.unwrap();
-    read_connect(&mut stream).await;
-    stream.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
-    let _client = connecting.await.unwrap().unwrap();
+    let (_client, stream) = connected().await;
     let releases = [0x62, 2, 0, 7].repeat(16 * 1024);
     let (mut reading, mut writing) = stream.into_split();
     let sent = async {

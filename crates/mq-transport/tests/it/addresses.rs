@@ -60,14 +60,15 @@ async fn a_silent_first_address_does_not_hold_up_the_second(scheme: Scheme) {
     let _hole = tokio::task::spawn_blocking(move || Hole::at(port))
         .await
         .unwrap();
+    reaches_the_second(&mut listener).await;
+}
+
+/// Connects to the host of both addresses, of which the listener has the second.
+async fn reaches_the_second(listener: &mut Listener) {
     let connector = Connector::new(options()).unwrap();
-    let address = Address::new(scheme, HOST, port);
-    let both = async {
-        tokio::join!(
-            connector.connect(&address),
-            accept_if_spoken_to(&mut listener)
-        )
-    };
+    let local = listener.local_address();
+    let address = Address::new(local.scheme, HOST, local.port);
+    let both = async { tokio::join!(connector.connect(&address), accept_if_spoken_to(listener)) };
     let (link, ()) = tokio::time::timeout(BEFORE_TIMEOUT, both)
         .await
         .expect("the second address should be tried before the timeout");
@@ -89,18 +90,7 @@ async fn accept_if_spoken_to(listener: &mut Listener) {
 async fn an_address_where_nobody_listens_does_not_hold_up_the_second() {
     for scheme in [Scheme::Tcp, Scheme::Quic] {
         let mut listener = listen(scheme).await;
-        let connector = Connector::new(options()).unwrap();
-        let address = Address::new(scheme, HOST, listener.local_address().port);
-        let both = async {
-            tokio::join!(
-                connector.connect(&address),
-                accept_if_spoken_to(&mut listener)
-            )
-        };
-        let (link, ()) = tokio::time::timeout(BEFORE_TIMEOUT, both)
-            .await
-            .expect("the second address should be tried before the timeout");
-        assert_eq!(link.unwrap().info().peer_address.unwrap().ip(), SERVER);
+        reaches_the_second(&mut listener).await;
     }
 }
 

@@ -9,10 +9,10 @@ use mq_broker::auth::{Access, AccessFiles};
 use mq_testkit::{Scheme, TestBroker};
 
 /// A step that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The exit code of a process.
-async fn ended(child: &mut Child) -> Option<i32> {
+/// The exit code of a command, once it has ended.
+pub(crate) async fn exit_code(child: &mut Child) -> Option<i32> {
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -20,9 +20,9 @@ async fn ended(child: &mut Child) -> Option<i32> {
         }
         if begin.elapsed() > PATIENCE {
             child.kill().unwrap();
-            panic!("it goes on without a subscription");
+            panic!("the command should end");
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -64,7 +64,7 @@ async fn a_subscription_that_is_not_renewed_after_a_restart_ends_in_one_line() {
             });
         })
         .await;
-    assert_eq!(ended(&mut child).await, Some(1));
+    assert_eq!(exit_code(&mut child).await, Some(1));
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, "mq: the broker no longer grants the subscription\n");

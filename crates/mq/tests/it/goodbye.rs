@@ -13,8 +13,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// A step that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::ends::{PATIENCE, exit_code};
 
 /// Time in which the broker has to know of the end: less than QUIC's idle timeout and any keep-alive.
 const SOON: Duration = Duration::from_secs(5);
@@ -37,20 +36,6 @@ async fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
     let begin = Instant::now();
     while !condition() {
         assert!(begin.elapsed() < limit, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn exit_code(child: &mut Child) -> Option<i32> {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        if begin.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("the command should end");
-        }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -35,7 +35,7 @@ fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
     device_of(broker, client_id, Duration::ZERO)
 }
 
-/// The same for a broker whose disk takes `commit` for each commit: every answer waits for some of them.
+/// A client with time for a broker whose disk takes `commit` for each commit: every answer waits for some of them.
 fn device_of(broker: &Broker, client_id: &str, commit: Duration) -> ClientBuilder {
     let slower = 10 * commit;
     let again = Reconnect {
@@ -59,7 +59,7 @@ fn start(scheme: &str, durability: &str) -> Broker {
     start_with(scheme, durability, &[])
 }
 
-/// The same with these variables in its environment.
+/// A broker with such a store and these variables in its environment.
 fn start_with(scheme: &str, durability: &str, environment: &[(String, String)]) -> Broker {
     let configuration = format!(
         "[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n\

@@ -255,7 +255,7 @@ fn a_service_with_tls_and_quic() {
     }
 }
 
-/// What the Debian package leaves in /etc and /var.
+/// Script that makes the files and folders of the Debian package in /etc and /var.
 fn packaged() -> String {
     let file = repository().join("deploy/debian/mqbroker.toml");
     let text = fs::read_to_string(file).unwrap();

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
-    process::Command,
+    path::PathBuf,
     sync::{
         Barrier,
         atomic::{AtomicU64, Ordering},
@@ -17,10 +17,10 @@ use bytes::BytesMut;
 use mq_codec::{
     ByteStr, Connect, Decoder, Packet, PacketId, Publish, QoS, ReasonCode, TopicName, Version,
 };
-use mq_testkit::{free_port, program};
+use mq_testkit::free_port;
 
 use crate::{
-    program::{Broker, get},
+    program::{Broker, get, preloaded},
     raw,
 };
 
@@ -58,20 +58,15 @@ int fdatasync(int fd) { wait_for_disk(); return syscall(SYS_fdatasync, fd); }
 /// The disk of a broker.
 pub(crate) struct Disk {
     folder: tempfile::TempDir,
+    library: PathBuf,
 }
 
 impl Disk {
     /// A disk as fast as the machine's; reports a skipped test if there is no C compiler.
     pub(crate) fn new() -> Option<Self> {
-        let compiler = program(&["cc"])?;
         let folder = tempfile::tempdir().unwrap();
-        let source = folder.path().join("disk.c");
-        fs::write(&source, LIBRARY).unwrap();
-        let mut compile = Command::new(compiler);
-        compile.args(["-shared", "-fPIC", "-o"]);
-        compile.arg(folder.path().join("disk.so")).arg(source);
-        assert!(compile.status().unwrap().success());
-        let disk = Self { folder };
+        let library = preloaded(folder.path(), LIBRARY)?;
+        let disk = Self { folder, library };
         disk.takes(Duration::ZERO);
         Some(disk)
     }
@@ -87,7 +82,7 @@ impl Disk {
         self.takes(Duration::from_hours(1));
     }
 
-    fn file(&self) -> std::path::PathBuf {
+    fn file(&self) -> PathBuf {
         self.folder.path().join("milliseconds")
     }
 
@@ -96,7 +91,7 @@ impl Disk {
         self.broker_with("")
     }
 
-    /// The same with a socket for operators, its file `socket`.
+    /// A broker with this disk and with a socket for operators as well, its file `socket`.
     pub(crate) fn broker_with_socket(&self) -> (Broker, u16) {
         self.broker_with("socket = \"FOLDER/socket\"\n")
     }
@@ -113,11 +108,10 @@ impl Disk {
 
     /// The variables of a broker with this disk.
     pub(crate) fn environment(&self) -> [(String, String); 2] {
-        let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-        let library = self.folder.path().join("disk.so");
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         [
             ("SLOW_DISK".to_owned(), text(self.file())),
-            ("LD_PRELOAD".to_owned(), text(library)),
+            ("LD_PRELOAD".to_owned(), text(self.library.clone())),
         ]
     }
 }

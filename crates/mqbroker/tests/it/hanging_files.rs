@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_testkit::{free_port, program};
+use mq_testkit::free_port;
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -17,7 +17,7 @@ use nix::{
 };
 
 use crate::{
-    program::{Broker, get},
+    program::{Broker, get, preloaded},
     raw::RawClients,
 };
 
@@ -108,22 +108,17 @@ int open64(const char *path, int flags, ...) {
 
 #[test]
 fn files_on_storage_that_hangs_stop_neither_clients_nor_operators_nor_the_end() {
-    let Some(compiler) = program(&["cc"]) else {
-        return;
-    };
     let storage = tempfile::tempdir().unwrap();
+    if preloaded(storage.path(), LIBRARY).is_none() {
+        return;
+    }
     let place = |name: &str| storage.path().join(name);
-    fs::write(place("open.c"), LIBRARY).unwrap();
-    let mut compile = Command::new(compiler);
-    compile.args(["-shared", "-fPIC", "-o"]);
-    compile.arg(place("open.so")).arg(place("open.c"));
-    assert!(compile.status().unwrap().success());
     fs::write(place("passwords"), PASSWORDS).unwrap();
     let text = |name: &str| place(name).to_str().unwrap().to_owned();
     let environment = [
         ("HANG_FILE", text("passwords")),
         ("HANG_WHILE", text("hangs")),
-        ("LD_PRELOAD", text("open.so")),
+        ("LD_PRELOAD", text("library.so")),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value));
     let admin = free_port();

@@ -23,7 +23,7 @@ use crate::{
 /// What a connection may take besides what counts: `docs/reference/operation.md`, "Memory".
 const OF_A_CONNECTION: usize = 64 * 1024;
 
-/// What a connection over QUIC may take besides.
+/// Bytes of a connection over QUIC besides those of any connection.
 const OF_QUIC: usize = 32 * 1024;
 
 /// What the allocator cannot give back at once, however small the limit is.

@@ -1,7 +1,6 @@
 //! What an operator reads of what clients were refused: in the log, and in the metrics.
 
 use std::{
-    fs,
     io::{Read as _, Write as _},
     net::TcpStream,
     time::{Duration, Instant},
@@ -11,7 +10,7 @@ use mq_client::{QoS, Reconnect};
 
 use mq_testkit::free_port;
 
-use crate::program::Broker;
+use crate::program::{Broker, get};
 
 /// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
@@ -25,33 +24,6 @@ fn guarded() -> (Broker, u16) {
     );
     let files = [("passwords", PASSWORDS), ("acl", "user ann\ntopic ann/#\n")];
     (Broker::with_log("tcp", &configuration, &files), admin)
-}
-
-/// The log, once it has a line that has all of these.
-fn log_with(broker: &Broker, parts: &[&str]) -> String {
-    let began = Instant::now();
-    loop {
-        let log = fs::read_to_string(broker.file("log")).unwrap();
-        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
-        if log.lines().any(has_all) {
-            return log;
-        }
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "{parts:?} in\n{log}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn metrics(port: u16) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,9 +62,9 @@ async fn each_refusal_is_a_line_with_client_user_topic_and_reason_and_a_labelled
             "not authorized",
         ],
     ] {
-        log_with(&broker, parts);
+        broker.log_with(parts);
     }
-    let metrics = metrics(admin);
+    let (_, metrics) = get(admin, "/metrics");
     for line in [
         "mqbroker_log_ins_refused_total{reason=\"bad user name or password\"} 1",
         "mqbroker_publishes_refused_total{reason=\"not authorized\"} 1",
@@ -123,10 +95,7 @@ async fn a_client_that_is_refused_all_the_time_gets_ten_lines_a_second_and_its_c
     }
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
     // Nothing follows: what was left out comes by itself.
-    let log = log_with(
-        &broker,
-        &["refused a publish, more often than the log shows"],
-    );
+    let log = broker.log_with(&["refused a publish, more often than the log shows"]);
     let lines = log.matches("refused a publish ").count();
     let left_out: usize = log
         .lines()
@@ -151,9 +120,9 @@ async fn names_that_peers_choose_stay_within_their_place_in_the_log() {
         .unwrap();
     assert!(forged.reconnect(Reconnect::never()).build().await.is_err());
     let cut = format!("client=\"\\u{{202e}}{}\"… (303 bytes)", "x".repeat(127));
-    log_with(&broker, &[" connected ", &cut]);
-    log_with(&broker, &[" disconnected ", &cut]);
-    let log = log_with(&broker, &["refused a log-in", r#"client="a\" user=root""#]);
+    broker.log_with(&[" connected ", &cut]);
+    broker.log_with(&[" disconnected ", &cut]);
+    let log = broker.log_with(&["refused a log-in", r#"client="a\" user=root""#]);
     assert!(!log.contains('\u{202e}'));
 }
 
@@ -185,9 +154,9 @@ fn what_comes_before_a_log_in_and_is_not_mqtt_is_a_line_with_its_peer_and_a_coun
             &format!("peer={peer}"),
             "transport=tcp",
         ];
-        log_with(&broker, &line);
+        broker.log_with(&line);
         let count = format!("connections_refused_total{{reason=\"{reason}\"}} ");
-        assert!(metrics(admin).contains(&count), "{count}");
+        assert!(get(admin, "/metrics").1.contains(&count), "{count}");
     }
 }
 
@@ -205,5 +174,5 @@ fn a_handshake_that_fails_is_a_line_with_its_peer_and_the_error() {
         "error=",
         &format!("peer={peer}"),
     ];
-    log_with(&broker, &line);
+    broker.log_with(&line);
 }

@@ -4,7 +4,6 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use mq_broker::{DiskStore, Durability, Store as _};
@@ -33,19 +32,6 @@ fn a_store_and_its_backups_are_for_their_owner_alone_old_files_as_well() {
     assert_eq!(mode(&path), 0o600);
 }
 
-/// Its log once it listens; it has looked at its files by then.
-fn log_of(broker: &Broker) -> String {
-    let began = Instant::now();
-    loop {
-        let log = fs::read_to_string(broker.file("log")).unwrap();
-        if log.contains(" listening ") {
-            return log;
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "{log}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn secrets_that_everybody_can_read_are_warned_about_with_the_cure() {
     let configuration = "[auth]\npassword_file = \"FOLDER/passwords\"\n";
@@ -59,7 +45,7 @@ fn secrets_that_everybody_can_read_are_warned_about_with_the_cure() {
             set_mode(path, files);
         }
         broker.start();
-        let log = log_of(&broker);
+        let log = broker.log_with(&[" listening "]);
         for path in &secrets {
             let warning = format!("{0}: chmod o= {0}", path.display());
             assert_eq!(log.matches(&warning).count(), warnings, "{log}");

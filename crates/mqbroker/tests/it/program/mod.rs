@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -38,7 +38,7 @@ impl Broker {
         Self::start_new(scheme, configuration, &[], arguments, false, &[])
     }
 
-    /// The same as [`new`](Self::new) with its log in its file `log`, and with these variables in its environment.
+    /// Starts a broker with these variables in its environment, and with its log in its file `log`.
     pub(crate) fn with_environment(
         scheme: &str,
         configuration: &str,
@@ -129,6 +129,20 @@ impl Broker {
         self.child = Some(child.unwrap());
     }
 
+    /// The log, once it has a line that has all of these.
+    pub(crate) fn log_with(&self, parts: &[&str]) -> String {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let log = std::fs::read_to_string(self.file("log")).unwrap();
+            let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+            if log.lines().any(has_all) {
+                return log;
+            }
+            assert!(Instant::now() < until, "{parts:?} in\n{log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// SIGKILL: no destructor runs, no buffer is flushed.
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
@@ -217,4 +231,16 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
     let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
     let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
     (status, body)
+}
+
+/// Compiles a library in C to preload, `library.so` in this folder; reports a skipped test if there is no compiler.
+pub(crate) fn preloaded(folder: &Path, source: &str) -> Option<PathBuf> {
+    let compiler = mq_testkit::program(&["cc"])?;
+    let (file, library) = (folder.join("library.c"), folder.join("library.so"));
+    std::fs::write(&file, source).unwrap();
+    let mut compile = Command::new(compiler);
+    compile.args(["-shared", "-fPIC", "-o"]);
+    compile.arg(&library).arg(file);
+    assert!(compile.status().unwrap().success());
+    Some(library)
 }
