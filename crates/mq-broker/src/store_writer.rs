@@ -27,9 +27,6 @@ use crate::{
     store::{Change, Position, SessionChange, Store},
 };
 
-/// Divisor of the memory for the part that unsettled changes may hold.
-const SHARE_DIVISOR: usize = 4;
-
 /// Bytes from which on messages are copied out of the buffers that they were read into before they are recorded: a
 /// store this far behind would keep the buffers, with whatever else they hold.
 const COPY_FROM: usize = 256 * 1024;
@@ -84,17 +81,13 @@ struct Call {
 }
 
 impl StoreWriter {
-    pub(crate) fn new(
-        store: &Arc<dyn Store>,
-        memory: &Arc<MemoryLimit>,
-        limit: usize,
-        patience: StorePatience,
-    ) -> Self {
+    /// Makes the way into `store`; what it has not settled counts in `memory`, a part of that of all clients.
+    pub(crate) fn new(store: Arc<dyn Store>, memory: MemoryLimit, patience: StorePatience) -> Self {
         Self {
             settled: store.settled(),
-            store: Arc::clone(store),
+            store,
             unsettled: Mutex::default(),
-            memory: MemoryLimit::part_of(memory, limit / SHARE_DIVISOR),
+            memory,
             patience,
             settling_times: DurationHistogram::default(),
         }
@@ -106,7 +99,7 @@ impl StoreWriter {
 
     /// Records changes that belong together.
     pub(crate) fn record(&self, changes: Vec<Change>) -> Position {
-        let (bytes, messages) = (weight(&changes), messages(&changes));
+        let (bytes, messages) = weight(&changes);
         self.memory.take_anyway(bytes);
         let call = Call {
             since: clock::now(),
@@ -241,9 +234,9 @@ impl Drop for StoreWriter {
     }
 }
 
-/// Returns the memory of changes, about. A message that several of them have counts once where they follow one another,
-/// as those of one PUBLISH do.
-fn weight(changes: &[Change]) -> usize {
+/// Returns the memory of changes, about, and the number of their messages. A message that several of them have counts
+/// once where they follow one another, as those of one PUBLISH do.
+fn weight(changes: &[Change]) -> (usize, usize) {
     let mut bytes = size_of::<Call>() + size_of_val(changes);
     let mut last = None;
     for change in changes {
@@ -271,16 +264,6 @@ fn weight(changes: &[Change]) -> usize {
             last = Some(message);
         }
     }
-    bytes
-}
-
-/// Returns the number of messages among changes: one for all sessions that get the same one.
-fn messages(changes: &[Change]) -> usize {
-    let queued = |change: &Change| {
-        matches!(
-            change,
-            Change::Retained(_) | Change::Session(_, SessionChange::Queued { .. })
-        )
-    };
-    usize::from(changes.iter().any(queued))
+    // The changes of one call are those of one message at most.
+    (bytes, usize::from(last.is_some()))
 }

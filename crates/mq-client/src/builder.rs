@@ -619,7 +619,7 @@ impl ClientBuilder {
     /// client connects.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// [`Error::Transport`] if the transport's options cannot be used, [`Error::PlaintextFallback`].
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -456,7 +456,7 @@ pub struct QuicOptions {
     /// 40 Mbit/s at 100 ms. Unread data stays in memory: clients can make a server hold this much for
     /// each connection.
     pub stream_receive_window: u32,
-    /// The same for all streams of one connection. Default: 1 MiB. A server's connections begin with less where
+    /// Bytes that a peer may have under way on all streams of one connection. Default: 1 MiB. A server's connections begin with less where
     /// [`ListenOptions::window_memory`] bounds them.
     pub receive_window: u32,
     /// Bytes that this side keeps for sending again until they are acknowledged; then writes

@@ -146,7 +146,7 @@ impl Closing {
         if !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
             outbox.cut(settled_up_to);
-            let code = match &reason {
+            let last_reason = match &reason {
                 // The shutdown for a failed store may have come before the failure itself.
                 CloseReason::Local(_) if matches!(stored, Ok(Err(StoreFailed))) => {
                     Some(STORE_FAILED)
@@ -156,9 +156,9 @@ impl Closing {
                 CloseReason::KeepAliveTimeout => Some(ReasonCode::KeepAliveTimeout),
                 _ => None,
             };
-            if let Some(code) = code {
+            if let Some(last_reason) = last_reason {
                 let was_let_in = connack_at < settled_up_to || !is_server;
-                put_last_packet(&mut outbox, version, was_let_in, code);
+                put_last_packet(&mut outbox, version, was_let_in, last_reason);
             }
         }
         Last {

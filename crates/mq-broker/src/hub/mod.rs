@@ -87,6 +87,9 @@ use topic_rates::TopicCounts;
 /// Divisor of the memory for the part that all clients which were not let in yet may hold together.
 const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
 
+/// Divisor of the memory for the part that changes may hold which the store has not settled.
+const UNSETTLED_SHARE_DIVISOR: usize = 4;
+
 /// Divisor of the memory for the part that flow-control windows of QUIC may grow by together.
 #[cfg(feature = "quic")]
 const WINDOWS_SHARE_DIVISOR: usize = 4;
@@ -167,13 +170,9 @@ impl Hub {
         let memory = HubMemory::new(quotas.memory);
         let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
         let store_writer = store.map(|store| {
-            let patience = settings.store_patience;
-            Arc::new(StoreWriter::new(
-                &store,
-                &memory.all,
-                quotas.memory,
-                patience,
-            ))
+            let unsettled =
+                MemoryLimit::part_of(&memory.all, quotas.memory / UNSETTLED_SHARE_DIVISOR);
+            Arc::new(StoreWriter::new(store, unsettled, settings.store_patience))
         });
         let bridge_mailboxes = core::mem::take(&mut settings.bridge_mailboxes);
         let hub = Self {

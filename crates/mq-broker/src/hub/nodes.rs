@@ -1,4 +1,4 @@
-//! The other nodes of a cluster, as the hub sees them.
+//! Interface of the hub to the other nodes of a cluster.
 
 use std::{fmt, pin::Pin};
 

@@ -315,8 +315,9 @@ impl<'a> Attached<'a> {
         self.retry_waiting(now);
         self.wire.check_handshake(now);
         self.handle_events(now);
-        let is_stuck = self.is_backpressure_over(now) || self.publisher.journal.is_full();
-        if self.backlog.is_full() && is_stuck {
+        if self.backlog.is_full()
+            && (self.is_backpressure_over(now) || self.publisher.journal.is_full())
+        {
             let dropped = self.backlog.drop_qos0();
             self.wire.hub.metrics.dropped.add(dropped);
         }
