@@ -69,6 +69,8 @@ pub(crate) struct Lanes {
     closed: VecDeque<(LaneId, LaneClosed)>,
     /// The lane that wrote last.
     turn: LaneId,
+    /// A write has found that the connection is over.
+    pub(super) write_failed: bool,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
 }
@@ -166,6 +168,7 @@ impl Lanes {
             blocked: BTreeSet::new(),
             closed: VecDeque::new(),
             turn: LaneId::CONTROL,
+            write_failed: false,
             bytes_sent: 0,
             bytes_received: 0,
         }
@@ -425,8 +428,9 @@ impl Lanes {
                         .push_back((name, LaneClosed::Stopped(code.into_inner())));
                     return true;
                 }
-                // Reading the control stream reports the end of the connection.
-                Poll::Ready(Err(_)) | Poll::Pending => {
+                polled => {
+                    self.write_failed |=
+                        matches!(polled, Poll::Ready(Err(WriteError::ConnectionLost(_))));
                     self.blocked.insert(name);
                     return false;
                 }

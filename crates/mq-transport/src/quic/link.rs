@@ -318,9 +318,11 @@ impl QuicLink {
         outbox: &mut Outbox,
     ) -> Poll<Result<(), Error>> {
         let control = self.poll_write_control(cx, outbox)?;
-        let before = self.lanes.bytes_sent;
+        let before = (outbox.data_lanes(), outbox.len());
         let data = self.lanes.poll_write(cx, outbox);
-        self.flushing |= self.lanes.bytes_sent > before;
+        // Bytes and ends that were written, and bytes that were dropped with a lane that the peer has stopped.
+        self.flushing |= (outbox.data_lanes(), outbox.len()) < before;
+        self.write_failed |= self.lanes.write_failed;
         if control.is_ready() {
             data.map(Ok)
         } else {

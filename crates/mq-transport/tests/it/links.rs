@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
-use mq_transport::{LaneId, Outbox};
+use mq_transport::{LaneEnd, LaneId, Outbox};
 
 use crate::common::{
     self, SOON, Way, accept, any_address, connect, connect_at, connect_options, listen,
@@ -259,6 +259,39 @@ async fn a_link_with_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(
         })
         .await;
     }
+}
+
+/// A client that does not read, with more bytes for a data lane than the server's windows take; and the server.
+async fn stalled_on_a_data_lane(scheme: Scheme) -> (Link, Outbox, Link) {
+    let (mut client, server) = pair(scheme).await;
+    let lane = client.open_lane().unwrap();
+    let mut queued = Outbox::new();
+    queued.put_body(lane, &vec![0; 8 << 20].into());
+    let some = client.progress(&mut queued, false);
+    let _ = tokio::time::timeout(Duration::from_millis(50), some).await;
+    assert!(!queued.is_empty());
+    (client, queued, server)
+}
+
+over!(a_link_that_is_not_read_ends_with_bytes_left_on_a_data_lane: quic);
+async fn a_link_that_is_not_read_ends_with_bytes_left_on_a_data_lane(scheme: Scheme) {
+    let (mut client, mut queued, server) = stalled_on_a_data_lane(scheme).await;
+    drop(server);
+    let ended = client.progress(&mut queued, false).await;
+    assert!(matches!(ended, Ok(Progress::Closed) | Err(_)), "{ended:?}");
+}
+
+over!(bytes_that_go_with_a_stopped_lane_are_reported_as_flushed: quic);
+async fn bytes_that_go_with_a_stopped_lane_are_reported_as_flushed(scheme: Scheme) {
+    let (mut client, mut queued, mut server) = stalled_on_a_data_lane(scheme).await;
+    let mut answers = Outbox::new();
+    let Progress::Received(lane) = server.progress(&mut answers, true).await.unwrap() else {
+        panic!("nothing came on the data lane");
+    };
+    answers.end(lane, LaneEnd::Abort(7));
+    server.progress(&mut answers, false).await.unwrap();
+    let flushed = client.progress(&mut queued, false).await.unwrap();
+    assert_eq!((flushed, queued.len()), (Progress::Flushed, 0));
 }
 
 over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic, ws, wss);
