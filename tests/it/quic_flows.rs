@@ -80,8 +80,13 @@ impl Raw {
 
     /// A stream that is a flow, kept for a minute.
     fn begin(&mut self, flow: u8, flags: u8) -> LaneId {
+        self.begin_kept_for(&[60], flow, flags)
+    }
+
+    /// A stream that is a flow; its expiry is a variable-length integer of seconds (RFC 9000 §16).
+    fn begin_kept_for(&mut self, expiry: &[u8], flow: u8, flags: u8) -> LaneId {
         let lane = self.link.open_lane().expect("a stream");
-        self.say_bytes(lane, &[0x12, flow, 60, flags]);
+        self.say_bytes(lane, &[&[0x12, flow], expiry, &[flags]].concat());
         lane
     }
 
@@ -247,6 +252,34 @@ async fn flows_outlive_a_broker_that_is_cut_off() {
     assert!(
         !raw.packets.contains_key(&LaneId::CONTROL) || raw.packets[&LaneId::CONTROL].is_empty()
     );
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_of_the_longest_expiry_outlives_a_restart() {
+    const LONGEST: [u8; 8] = [0xFF; 8];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let start = async || {
+        let store = DiskStore::open(&path, Durability::Always).unwrap();
+        TestBroker::start_with(move |settings| settings.store = Some(Arc::new(store).into())).await
+    };
+    let broker = start().await;
+    let watcher = broker.client(Scheme::Tcp, "watcher").build().await.unwrap();
+    let (mut raw, _) = Raw::connect(&broker, true).await;
+    let flow = raw.begin_kept_for(&LONGEST, 4, KEPT);
+    raw.subscribe(flow, "in").await;
+    let message = Outgoing::to("in", "kept").unwrap();
+    let mut sent = watcher.send(message.qos(QoS::AtLeastOnce)).await.unwrap();
+    sent.acknowledged().await.unwrap();
+    drop((raw, watcher));
+    broker.shutdown().await;
+
+    let broker = start().await;
+    let (mut raw, present) = Raw::connect(&broker, false).await;
+    assert!(present);
+    let flow = raw.begin_kept_for(&LONGEST, 4, KEPT | ABORT_IF_NO_STATE);
+    assert_eq!(raw.message(flow).await.payload, "kept");
     broker.shutdown().await;
 }
 

@@ -128,9 +128,11 @@ pub(super) fn read_released(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Slot, seconds after its lane, and when it ends.
+/// The slot of a flow, the seconds that it is kept after its lane, and the time at which it ends: "never" while it has a
+/// lane. A time too far away for its milliseconds is the last one that is told from "never".
 pub(super) fn flow(kept: StoredFlow) -> (u16, u64, u64) {
-    let expires_at = kept.expires_at.map_or(NEVER, milliseconds);
+    let expires_at = kept.expires_at.map(|at| milliseconds(at).min(NEVER - 1));
+    let expires_at = expires_at.unwrap_or(NEVER);
     (kept.slot, kept.expiry.as_secs(), expires_at)
 }
 
@@ -213,4 +215,111 @@ fn time(milliseconds: u64) -> Option<SystemTime> {
     (milliseconds != NEVER)
         .then(|| UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)))
         .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::TopicName;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The largest number of seconds that a peer can name: a variable-length integer of QUIC (RFC 9000 §16).
+    const LONGEST: u64 = (1 << 62) - 1;
+
+    /// Seconds, with the ends of their range, and the places where milliseconds leave 47 and 64 bits, drawn often.
+    fn seconds() -> impl Strategy<Value = u64> {
+        let edges = [
+            0,
+            1,
+            (1 << 47) / 1000,
+            1 << 54,
+            u64::MAX / 1000,
+            1 << 56,
+            LONGEST,
+        ];
+        prop_oneof![
+            proptest::sample::select(edges.to_vec()),
+            0..=u64::from(u32::MAX),
+            0..=LONGEST
+        ]
+    }
+
+    fn moment() -> impl Strategy<Value = Option<SystemTime>> {
+        let moment = (seconds(), 0..1_000_000_000_u32);
+        let moment = moment.prop_map(|(seconds, nanos)| UNIX_EPOCH + Duration::new(seconds, nanos));
+        proptest::option::of(moment)
+    }
+
+    /// Whether a time was kept: to the millisecond, rounded up; or, where it is too far away to be told, as one from
+    /// `far` seconds on.
+    fn is_kept(at: SystemTime, read: SystemTime, far: u64) -> bool {
+        let far = UNIX_EPOCH + Duration::from_secs(far);
+        at <= read && read.duration_since(at).unwrap() < Duration::from_millis(1)
+            || at >= far && read >= far
+    }
+
+    proptest! {
+        #[test]
+        fn a_flow_is_read_as_it_was_written(slot in 1..=0x7FFF_u16, expiry in seconds(), expires_at in moment()) {
+            let kept = StoredFlow { slot, expiry: Duration::from_secs(expiry), expires_at };
+            let read = read_flow(flow(kept));
+            prop_assert_eq!((read.slot, read.expiry), (kept.slot, kept.expiry));
+            match (expires_at, read.expires_at) {
+                (None, None) => {}
+                (Some(at), Some(read)) => prop_assert!(is_kept(at, read, u64::MAX / 1000)),
+                (at, read) => prop_assert!(false, "{at:?} became {read:?}"),
+            }
+        }
+
+        #[test]
+        fn a_sessions_life_is_read_as_it_was_written(expiry in proptest::option::of(seconds()), expires_at in moment()) {
+            let written = Life::Connected(expiry.map(Duration::from_secs));
+            match (written, read_life(life(written)).unwrap()) {
+                (Life::Connected(Some(long)), Life::Connected(None)) => {
+                    prop_assert!(long.as_secs() >= u64::MAX / 1000);
+                }
+                (written, read) => prop_assert_eq!(written, read),
+            }
+            match (expires_at, read_life(life(Life::Away(expires_at))).unwrap()) {
+                (None, Life::Away(None)) => {}
+                (Some(at), Life::Away(None)) => {
+                    prop_assert!(at >= UNIX_EPOCH + Duration::from_secs(u64::MAX / 1000));
+                }
+                (Some(at), Life::Away(Some(read))) => prop_assert!(is_kept(at, read, u64::MAX / 1000)),
+                (at, read) => prop_assert!(false, "{at:?} became {read:?}"),
+            }
+        }
+
+        #[test]
+        fn a_message_is_read_as_it_was_written(
+            expires_at in moment(),
+            shared: bool,
+            retain: bool,
+            slot in prop_oneof![Just(0), Just(0x7FFF), 0..=0x7FFF_u16],
+            qos in 0..3_u8,
+            ids in proptest::collection::vec(1..=268_435_455_u32, 0..3),
+            topic in prop_oneof![Just(1), Just(65_535), 1..2000_usize],
+            payload in prop_oneof![Just(0), 0..5000_usize],
+        ) {
+            let topic = TopicName::new("t".repeat(topic)).unwrap();
+            let written = StoredMessage {
+                message: Message::new(topic, vec![7; payload]).into(),
+                qos: QoS::from_bits(qos).unwrap(),
+                retain,
+                subscription_ids: ids.into_iter().map(|id| SubscriptionId::new(id).unwrap()).collect(),
+                expires_at,
+                shared,
+                slot,
+            };
+            let read = read_message(&message(&written).unwrap()).unwrap();
+            match (expires_at, read.expires_at) {
+                (None, None) => {}
+                (Some(at), None) => prop_assert!(at >= UNIX_EPOCH + Duration::from_millis(1 << SLOT) - Duration::from_millis(1)),
+                (Some(at), Some(read)) => prop_assert!(is_kept(at, read, LONGEST)),
+                (at, read) => prop_assert!(false, "{at:?} became {read:?}"),
+            }
+            prop_assert_eq!(StoredMessage { expires_at, ..read }, written);
+        }
+    }
 }
