@@ -1,6 +1,6 @@
 //! One MQTT connection, in the client's or the server's role.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use bytes::BytesMut;
 use mq_codec::{
@@ -473,15 +473,14 @@ impl Connection {
         {
             self.fail(error);
         }
-        let event = self.events.pop_front();
-        if self.events.is_empty()
-            && let Some(Event::Connect(_) | Event::Subscribe { .. } | Event::Unsubscribe { .. }) =
-                event
+        if self.events.len() == 1
+            && let Event::Connect(_) | Event::Subscribe { .. } | Event::Unsubscribe { .. } =
+                self.events[0]
         {
             // Behind these a client may be idle for long, and need no room for events.
-            self.events = VecDeque::new();
+            return mem::take(&mut self.events).pop_front();
         }
-        event
+        self.events.pop_front()
     }
 
     /// Whether [`poll_event`](Self::poll_event) has an event.

@@ -386,28 +386,35 @@ impl<'a> Attached<'a> {
             return self.drop_requests();
         }
         loop {
-            let is_blocked = self.blocked_publish.is_some();
-            let waits = is_blocked || is_store_full;
-            // The broker names the client's mistake after it has answered what came before it.
-            if waits && self.wire.connection.is_failing() {
-                return;
-            }
-            let event = if waits || self.backlog.is_empty() {
-                self.wire.connection.poll_event()
+            let waits = self.blocked_publish.is_some() || is_store_full || !self.backlog.is_empty();
+            let event = if waits {
+                self.next_beside_backlog(is_store_full)
             } else {
-                self.backlog.pop()
+                self.wire.connection.poll_event()
             };
-            match event {
-                None => return,
-                Some(event)
-                    if is_blocked && !is_acknowledgement(&event)
-                        || is_store_full && self.must_be_stored(&event) =>
-                {
-                    self.backlog.push(event);
-                }
-                Some(event) => self.handle_event(now, event),
-            }
+            let Some(event) = event else { return };
+            self.handle_event(now, event);
         }
+    }
+
+    /// Returns the next event where there is a backlog, or requests have to wait: these go into the backlog.
+    #[cold]
+    fn next_beside_backlog(&mut self, is_store_full: bool) -> Option<Event> {
+        let is_blocked = self.blocked_publish.is_some();
+        if !is_blocked && !is_store_full {
+            return self.backlog.pop();
+        }
+        // The broker names the client's mistake after it has answered what came before it.
+        while !self.wire.connection.is_failing() {
+            let event = self.wire.connection.poll_event()?;
+            let must_wait = is_blocked && !is_acknowledgement(&event)
+                || is_store_full && self.must_be_stored(&event);
+            if !must_wait {
+                return Some(event);
+            }
+            self.backlog.push(event);
+        }
+        None
     }
 
     /// Returns `true` for a request that may need the store, or stands behind one that does.
