@@ -267,6 +267,7 @@ mod tests {
             quotas: Quotas::default(),
             take_over: TakeOverPolicy::SameUser,
             store_patience: crate::StorePatience::default(),
+            mark: crate::broker_mark::BrokerMark::random(),
             own_topics: OwnTopics::default(),
             bridge_mailboxes: HashMap::new(),
         };

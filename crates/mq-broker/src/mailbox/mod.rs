@@ -34,7 +34,9 @@ use crate::{
         atomic::{AtomicU64, Ordering},
     },
 };
-pub(crate) use limits::{BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, MailboxRules, OverflowPolicy};
+pub(crate) use limits::{
+    BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, DEFAULT_EQUAL_PER_S, MailboxRules, OverflowPolicy,
+};
 pub use limits::{MailboxLimits, Overflow};
 use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
@@ -142,6 +144,11 @@ impl Mailbox {
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the bound on equal messages a second; 0 for none.
+    pub(crate) fn equal_per_s(&self) -> u32 {
+        self.rules.equal_per_s
     }
 
     /// Returns the time at which a message that comes now is dropped, and that expires by itself at `of_message`.

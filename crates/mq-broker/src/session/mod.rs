@@ -7,9 +7,10 @@ mod will;
 
 use std::{
     collections::VecDeque,
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,7 +21,7 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 use crate::{
     auth::{AccessControl, Authorizer, Grant, Principal},
     lock::{lock, read, write},
-    mailbox::Mailbox,
+    mailbox::{DEFAULT_EQUAL_PER_S, Mailbox},
     memory_limit::MemoryShare,
     router::{LaneSlot, SessionKey, Subscriber},
     store::User,
@@ -65,6 +66,8 @@ pub(crate) struct Session {
     presence: Mutex<Option<Arc<Presence>>>,
     /// The worker of the last connection that had it.
     worker: WorkerOfConnection,
+    /// Equal messages a second that it gets, if it is a bridge's; 0 for any number.
+    equal_per_s: AtomicU32,
 }
 
 /// The number of a worker, or none, in one atomic word.
@@ -226,6 +229,7 @@ impl Session {
         Self {
             client_id,
             key,
+            equal_per_s: AtomicU32::new(mailbox.equal_per_s()),
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
@@ -239,6 +243,21 @@ impl Session {
             user: RwLock::new(user),
             owner: RwLock::new(None),
         }
+    }
+
+    /// Notes whether the client that has it is a remote broker's bridge.
+    pub(crate) fn set_remote_bridge(&self, is_bridge: bool) {
+        let most = if is_bridge {
+            DEFAULT_EQUAL_PER_S.get()
+        } else {
+            0
+        };
+        self.equal_per_s.store(most, Ordering::Relaxed);
+    }
+
+    /// Returns the bound on equal messages a second, if it is the session of a bridge, of this broker or a remote one.
+    pub(crate) fn equal_per_s(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.equal_per_s.load(Ordering::Relaxed))
     }
 
     /// Claims the session for a connection, and asks the one that has it to leave. Returns the claim's
