@@ -140,7 +140,7 @@ impl Admission {
             return None;
         }
         ack.session_present = hold.session_present;
-        let protocol = hold.state.protocol.take().map(|kept| *kept);
+        let protocol = hold.state.take_protocol();
         hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
@@ -149,7 +149,7 @@ impl Admission {
         // From now on its bytes count among those of all clients, and not of strangers.
         wire.incoming_memory = wire.hub.memory_share();
         let connack_at = wire.connection.outbox().position();
-        if let Err(error) = wire.connection.accept(clock::now(), protocol.unwrap_or_default(), ack) {
+        if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
             debug!(client = %Escaped(&client_id), %error, "CONNACK could not be sent");
             wire.connection.handle_link_lost();
         } else {

@@ -46,7 +46,7 @@ const TRUSTED_RECOVERIES: u32 = 32;
 const SLOW_READER_IDLE: Duration = Duration::from_millis(10);
 
 /// A reader also lags with more bytes than this in flight. A full window of small messages is less.
-const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
+pub(crate) const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
 
 /// Bytes that are read from the store at a time, at most.
 const MAX_READ_BYTES: usize = 128 * 1024;

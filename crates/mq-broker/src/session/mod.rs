@@ -1,5 +1,6 @@
 //! A session: the state that the broker keeps for one client identifier.
 
+mod kept_protocol;
 mod presence;
 mod retained_search;
 mod subscriptions;
@@ -28,6 +29,7 @@ use crate::{
     worker_thread,
 };
 
+pub(crate) use kept_protocol::KeptProtocol;
 pub(crate) use presence::{ConnectionFigures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
@@ -100,7 +102,7 @@ pub(crate) struct SessionState {
     /// The memory of the session and its subscriptions.
     pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
-    pub(crate) protocol: Option<Box<ProtocolSession>>,
+    pub(crate) protocol: Option<KeptProtocol>,
     pub(crate) subscriptions: Subscriptions,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) retained_searches: VecDeque<RetainedSearch>,
@@ -145,6 +147,17 @@ impl SessionState {
             ended: false,
             was_attached: false,
         }
+    }
+
+    /// Keeps the protocol's part between two connections, and counts its memory: it is held already.
+    pub(crate) fn keep_protocol(&mut self, session: ProtocolSession) {
+        self.protocol = Some(KeptProtocol::new(session, self.share.beside()));
+    }
+
+    /// Returns the protocol's part for a connection: a new one if none is kept.
+    pub(crate) fn take_protocol(&mut self) -> ProtocolSession {
+        let kept = self.protocol.take();
+        kept.map_or_else(ProtocolSession::new, KeptProtocol::into_session)
     }
 
     /// Returns a slot that no flow has.
@@ -363,7 +376,8 @@ impl Session {
         let Ok(state) = self.state.try_lock() else {
             return false;
         };
-        let is_idle = state.protocol.as_ref().is_none_or(|kept| kept.is_empty());
+        let kept = state.protocol.as_ref();
+        let is_idle = kept.is_none_or(KeptProtocol::is_empty);
         !is_idle || !state.retained_searches.is_empty()
     }
 
