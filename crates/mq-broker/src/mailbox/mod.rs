@@ -55,6 +55,15 @@ const MAX_READ_BYTES: usize = 128 * 1024;
 /// shared with other readers, so that dropping more would not help.
 const MAX_DISPLACED: usize = 16;
 
+/// The largest payload of a [small](is_small) message, in bytes: a quarter of the largest read.
+const SMALL_PAYLOAD_BYTES: usize = 16 * 1024;
+
+/// Returns `true` for a message that is copied out of its read buffer when it is published, as such a buffer may be many
+/// times as large as what waits of it. A larger one is copied, and counted, where it waits.
+pub(crate) fn is_small(message: &Message) -> bool {
+    message.payload.len() <= SMALL_PAYLOAD_BYTES
+}
+
 /// The messages that wait for one session. A mailbox outlives connections.
 ///
 /// While the session is connected, a message that finds no room waits with its publisher for

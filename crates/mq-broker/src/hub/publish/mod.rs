@@ -37,6 +37,7 @@ use super::{Hub, NoRoomToRetain, Routing};
 use crate::{
     auth::Principal,
     lock::read,
+    mailbox::is_small,
     router::SessionKey,
     session::Session,
     store::{Change, LogPosition},
@@ -107,12 +108,12 @@ impl Hub {
             ticket,
             ..
         } = received;
-        // A store that is behind must not keep the buffer of a whole read for it.
-        let message = match qos {
-            QoS::AtLeastOnce | QoS::ExactlyOnce if publisher.journal.is_behind() => {
-                message.detached()
-            }
-            _ => message,
+        // Nothing that waits, for a reader or for a store that is behind, keeps the buffer of a whole read for it.
+        let waits_for_store = qos > QoS::AtMostOnce && publisher.journal.is_behind();
+        let message = if waits_for_store || is_small(&message) {
+            message.detached()
+        } else {
+            message
         };
         let mut publication = Publication {
             expires_at: expiry(&message.properties, now),
