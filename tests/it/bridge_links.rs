@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use mq_broker::{BridgeSettings, BridgeTopic, Direction};
+use mq_broker::{BridgeSettings, BridgeTopic, Direction, view::Query};
 use mq_client::{Client, Outgoing, QoS, Subscription, Version};
-use mq_testkit::{Scheme, TestBroker, mosquitto, over_each_transport};
+use mq_proto::Event;
+use mq_testkit::{ManualClient, Scheme, TestBroker, mosquitto, over_each_transport};
 use mq_transport::{Address, Trust};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::{sleep, timeout},
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -171,4 +176,147 @@ async fn mosquittos_bridge_to_this_broker_carries_both_ways() {
         both_ways(&here, &there, "x").await;
         cloud.shutdown().await;
     }
+}
+
+/// All topics, both ways.
+fn everything() -> Vec<BridgeTopic> {
+    let topic = BridgeTopic {
+        direction: Direction::Both,
+        ..BridgeTopic::new("#")
+    };
+    vec![topic]
+}
+
+/// Returns the number of messages within that time, and no more than 1,000.
+async fn copies(messages: &mut Subscription, time: Duration) -> usize {
+    let mut copies = 0;
+    let count = async {
+        while copies < 1_000 && messages.recv().await.is_some() {
+            copies += 1;
+        }
+    };
+    let _ = timeout(time, count).await;
+    copies
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mosquittos_bridge_is_let_in_at_once_and_gets_nothing_of_its_own_back() {
+    for version in ["mqttv31", "mqttv311"] {
+        let cloud = TestBroker::start().await;
+        let port = cloud.address(Scheme::Tcp).port;
+        let lines = format!(
+            "connection cloud\naddress 127.0.0.1:{port}\nbridge_protocol_version {version}\n\
+             topic # both 1\n"
+        );
+        let Some((_running, own)) = mosquitto(&lines).await else {
+            return;
+        };
+        let there = cloud.client(Scheme::Tcp, "reader").build().await.unwrap();
+        let mut at_cloud = there.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+        let subscribed = async {
+            while cloud.broker().metrics().subscriptions.get() < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(SOON, subscribed).await.unwrap();
+        let here = client_of(&tcp(own)).await;
+        let mut at_edge = here.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+        send(&here, "t", "x", QoS::AtLeastOnce).await;
+        assert_eq!(next(&mut at_cloud).await.1, "x");
+        let time = Duration::from_secs(1);
+        assert_eq!(copies(&mut at_edge, time).await, 1, "{version}");
+        assert_eq!(copies(&mut at_cloud, time).await, 0, "{version}");
+        let refused = cloud.broker().refusals(&Query::default()).items;
+        assert!(refused.is_empty(), "{version}: {refused:?}");
+        cloud.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mosquitto_and_this_broker_that_bridge_everything_to_each_other_do_not_storm() {
+    // Ports are chosen first: either has the other's address.
+    let own = TestBroker::start().await;
+    let port = own.address(Scheme::Tcp).port;
+    let lines = format!(
+        "connection cloud\naddress 127.0.0.1:{port}\nbridge_protocol_version mqttv311\n\
+         restart_timeout 1\ntopic # both 1\n"
+    );
+    let Some((_running, theirs)) = mosquitto(&lines).await else {
+        return;
+    };
+    let bridge = BridgeSettings::new("cloud", vec![tcp(theirs)], everything());
+    let own = own
+        .restart_with(|settings| settings.bridges = vec![bridge.clone()])
+        .await;
+    let (here, there) = (client_of(&tcp(port)).await, client_of(&tcp(theirs)).await);
+    let mut at_own = here.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let mut at_theirs = there.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let state = "$SYS/broker/connection/+/state";
+    let mut states = here.subscribe(state, QoS::AtLeastOnce).await.unwrap();
+    while next(&mut states).await.1 != "1" {}
+    // Those of the two bridges, and of the client here.
+    let theirs_is_there = async {
+        while own.broker().metrics().subscriptions.get() < 4 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, theirs_is_there).await.unwrap();
+    send(&here, "t", "x", QoS::AtLeastOnce).await;
+    let time = Duration::from_secs(3);
+    let came = tokio::join!(copies(&mut at_own, time), copies(&mut at_theirs, time));
+    println!("{came:?} copies");
+    assert!(
+        (1..=60).contains(&came.0) && (1..=60).contains(&came.1),
+        "{came:?}"
+    );
+    own.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_by_its_protocol_level_gets_nothing_of_its_own_back_and_retain_as_published() {
+    for version in [Version::V3_1, Version::V3_1_1] {
+        let broker = TestBroker::start().await;
+        let bridge = ManualClient::connect(&broker, Scheme::Tcp, "remote", |config| {
+            config.connect.version = version;
+            config.connect.is_bridge = true;
+        });
+        let mut bridge = bridge.await;
+        bridge.subscribe("t", QoS::AtLeastOnce).await;
+        bridge.publish("t", "own", QoS::AtLeastOnce).await;
+        let acked = bridge.next().await;
+        assert!(matches!(acked, Event::Acked { .. }), "{acked:?}");
+        let device = broker.client(Scheme::Tcp, "device").build().await.unwrap();
+        let other = Outgoing::to("t", "other").unwrap().retain(true);
+        device.send(other).await.unwrap();
+        let received = bridge.message().await;
+        assert_eq!(received.message.payload, "other", "{version}");
+        assert!(received.retain, "{version}");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_remote_broker_that_refuses_the_bit_of_a_bridge_gets_a_clients_connect() {
+    let remote = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp(remote.local_addr().unwrap().port());
+    let mut bridge = BridgeSettings::new("cloud", vec![address], topics());
+    bridge.version = Version::V3_1_1;
+    let edge = edge(bridge).await;
+    let mut last = None;
+    // Fixed header, protocol name and level; CONNACK with return code 1, then 0.
+    for (level, code) in [(0x84, 1), (4, 0)] {
+        let (mut stream, _) = timeout(SOON, remote.accept()).await.unwrap().unwrap();
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(head[4..], [b'M', b'Q', b'T', b'T', level]);
+        stream.write_all(&[0x20, 2, 0, code]).await.unwrap();
+        last = Some(stream);
+    }
+    drop(last);
+    // It is remembered.
+    let (mut stream, _) = timeout(SOON, remote.accept()).await.unwrap().unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[8], 4);
+    edge.shutdown().await;
 }

@@ -71,6 +71,7 @@ const BROKER: &[&str] = &[
     "files",
     "secret",
     "delivery",
+    "broker_mark",
     "log_levels",
     "worker_thread",
     "clock",

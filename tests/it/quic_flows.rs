@@ -25,6 +25,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// The flags for QoS state and subscriptions that are kept.
 const KEPT: u8 = 0x0A;
 const ABORT_IF_NO_STATE: u8 = 0x40;
+/// The flag for topic aliases that are kept.
+const KEPT_ALIASES: u8 = 0x04;
 
 fn connector(broker: &TestBroker) -> Connector {
     let options = ConnectOptions {
@@ -356,5 +358,62 @@ async fn this_projects_client_speaks_it_with_each_strategy() {
             subscriber.disconnect().await.unwrap();
         }
     }
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_of_a_kept_flow_count_while_no_connection_has_the_session() {
+    const FLOWS: u8 = 4;
+    const TOPIC: usize = 50_000;
+    let broker = TestBroker::start().await;
+    let (mut raw, _) = Raw::connect(&broker, true).await;
+    let alias = |topic: String, payload: &str| {
+        let name = TopicName::new(topic).unwrap_or_default();
+        let mut publish = Publish::new(name, payload.to_owned());
+        publish.qos = QoS::AtLeastOnce;
+        publish.packet_id = Some(PacketId::FIRST);
+        publish.properties.topic_alias = Some(1);
+        Packet::from(publish)
+    };
+    for flow in 0..FLOWS {
+        let lane = raw.begin(4 + 2 * flow, KEPT_ALIASES);
+        raw.say(lane, &alias(format!("{flow}/{}", "x".repeat(TOPIC)), ""));
+        assert!(matches!(raw.next(lane).await, Packet::PubAck(_)));
+    }
+    drop(raw);
+    let gone = async {
+        while broker.broker().metrics().connections.get() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, gone).await.unwrap();
+    let counted = broker.broker().memory_used();
+    assert!(
+        counted > usize::from(FLOWS) * TOPIC,
+        "{counted} are counted"
+    );
+    // The aliases are there for the next lane of a flow.
+    let watcher = broker.client(Scheme::Tcp, "watcher").build().await.unwrap();
+    let mut seen = watcher.subscribe("0/#", QoS::AtLeastOnce).await.unwrap();
+    let (mut raw, present) = Raw::connect(&broker, false).await;
+    assert!(present);
+    let lane = raw.begin(4, KEPT_ALIASES);
+    raw.say(lane, &alias(String::new(), "by its alias"));
+    assert!(matches!(raw.next(lane).await, Packet::PubAck(_)));
+    let came = timeout(SOON, seen.recv()).await.unwrap().unwrap();
+    assert_eq!(came.payload, "by its alias");
+    drop(raw);
+    // The broker has an alias for the topic as well, for this one.
+    watcher.disconnect().await.unwrap();
+    // Nothing of it counts once the session has ended.
+    let (raw, present) = Raw::connect(&broker, true).await;
+    assert!(!present);
+    let given_back = async {
+        while broker.broker().memory_used() > TOPIC {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, given_back).await.unwrap();
+    drop(raw);
     broker.shutdown().await;
 }

@@ -15,6 +15,7 @@ use crate::{
     admin::{Admin, AdminListeners, STREAMS},
     auth::{AccessControl, FileAccess},
     bridge::{self, BridgeTask},
+    broker_mark::BrokerMark,
     clock,
     conn::{self, Wire},
     hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
@@ -82,14 +83,15 @@ impl Broker {
             AccessControl::new(authenticator, authorizer, settings.failures_per_minute);
         let worker_channels = Arc::new(WorkerChannels::new(settings.workers.as_ref()));
         let kept = persistence.load()?;
-        let bridges = bridge::open_all(&settings, persistence.store.as_ref(), &kept).await?;
+        let (bridges, mark) =
+            bridge::open_all(&settings, persistence.store.as_ref(), &kept).await?;
         let hub = hub_of(
             &settings,
             &persistence,
             kept,
             access_control,
             &worker_channels,
-            &bridges,
+            (&bridges, mark),
         );
         let worker_pool = WorkerPool::start(settings.workers.as_ref(), &worker_channels);
         let worker_pool = Arc::new(worker_pool.map_err(Error::Workers)?);
@@ -675,7 +677,7 @@ fn hub_of(
     kept: Snapshot,
     access_control: AccessControl,
     worker_channels: &Arc<WorkerChannels>,
-    bridges: &[BridgeTask],
+    (bridges, mark): (&[BridgeTask], BrokerMark),
 ) -> Hub {
     let states = bridges.iter().filter_map(|one| one.bridge.state.as_ref());
     let states = states.map(|state| state.topic.clone());
@@ -686,6 +688,7 @@ fn hub_of(
         take_over: settings.take_over,
         own_topics: OwnTopics::new(settings.sys_interval.is_some(), states),
         store_patience: settings.store_patience,
+        mark,
         bridge_mailboxes: bridge::mailbox_rules(&settings.bridges, settings.quotas, can_spill),
     };
     let parts = HubParts {

@@ -67,6 +67,7 @@ mod admin;
 pub mod auth;
 mod bridge;
 mod broker;
+mod broker_mark;
 #[cfg(feature = "tls")]
 mod certificates;
 mod clock;

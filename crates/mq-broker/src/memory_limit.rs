@@ -157,6 +157,11 @@ impl MemoryShare {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Returns another share below the limit of this one.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(&self.memory_limit)
+    }
 }
 
 impl Drop for MemoryShare {
@@ -167,7 +172,12 @@ impl Drop for MemoryShare {
 
 /// Returns the memory of a message, about.
 pub(crate) fn message_weight(message: &Message) -> usize {
-    let mut bytes = MESSAGE_OVERHEAD_BYTES + message.topic.len() + message.payload.len();
+    MESSAGE_OVERHEAD_BYTES + message.payload.len() + texts_weight(message)
+}
+
+/// Returns the memory of a message's topic and properties, about.
+pub(crate) fn texts_weight(message: &Message) -> usize {
+    let mut bytes = message.topic.len();
     if !message.properties.is_untouched() {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];

@@ -129,7 +129,8 @@ impl Decoder {
         let size = start.len();
         let (packet, characters) = (PacketType::Connect, self.characters);
         let mut reader = Reader::new(packet, characters, &mut start, header, size);
-        self.version = Some(Connect::read_version(&mut reader)?);
+        let (version, _) = Connect::read_version(&mut reader)?;
+        self.version = Some(version);
         Ok(true)
     }
 
@@ -140,7 +141,7 @@ impl Decoder {
         flags: u8,
         minimal: bool,
     ) -> Result<Packet, DecodeError> {
-        let version = Connect::read_version(&mut reader)?;
+        let (version, is_bridge) = Connect::read_version(&mut reader)?;
         self.version = Some(version);
         if flags != 0 && version > Version::V3_1 {
             let packet = PacketType::Connect;
@@ -149,7 +150,7 @@ impl Decoder {
         if !minimal && version >= Version::V5 {
             return Err(DecodeError::VarintNotMinimal);
         }
-        let connect = Connect::read_rest(&mut reader, version)?;
+        let connect = Connect::read_rest(&mut reader, version, is_bridge)?;
         reader.finish()?;
         Ok(Packet::from(connect))
     }

@@ -54,6 +54,11 @@ impl<K: Eq + Hash, V> SeldomMap<K, V> {
         self.0.as_ref().map_or(0, |map| map.len())
     }
 
+    /// Returns the memory of the map, without what its entries point to, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |map| map.allocation_size())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

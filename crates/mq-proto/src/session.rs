@@ -242,8 +242,9 @@ impl Session {
         );
     }
 
-    /// Payload bytes of outgoing messages that may have to be sent again.
-    pub(crate) fn in_flight_bytes(&self) -> usize {
+    /// Returns the payload bytes of outgoing messages that may have to be sent again.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> usize {
         self.outgoing_bytes
     }
 
@@ -294,6 +295,13 @@ impl Session {
     pub(crate) fn forget_unacknowledged(&mut self) {
         self.incoming.forget_unacknowledged();
         self.flows.forget_unacknowledged();
+    }
+
+    /// Returns the approximate number of bytes that the session holds between two connections, without the messages in
+    /// flight themselves: their places, identifiers of received messages, and flows with the topics of their aliases.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.outgoing.allocation_size() + self.incoming.bytes() + self.flows.bytes()
     }
 
     /// The approximate memory of the flows that have no lane, in bytes.
@@ -350,6 +358,11 @@ impl Receiving {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The approximate memory of the identifiers, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 
     fn forget_unacknowledged(&mut self) {

@@ -1,28 +1,12 @@
 //! A message on its way over a bridge: its name at the other side, and the brokers that it has been at.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use mq_codec::{ByteStr, Version};
+use mq_codec::Version;
 use mq_proto::{Delivery, Message, Received};
 
 use super::Bridge;
-
-/// The user property (5.0) with the marks of the brokers that a message has been at, as far as their own bridges
-/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS_SUFFIX`] behind
-/// its mark.
-const PASSED_BROKERS_PROPERTY: &str = "mq-bridges";
-
-const STAYS_SUFFIX: char = '<';
-
-/// The mark of a broker, the same for all its bridges. No two are the same, but by rare chance; a broker that starts
-/// anew has another one.
-pub(super) fn mark() -> String {
-    let random = RandomState::new().hash_one(0);
-    format!("{random:016x}")[..8].to_owned()
-}
+use crate::broker_mark::{BrokerMark, bridges_passed};
 
 impl Bridge {
     /// Returns a delivery as the remote broker gets it; `None` for one that does not go there: no rule sends its topic (any
@@ -30,9 +14,7 @@ impl Bridge {
     pub(crate) fn sent(&self, delivery: &Delivery) -> Option<Delivery> {
         let topic = self.topics.name_there(&delivery.message.topic)?;
         // One that another bridge has brought to this broker goes on.
-        let last = passed(&delivery.message).last();
-        let stays = last.and_then(|last| last.strip_suffix(STAYS_SUFFIX)) == Some(&self.mark);
-        if !stays && !self.may_pass(&delivery.message) {
+        if !self.mark.stays(&delivery.message) && !self.may_pass(&delivery.message) {
             return None;
         }
         let mut message = Message {
@@ -40,7 +22,7 @@ impl Bridge {
             ..Message::clone(&delivery.message)
         };
         if self.version() >= Version::V5 {
-            pass(&mut message, usize::from(stays), &self.mark);
+            self.mark.leave(&mut message);
         }
         // The other broker gets no expiry that is of this one's queue alone.
         let expires = message.properties.message_expiry_interval.is_some();
@@ -51,49 +33,33 @@ impl Bridge {
         })
     }
 
-    /// Gives a message of the remote broker the name that it is published under here.
+    /// Gives a message of the remote broker, whose mark is `from` if it has told it, the name that it is published under
+    /// here.
     ///
     /// # Errors
     /// The reason for which it does not come in.
-    pub(crate) fn received(&self, received: &mut Received) -> Result<(), &'static str> {
+    pub(crate) fn received(
+        &self,
+        from: Option<&BrokerMark>,
+        received: &mut Received,
+    ) -> Result<(), &'static str> {
         let message = &mut received.message;
         let topic = self.topics.name_here(&message.topic);
         message.topic = topic.ok_or("topic that the bridge does not take")?;
         if !self.may_pass(message) {
             return Err("message that was here, or has passed too many bridges");
         }
-        pass(message, 0, &format!("{}{STAYS_SUFFIX}", self.mark));
+        if let Some(from) = from {
+            from.leave(message);
+        }
+        self.mark.arrive(message);
         Ok(())
     }
 
     /// Returns `true` if a message was not here before, and has not passed too many brokers.
     fn may_pass(&self, message: &Message) -> bool {
-        let mut passed = passed(message);
-        let count = passed.clone().count();
-        count < self.max_hops.into()
-            && passed.all(|mark| mark.trim_end_matches(STAYS_SUFFIX) != self.mark)
+        bridges_passed(message) < self.max_hops.into() && !self.mark.is_on(message)
     }
-}
-
-/// Returns the marks of the brokers that a message has been at. A property with other content is a client's, and
-/// counts.
-fn passed(message: &Message) -> impl Iterator<Item = &str> + Clone {
-    let properties = message.properties.user_properties.iter();
-    let passed = properties.filter(|(name, _)| name.as_str() == PASSED_BROKERS_PROPERTY);
-    passed.flat_map(|(_, marks)| marks.split(','))
-}
-
-/// Adds a mark, in the place of that many others.
-fn pass(message: &mut Message, replaced: usize, mark: &str) {
-    let mut passed: Vec<_> = passed(message).collect();
-    passed.truncate(passed.len() - replaced);
-    passed.push(mark);
-    let text = |text: &str| ByteStr::new(text).ok();
-    // Longer than MQTT allows only if a stranger has made it so.
-    let passed = text(&passed.join(",")).or_else(|| text(mark));
-    let properties = &mut message.properties.user_properties;
-    properties.retain(|(name, _)| name.as_str() != PASSED_BROKERS_PROPERTY);
-    properties.extend(text(PASSED_BROKERS_PROPERTY).zip(passed));
 }
 
 #[cfg(test)]
@@ -125,7 +91,7 @@ mod tests {
             &settings,
             &ServerConfig::default(),
             &Origin::Cluster,
-            mark(),
+            BrokerMark::random(),
         )
         .unwrap()
     }
@@ -161,11 +127,11 @@ mod tests {
                 topic: TopicName::new("edge/down/1").unwrap(),
                 ..sent
             });
-            assert!(bridge.received(&mut back).is_err(), "it was here");
+            assert!(bridge.received(None, &mut back).is_err(), "it was here");
         }
         // What one bridge of a broker has brought another one takes away, and nothing brings it back.
         let mut arrived = received(message("edge/down/1"));
-        bridges[0].received(&mut arrived).unwrap();
+        bridges[0].received(None, &mut arrived).unwrap();
         assert_eq!(arrived.message.topic.as_str(), "down/1");
         let mut here = arrived.message;
         here.topic = TopicName::new("up/1").unwrap();
@@ -179,7 +145,19 @@ mod tests {
         );
         let mut back = received(Message::clone(&sent.unwrap().message));
         back.message.topic = TopicName::new("edge/down/1").unwrap();
-        assert!(bridges[0].received(&mut back).is_err());
+        assert!(bridges[0].received(None, &mut back).is_err());
+    }
+
+    #[test]
+    fn a_message_that_a_bridge_fetches_has_the_mark_of_the_broker_that_it_comes_from() {
+        let [one, two] = [(); 2].map(|()| bridge(Version::V5));
+        let mut fetched = received(message("edge/down/1"));
+        two.received(Some(&one.mark), &mut fetched).unwrap();
+        assert!(one.mark.is_on(&fetched.message) && two.mark.stays(&fetched.message));
+        assert_eq!(bridges_passed(&fetched.message), 1);
+        fetched.message.topic = TopicName::new("edge/down/1").unwrap();
+        let why = one.received(Some(&two.mark), &mut fetched).unwrap_err();
+        assert!(why.contains("was here"), "{why}");
     }
 
     #[test]
@@ -192,7 +170,7 @@ mod tests {
             None
         );
         let mut back = received(message("edge/up/1"));
-        let why = bridge.received(&mut back).unwrap_err();
+        let why = bridge.received(None, &mut back).unwrap_err();
         assert!(why.contains("does not take"), "{why}");
     }
 }

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::Bridge;
 use crate::{
+    broker_mark::BrokerMark,
     conn::{BridgeConnection, BridgeHooks},
     router::LaneSlot,
     session::Presence,
@@ -18,6 +19,8 @@ use crate::{
 /// The hooks of one connection of a bridge.
 pub(super) struct Hooks {
     bridge: Arc<Bridge>,
+    /// The mark of the remote broker, if it has one.
+    remote_mark: Option<BrokerMark>,
     /// Time since which the remote broker has let this one in.
     since: Option<Instant>,
     /// Messages that were carried.
@@ -41,6 +44,7 @@ impl Hooks {
         let released = released.map(|packet_id| SessionChange::Completed { packet_id });
         Self {
             bridge,
+            remote_mark: None,
             forgettable: received.chain(released).collect(),
             since: None,
             carried: 0,
@@ -84,6 +88,7 @@ impl BridgeHooks for Hooks {
     ) -> Result<(), CommandError> {
         self.since = Some(now);
         self.busy_at = now;
+        self.remote_mark = BrokerMark::of_peer(&ack.properties.user_properties);
         let bridge = Arc::clone(&self.bridge);
         info!(
             bridge = bridge.name,
@@ -145,7 +150,7 @@ impl BridgeHooks for Hooks {
     }
 
     fn rename_incoming(&self, received: &mut Received) -> Result<(), &'static str> {
-        self.bridge.received(received)
+        self.bridge.received(self.remote_mark.as_ref(), received)
     }
 
     /// The delivery gets no higher QoS than the remote broker takes, and is retained if that may be.

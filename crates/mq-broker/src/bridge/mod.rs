@@ -13,9 +13,10 @@
 //!                +------ what it subscribed to ----+
 //! ```
 //!
-//! No message goes round for ever: the other broker does not send back what came from here (No Local, 5.0), a
-//! message carries the marks of the brokers that it has been at (5.0), and before 5.0 topics that could go
-//! round are refused.
+//! No message goes round for ever: the remote broker does not send back what came from here (No Local, 5.0; before, a
+//! bit of the protocol level), a message carries the marks of the brokers that it has been at (5.0), and before 5.0
+//! topics that could go round between two brokers are refused. No bridge gets more than some equal messages a second,
+//! which ends what none of these has seen.
 
 mod carry;
 mod check;
@@ -34,6 +35,7 @@ use mq_proto::{ClientConfig, Delivery, ServerConfig};
 use mq_transport::{Address, Connector};
 
 use crate::{
+    broker_mark::BrokerMark,
     error::Error,
     hub::Hub,
     mailbox::MailboxRules,
@@ -57,16 +59,17 @@ pub(crate) fn mailbox_rules(
     can_spill: bool,
 ) -> HashMap<ByteStr, MailboxRules> {
     let session = |name: &str| ByteStr::new(format!("{BRIDGE_PREFIX}{name}")).ok();
-    let rules = |queue: &BridgeQueue| {
-        let quotas = within(queue, quotas);
+    let rules = |bridge: &BridgeSettings| {
+        let quotas = within(&bridge.queue, quotas);
         let policy = quotas.overflow_policy(can_spill);
         MailboxRules {
-            age: queue.age,
+            age: bridge.queue.age,
+            equal_per_s: bridge.equal_per_s.get(),
             ..MailboxRules::of_bridge(quotas.mailbox, policy)
         }
     };
     let each = bridges.iter();
-    each.filter_map(|bridge| Some((session(&bridge.name)?, rules(&bridge.queue))))
+    each.filter_map(|bridge| Some((session(&bridge.name)?, rules(bridge))))
         .collect()
 }
 
@@ -92,7 +95,7 @@ pub(crate) struct Bridge {
     pub(crate) clean: bool,
     max_hops: u8,
     /// The mark of messages that have been at this broker.
-    mark: String,
+    mark: BrokerMark,
     /// Ends a connection on which nothing was carried for so long.
     pub(crate) idle_timeout: Option<Duration>,
     pub(crate) longest_wait: Duration,
@@ -111,8 +114,8 @@ impl Bridge {
         bridges: &[BridgeSettings],
         limits: &ServerConfig,
         origin: &Origin,
+        mark: &BrokerMark,
     ) -> Result<Vec<Arc<Self>>, Error> {
-        let mark = carry::mark();
         let bridges = bridges.iter();
         let each = bridges.map(|settings| Self::new(settings, limits, origin, mark.clone()));
         each.map(|bridge| bridge.map(Arc::new)).collect()
@@ -124,7 +127,7 @@ impl Bridge {
         settings: &BridgeSettings,
         limits: &ServerConfig,
         origin: &Origin,
-        mark: String,
+        mark: BrokerMark,
     ) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Bridge {
             name: settings.name.clone(),
@@ -140,6 +143,10 @@ impl Bridge {
         let is_lasting = settings.client_id.is_some() || origin.is_lasting();
         let state = settings.state(&client_id).map_err(wrong)?;
         let mut connect = Connect::new(settings.version, client_id);
+        connect.is_bridge = settings.version < Version::V5;
+        if settings.version >= Version::V5 {
+            connect.properties.user_properties.push(mark.property());
+        }
         connect.will = state.as_ref().and_then(PublishedState::will);
         // Before 5.0 a session has no expiry: one that no later start takes up would be there for ever.
         let is_lost = settings.version < Version::V5 && !is_lasting;

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     admin::BridgeFigures,
+    broker_mark::BrokerMark,
     clock,
     conn::{BridgeLink, BridgeLinkEnd, BridgeSession},
     error::Error,
@@ -33,7 +34,7 @@ pub(crate) struct BridgeTask {
     links: Arc<ListenerMetrics>,
 }
 
-/// Makes all bridges of a broker. The store has their part of the client identifiers then, if there is one.
+/// Makes all bridges of a broker, and the mark of messages that have been at it. The store has their part of the client identifiers then, if there is one.
 ///
 /// # Errors
 /// The errors of [`Bridge::all`], and [`Error::Store`] if the store fails.
@@ -41,13 +42,14 @@ pub(crate) async fn open_all(
     settings: &Settings,
     store: Option<&Arc<dyn Store>>,
     kept: &Snapshot,
-) -> Result<Vec<BridgeTask>, Error> {
+) -> Result<(Vec<BridgeTask>, BrokerMark), Error> {
+    let mark = BrokerMark::random();
     let origin = match (&settings.cluster, store) {
         (Some(_), _) => Origin::Cluster,
         (None, Some(_)) => Origin::Store(kept.broker_id.unwrap_or_else(BrokerId::random)),
         (None, None) => Origin::without_store(),
     };
-    let bridges = Bridge::all(&settings.bridges, &settings.protocol, &origin)?;
+    let bridges = Bridge::all(&settings.bridges, &settings.protocol, &origin, &mark)?;
     let is_needed = settings.bridges.iter().any(|one| one.client_id.is_none());
     if let (Origin::Store(id), Some(store)) = (origin, store)
         && kept.broker_id.is_none()
@@ -60,7 +62,7 @@ pub(crate) async fn open_all(
         let links = Arc::new(links);
         BridgeTask { bridge, links }
     });
-    Ok(tasks.collect())
+    Ok((tasks.collect(), mark))
 }
 
 /// Resolves when a restart would find the identifier: no remote broker gets one that may be lost, as the session
@@ -107,6 +109,7 @@ impl BridgeTask {
         let mut backoff = Backoff::up_to(bridge.longest_wait);
         // `true` if the log has it that nobody answers.
         let mut is_told = false;
+        let mut config = bridge.config();
         loop {
             let link = async {
                 if bridge.idle_timeout.is_some() {
@@ -124,7 +127,7 @@ impl BridgeTask {
                     is_told = false;
                     let connection = BridgeLink {
                         link,
-                        config: bridge.config(),
+                        config: config.clone(),
                         hub: Arc::clone(&hub),
                         metrics: Arc::clone(&links),
                         settings: Arc::clone(&settings),
@@ -134,6 +137,14 @@ impl BridgeTask {
                     let ended = Box::pin(serve(&bridge, connection)).await;
                     if ended.since.is_some() {
                         bridge.publish_state(&hub, false);
+                    }
+                    if config.connect.is_bridge && refuses_version(&ended) {
+                        config.connect.is_bridge = false;
+                        info!(
+                            bridge = bridge.name,
+                            "the remote broker does not know bridges, and gets a client's CONNECT"
+                        );
+                        continue;
                     }
                     log_end(&bridge, &ended);
                     backoff.ended(ended.since.map(|since| clock::now() - since));
@@ -153,6 +164,14 @@ impl BridgeTask {
             }
         }
     }
+}
+
+/// Returns `true` if the remote broker does not speak the version that CONNECT names `[MQTT-3.1.2-2]`.
+fn refuses_version(ended: &BridgeLinkEnd) -> bool {
+    let CloseReason::Refused(ack) = &ended.reason else {
+        return false;
+    };
+    ack.reason == ReasonCode::UnsupportedProtocolVersion
 }
 
 /// Takes the bridge's session, and serves one link until it ends.

@@ -25,7 +25,9 @@ pub(super) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), Reaso
     let mut publisher = hub.publisher();
     let mut hold = attach(hub, bridge, &mut publisher.journal).await?;
     if let Some(protocol) = &mut hold.state.protocol {
-        protocol.change_outgoing(|delivery| bridge.sent(delivery));
+        protocol
+            .session_mut()
+            .change_outgoing(|delivery| bridge.sent(delivery));
     }
     let journal = &mut publisher.journal;
     hub.detach(hold, clock::now(), None, expiry(bridge), journal);

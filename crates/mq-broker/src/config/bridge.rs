@@ -69,6 +69,8 @@ pub struct BridgeConfig {
     pub idle_timeout_s: Option<u64>,
     /// See [`BridgeSettings::max_hops`].
     pub max_hops: Option<u8>,
+    /// See [`BridgeSettings::equal_per_s`].
+    pub equal_per_s: Option<NonZeroU32>,
     /// Whether it tells by a retained message whether it is connected; yes if absent.
     pub notifications: Option<bool>,
     /// Whether only subscribers of this broker are told; yes if absent.
@@ -213,6 +215,7 @@ impl BridgeConfig {
             (_, Some(_)) => return Err("idle_timeout_s is for `start = \"lazy\"`".to_owned()),
         };
         set(&mut settings.max_hops, self.max_hops);
+        set(&mut settings.equal_per_s, self.equal_per_s);
         settings.notifications = match (self.notifications, self.notifications_local_only) {
             (Some(false), _) => BridgeNotifications::Off,
             (_, Some(false)) => BridgeNotifications::Both,

@@ -149,6 +149,7 @@ pub use tables::{
 /// clean = false                   # whether nothing waits for the next connection
 /// start = "automatic"             # or lazy: while something waits
 /// max_hops = 8                    # bridges that a message may have passed
+/// equal_per_s = 20                # more equal messages a second are a loop
 ///
 /// [bridge.queue]                  # what may wait for it; if absent, as for every session
 /// messages = 10000

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mq_codec::{ConnAck, Connect, ReasonCode, Version, Will};
+use mq_codec::{ConnAck, Connect, ConnectProperties, ReasonCode, Version, Will};
 use tracing::{debug, info};
 
 use super::{
@@ -14,6 +14,7 @@ use super::{
 use crate::{
     Settings,
     auth::{LogIn, Principal},
+    broker_mark::BrokerMark,
     clock,
     escaped::Escaped,
     hub::MemberState,
@@ -77,6 +78,7 @@ impl Admission {
         } = self;
         let Connect {
             version,
+            is_bridge,
             client_id,
             clean_start,
             keep_alive,
@@ -98,6 +100,7 @@ impl Admission {
         if is_assigned && version >= Version::V5 {
             ack.properties.assigned_client_identifier = Some(client_id.clone());
         }
+        let is_bridge = is_bridge || answer_mark(wire, &properties, &mut ack);
         let expiry = session_expiry(
             &wire.settings,
             version,
@@ -125,6 +128,7 @@ impl Admission {
         if expiry != Some(Duration::ZERO) {
             hold.session.make_persistent();
         }
+        hold.session.set_remote_bridge(is_bridge);
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
         wire.hub
@@ -136,7 +140,7 @@ impl Admission {
             return None;
         }
         ack.session_present = hold.session_present;
-        let protocol = hold.state.protocol.take().map(|kept| *kept);
+        let protocol = hold.state.take_protocol();
         hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
@@ -145,10 +149,7 @@ impl Admission {
         // From now on its bytes count among those of all clients, and not of strangers.
         wire.incoming_memory = wire.hub.memory_share();
         let connack_at = wire.connection.outbox().position();
-        if let Err(error) = wire
-            .connection
-            .accept(clock::now(), protocol.unwrap_or_default(), ack)
-        {
+        if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
             debug!(client = %Escaped(&client_id), %error, "CONNACK could not be sent");
             wire.connection.handle_link_lost();
         } else {
@@ -169,6 +170,16 @@ impl Admission {
             connack_at,
         ))
     }
+}
+
+/// Gives a bridge that has sent its broker's mark (5.0) the one of this broker. Returns `true` if it is such a bridge.
+fn answer_mark(wire: &Wire, properties: &ConnectProperties, ack: &mut ConnAck) -> bool {
+    let is_bridge = BrokerMark::of_peer(&properties.user_properties).is_some();
+    if is_bridge {
+        let mark = wire.hub.mark().property();
+        ack.properties.user_properties.push(mark);
+    }
+    is_bridge
 }
 
 /// Returns the will of a client as it is kept, or the reason for which the client is refused.

@@ -77,8 +77,7 @@ impl BridgeLink {
         let rules = self.hub.access_control.generation();
         hold.session.serve_on_this_worker();
         hold.session.mailbox.connect();
-        let protocol = hold.state.protocol.take().map(|session| *session);
-        let protocol = protocol.unwrap_or_default();
+        let protocol = hold.state.take_protocol();
         let hooks = hooks(&protocol);
         let mut wire = self.wire(protocol);
         wire.incoming_memory = wire.hub.memory_share();

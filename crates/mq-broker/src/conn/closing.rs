@@ -134,7 +134,7 @@ impl Closing {
         let version = wire.connection.version();
         let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
-        hold.state.protocol = Some(Box::new(wire.connection.into_session()));
+        hold.state.keep_protocol(wire.connection.into_session());
         hold.session.mailbox.disconnect(unsent.drain(..));
         let SessionEnd { will, expiry } = session_end;
         if expiry == Some(Duration::ZERO) {

@@ -147,7 +147,7 @@ impl Hub {
         let mut deliveries = VecDeque::new();
         if !filters.is_empty() {
             if let Some(protocol) = &mut state.protocol {
-                deliveries.extend(protocol.take_unacknowledged());
+                deliveries.extend(protocol.session_mut().take_unacknowledged());
             }
             deliveries.retain(|delivery| delivery.qos == QoS::AtLeastOnce);
             deliveries.extend(waiting.in_memory);
@@ -267,6 +267,7 @@ mod tests {
             quotas: Quotas::default(),
             take_over: TakeOverPolicy::SameUser,
             store_patience: crate::StorePatience::default(),
+            mark: crate::broker_mark::BrokerMark::random(),
             own_topics: OwnTopics::default(),
             bridge_mailboxes: HashMap::new(),
         };

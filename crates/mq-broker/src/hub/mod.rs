@@ -52,6 +52,7 @@ use tokio::task::yield_now;
 use crate::{
     Quotas,
     auth::{AccessControl, TakeOverPolicy},
+    broker_mark::BrokerMark,
     journal::Journal,
     lock::read,
     mailbox::MailboxRules,
@@ -70,6 +71,7 @@ pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use local_sessions::LocalSessions;
 pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
 pub(crate) use operators::{BridgeStatus, Operators};
+use publish::Repeats;
 pub(crate) use publish::{
     Acknowledgement, ClusterMessage, ClusterReceivers, Publisher, RoutedMessage,
 };
@@ -108,6 +110,8 @@ pub(crate) struct HubSettings {
     /// Topics to which no client may publish.
     pub(crate) own_topics: OwnTopics,
     pub(crate) store_patience: StorePatience,
+    /// The mark of messages that have been at this broker.
+    pub(crate) mark: BrokerMark,
     /// Rules of the mailboxes of the configured bridges, by the client identifiers of their sessions.
     pub(crate) bridge_mailboxes: HashMap<ByteStr, MailboxRules>,
 }
@@ -136,6 +140,7 @@ pub(crate) struct Hub {
     unsubscribing: tokio::sync::Mutex<()>,
     pub(crate) bans: Bans,
     topic_counts: TopicCounts,
+    repeats: Repeats,
     pub(crate) metrics: Metrics,
     pub(crate) refusal_log: RefusalLog,
 
@@ -184,6 +189,7 @@ impl Hub {
             unsubscribing: tokio::sync::Mutex::default(),
             bans: Bans::default(),
             topic_counts: TopicCounts::default(),
+            repeats: Repeats::new(),
             metrics: Metrics::default(),
             refusal_log: RefusalLog::default(),
             settings,
@@ -274,6 +280,11 @@ impl Hub {
     /// Returns `true` if that client may not publish to the topic, because the broker does.
     pub(crate) fn is_own_topic(&self, topic: &TopicName, client_id: &str) -> bool {
         self.settings.own_topics.has(topic, client_id)
+    }
+
+    /// Returns the mark of messages that have been at this broker.
+    pub(crate) fn mark(&self) -> &BrokerMark {
+        &self.settings.mark
     }
 
     /// Returns the door for operators.

@@ -73,7 +73,7 @@ impl ArrivingSession {
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
-        state.protocol = Some(Box::new(mq_proto::Session::restore(in_flight, received)));
+        state.keep_protocol(mq_proto::Session::restore(in_flight, received));
         let queued: Vec<_> = queued
             .into_iter()
             .map(|(number, message)| message.into_delivery(number))

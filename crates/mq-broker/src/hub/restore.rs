@@ -94,7 +94,7 @@ impl Restore<'_> {
         let now = clock::now();
         #[cfg(feature = "mqtt-next")]
         restore_flows(flows, sent_on_flows, now, &mut protocol, &mut state);
-        state.protocol = Some(Box::new(protocol));
+        state.keep_protocol(protocol);
         for (filter, (options, subscription_id)) in subscriptions {
             let subscriber = Subscriber {
                 session: session.key,

@@ -1,6 +1,10 @@
 //! The bounds of a mailbox, and the policy for messages beyond them.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
+
+/// Equal messages a second to a bridge, of which more are a loop: more than a sensor repeats by itself, and few where
+/// brokers make thousands.
+pub(crate) const DEFAULT_EQUAL_PER_S: NonZeroU32 = NonZeroU32::new(20).expect("more than 0");
 
 /// How much may wait for one session in memory. A message larger than `bytes` is taken when nothing
 /// else waits. [`Overflow`] says what happens beyond.
@@ -64,6 +68,8 @@ pub(crate) struct MailboxRules {
     pub(crate) lets_live_overtake: bool,
     /// Messages that have waited for longer are dropped.
     pub(crate) age: Option<Duration>,
+    /// Equal messages a second, of which more are a loop; 0 for any number.
+    pub(crate) equal_per_s: u32,
 }
 
 impl MailboxRules {
@@ -73,6 +79,7 @@ impl MailboxRules {
             policy,
             lets_live_overtake: false,
             age: None,
+            equal_per_s: 0,
         }
     }
 
@@ -80,6 +87,7 @@ impl MailboxRules {
     pub(crate) fn of_bridge(limits: MailboxLimits, policy: OverflowPolicy) -> Self {
         Self {
             lets_live_overtake: true,
+            equal_per_s: DEFAULT_EQUAL_PER_S.get(),
             ..Self::new(limits, policy)
         }
     }

@@ -34,7 +34,9 @@ use crate::{
         atomic::{AtomicU64, Ordering},
     },
 };
-pub(crate) use limits::{BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, MailboxRules, OverflowPolicy};
+pub(crate) use limits::{
+    BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, DEFAULT_EQUAL_PER_S, MailboxRules, OverflowPolicy,
+};
 pub use limits::{MailboxLimits, Overflow};
 use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
@@ -44,7 +46,7 @@ const TRUSTED_RECOVERIES: u32 = 32;
 const SLOW_READER_IDLE: Duration = Duration::from_millis(10);
 
 /// A reader also lags with more bytes than this in flight. A full window of small messages is less.
-const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
+pub(crate) const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
 
 /// Bytes that are read from the store at a time, at most.
 const MAX_READ_BYTES: usize = 128 * 1024;
@@ -52,6 +54,15 @@ const MAX_READ_BYTES: usize = 128 * 1024;
 /// Messages dropped at a time, at most, to make room below the memory limit of all sessions. They may be
 /// shared with other readers, so that dropping more would not help.
 const MAX_DISPLACED: usize = 16;
+
+/// The largest payload of a [small](is_small) message, in bytes: a quarter of the largest read.
+const SMALL_PAYLOAD_BYTES: usize = 16 * 1024;
+
+/// Returns `true` for a message that is copied out of its read buffer when it is published, as such a buffer may be many
+/// times as large as what waits of it. A larger one is copied, and counted, where it waits.
+pub(crate) fn is_small(message: &Message) -> bool {
+    message.payload.len() <= SMALL_PAYLOAD_BYTES
+}
 
 /// The messages that wait for one session. A mailbox outlives connections.
 ///
@@ -142,6 +153,11 @@ impl Mailbox {
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the bound on equal messages a second; 0 for none.
+    pub(crate) fn equal_per_s(&self) -> u32 {
+        self.rules.equal_per_s
     }
 
     /// Returns the time at which a message that comes now is dropped, and that expires by itself at `of_message`.

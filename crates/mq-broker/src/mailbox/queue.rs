@@ -10,17 +10,25 @@ use std::{
 use mq_proto::{Delivery, Message};
 
 use super::{
+    is_small,
     limits::{BACKPRESSURE_TIMEOUT, MailboxLimits},
     live::Live,
     tail::{self, Tail},
 };
-use crate::{delivery::DeliveryTag as _, memory_limit::MemoryLimit, sync::Instant};
+use crate::{
+    delivery::DeliveryTag as _,
+    memory_limit::{MemoryLimit, texts_weight},
+    sync::Instant,
+};
 
 /// A connected reader with more than this waiting lags, and the rest counts against the memory limit of all
-/// sessions together. Below it nothing is counted or copied. A larger message counts for every
-/// reader, and each for one that is away.
+/// sessions together. Below it nothing is counted. A message that is not [small](is_small) counts for every reader, and
+/// each for one that is away.
 pub(super) const UNCOUNTED_MESSAGES: usize = 64;
 const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
+
+/// Bytes of topic and properties of a message that may wait uncounted: more than hardly any device's.
+const UNCOUNTED_TEXT_BYTES: usize = 128;
 
 /// Bytes of a message's place in a queue, besides the message.
 pub(super) const ENTRY_BYTES: usize = size_of::<Delivery>();
@@ -142,12 +150,14 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Returns `true` if the reader lags once that message is queued, or is away.
-    fn lags(&self, size: usize) -> bool {
+    /// Returns `true` if the reader lags once that message is queued, or is away, or the message counts in any case.
+    fn must_count(&self, message: &Message) -> bool {
         self.is_behind
             || !self.is_connected()
             || self.in_memory() >= UNCOUNTED_MESSAGES
-            || self.bytes + size > UNCOUNTED_PAYLOAD_BYTES
+            || self.bytes + message.payload.len() > UNCOUNTED_PAYLOAD_BYTES
+            || !is_small(message)
+            || texts_weight(message) > UNCOUNTED_TEXT_BYTES
     }
 
     /// Queues a message; whether the reader has to be woken. Fails at the memory limit.
@@ -213,7 +223,7 @@ impl Queue {
         mut delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<Delivery, Delivery> {
-        if self.lags(delivery.message.payload.len()) {
+        if self.must_count(&delivery.message) {
             // No reader has more than is left for all others: one that has stopped leaves room for
             // those that are behind for a moment.
             if self.bytes > memory_limit.left() || !memory_limit.take(ENTRY_BYTES) {

@@ -1,5 +1,6 @@
 //! A session: the state that the broker keeps for one client identifier.
 
+mod kept_protocol;
 mod presence;
 mod retained_search;
 mod subscriptions;
@@ -7,9 +8,10 @@ mod will;
 
 use std::{
     collections::VecDeque,
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,13 +22,14 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 use crate::{
     auth::{AccessControl, Authorizer, Grant, Principal},
     lock::{lock, read, write},
-    mailbox::Mailbox,
+    mailbox::{DEFAULT_EQUAL_PER_S, Mailbox},
     memory_limit::MemoryShare,
     router::{LaneSlot, SessionKey, Subscriber},
     store::User,
     worker_thread,
 };
 
+pub(crate) use kept_protocol::KeptProtocol;
 pub(crate) use presence::{ConnectionFigures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
@@ -65,6 +68,8 @@ pub(crate) struct Session {
     presence: Mutex<Option<Arc<Presence>>>,
     /// The worker of the last connection that had it.
     worker: WorkerOfConnection,
+    /// Equal messages a second that it gets, if it is a bridge's; 0 for any number.
+    equal_per_s: AtomicU32,
 }
 
 /// The number of a worker, or none, in one atomic word.
@@ -97,7 +102,7 @@ pub(crate) struct SessionState {
     /// The memory of the session and its subscriptions.
     pub(crate) share: MemoryShare,
     /// `None` while a connection has it, and before the first one.
-    pub(crate) protocol: Option<Box<ProtocolSession>>,
+    pub(crate) protocol: Option<KeptProtocol>,
     pub(crate) subscriptions: Subscriptions,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) retained_searches: VecDeque<RetainedSearch>,
@@ -142,6 +147,17 @@ impl SessionState {
             ended: false,
             was_attached: false,
         }
+    }
+
+    /// Keeps the protocol's part between two connections, and counts its memory: it is held already.
+    pub(crate) fn keep_protocol(&mut self, session: ProtocolSession) {
+        self.protocol = Some(KeptProtocol::new(session, self.share.beside()));
+    }
+
+    /// Returns the protocol's part for a connection: a new one if none is kept.
+    pub(crate) fn take_protocol(&mut self) -> ProtocolSession {
+        let kept = self.protocol.take();
+        kept.map_or_else(ProtocolSession::new, KeptProtocol::into_session)
     }
 
     /// Returns a slot that no flow has.
@@ -226,6 +242,7 @@ impl Session {
         Self {
             client_id,
             key,
+            equal_per_s: AtomicU32::new(mailbox.equal_per_s()),
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
@@ -239,6 +256,21 @@ impl Session {
             user: RwLock::new(user),
             owner: RwLock::new(None),
         }
+    }
+
+    /// Notes whether the client that has it is a remote broker's bridge.
+    pub(crate) fn set_remote_bridge(&self, is_bridge: bool) {
+        let most = if is_bridge {
+            DEFAULT_EQUAL_PER_S.get()
+        } else {
+            0
+        };
+        self.equal_per_s.store(most, Ordering::Relaxed);
+    }
+
+    /// Returns the bound on equal messages a second, if it is the session of a bridge, of this broker or a remote one.
+    pub(crate) fn equal_per_s(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.equal_per_s.load(Ordering::Relaxed))
     }
 
     /// Claims the session for a connection, and asks the one that has it to leave. Returns the claim's
@@ -344,7 +376,8 @@ impl Session {
         let Ok(state) = self.state.try_lock() else {
             return false;
         };
-        let is_idle = state.protocol.as_ref().is_none_or(|kept| kept.is_empty());
+        let kept = state.protocol.as_ref();
+        let is_idle = kept.is_none_or(KeptProtocol::is_empty);
         !is_idle || !state.retained_searches.is_empty()
     }
 

@@ -1,11 +1,14 @@
 //! The settings of a bridge to a remote broker.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions};
 
-use crate::{Secret, mailbox::Overflow};
+use crate::{
+    Secret,
+    mailbox::{DEFAULT_EQUAL_PER_S, Overflow},
+};
 
 /// A bridge to another broker.
 #[derive(Clone, Debug)]
@@ -47,6 +50,9 @@ pub struct BridgeSettings {
     /// The bridges that a message may have passed before this one (5.0). Default 8. None passes the same broker
     /// twice.
     pub max_hops: u8,
+    /// Messages a second of equal topic and payload that go out by the bridge; more are taken for a loop, dropped and
+    /// counted, so that it ends. While more come, one a second goes out. Default 20.
+    pub equal_per_s: NonZeroU32,
     /// What may wait for it. Default: as for every session.
     pub queue: BridgeQueue,
     /// Who is told whether it is connected. Default: subscribers of this broker.
@@ -158,6 +164,7 @@ impl BridgeSettings {
             start: BridgeStart::Automatic,
             topics,
             max_hops: 8,
+            equal_per_s: DEFAULT_EQUAL_PER_S,
             queue: BridgeQueue::default(),
             notifications: BridgeNotifications::default(),
             notification_topic: None,

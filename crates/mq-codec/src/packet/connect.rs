@@ -11,6 +11,9 @@ use crate::{
     wire::{Reader, Sink, check_binary},
 };
 
+/// The bit of the protocol level that names a bridge.
+const BRIDGE: u8 = 0x80;
+
 const CLEAN_START: u8 = 0b0000_0010;
 const WILL: u8 = 0b0000_0100;
 const WILL_RETAIN: u8 = 0b0010_0000;
@@ -22,6 +25,10 @@ const USER_NAME: u8 = 0b1000_0000;
 pub struct Connect {
     /// The version that the client speaks.
     pub version: Version,
+    /// `true` if the client is a bridge, by the highest bit of the protocol level (before 5.0): a convention of
+    /// mosquitto's that other brokers share, of no specification. The server does not send a bridge its own messages
+    /// back. Not sent in 5.0, which has No Local.
+    pub is_bridge: bool,
     /// Names the session; empty asks the server for one (§3.1.3.1).
     pub client_id: ByteStr,
     /// Begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) the session also ends with the
@@ -69,6 +76,7 @@ impl Connect {
     pub fn new(version: Version, client_id: ByteStr) -> Self {
         Self {
             version,
+            is_bridge: false,
             client_id,
             clean_start: true,
             keep_alive: 60,
@@ -91,21 +99,26 @@ impl Connect {
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let version = Self::read_version(reader)?;
-        Self::read_rest(reader, version)
+        let (version, is_bridge) = Self::read_version(reader)?;
+        Self::read_rest(reader, version, is_bridge)
     }
 
-    /// The protocol name and level, which all versions begin with.
-    pub(crate) fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+    /// Reads the protocol name and level, which all versions begin with. Returns the version, and `true` for a bridge.
+    pub(crate) fn read_version(reader: &mut Reader<'_>) -> Result<(Version, bool), DecodeError> {
         let name = reader.binary()?;
         let level = reader.u8()?;
-        Version::from_wire(&name, level).ok_or(DecodeError::UnsupportedProtocol { level })
+        let is_bridge = level & BRIDGE != 0;
+        let version = Version::from_wire(&name, level & !BRIDGE);
+        let version = version.filter(|version| !is_bridge || *version < Version::V5);
+        let version = version.ok_or(DecodeError::UnsupportedProtocol { level })?;
+        Ok((version, is_bridge))
     }
 
-    /// The fields behind the protocol level.
+    /// Reads the fields behind the protocol level.
     pub(crate) fn read_rest(
         reader: &mut Reader<'_>,
         version: Version,
+        is_bridge: bool,
     ) -> Result<Self, DecodeError> {
         let flags = reader.u8()?;
         let will_qos = check_flags(flags, version)?;
@@ -129,6 +142,7 @@ impl Connect {
         let password = follows(PASSWORD, reader).then(|| reader.binary());
         Ok(Self {
             version,
+            is_bridge,
             client_id,
             clean_start: flags & CLEAN_START != 0,
             keep_alive,
@@ -183,7 +197,8 @@ impl Body for Connect {
     /// Writes the packet in its own version.
     fn write(&self, _: Version, sink: &mut impl Sink) {
         sink.binary(self.version.protocol_name().as_bytes());
-        sink.u8(self.version.level());
+        let is_marked = self.is_bridge && self.version < Version::V5;
+        sink.u8(self.version.level() | if is_marked { BRIDGE } else { 0 });
         sink.u8(self.flags());
         sink.u16(self.keep_alive);
         self.properties.write(self.version, sink);

@@ -481,8 +481,11 @@ fn connect_names_a_protocol_that_is_known() {
     for (name, level) in [
         ("0004 4D515454", 3),
         ("0004 4D515454", 6),
-        ("0004 4D515454", 0x84),
+        ("0004 4D515454", 0x83),
+        // Only before 5.0 has a bridge a bit of its own.
+        ("0004 4D515454", 0x85),
         ("0006 4D5149736470", 4),
+        ("0006 4D5149736470", 0x84),
         ("0004 6D717474", 4),
     ] {
         let length = name.replace(' ', "").len() / 2 + 7;

@@ -41,8 +41,7 @@ impl Flows {
     /// Returns the approximate memory of the flows, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let each = self.kept.values().map(|flow| {
-            let identifiers = flow.receiving.len() * 2 * size_of::<(PacketId, bool)>();
-            2 * size_of::<(FlowId, KeptFlow)>() + identifiers + flow.aliases.bytes()
+            2 * size_of::<(FlowId, KeptFlow)>() + flow.receiving.bytes() + flow.aliases.bytes()
         });
         each.sum()
     }

@@ -9,6 +9,8 @@ mod raw;
 
 mod admin;
 mod admin_port;
+#[cfg(target_os = "linux")]
+mod adversary;
 #[cfg(unix)]
 mod backup;
 #[cfg(unix)]

@@ -20,6 +20,9 @@ impl Attached<'_> {
         {
             self.wire.hub.metrics.throttled.add(1);
         }
+        if self.is_back(now, &mut received) {
+            return;
+        }
         let session = &self.hold.session;
         let topic = &received.message.topic;
         if router::is_too_deep(topic.as_bytes()) {
@@ -78,10 +81,11 @@ impl Attached<'_> {
                 let reason = if router::is_too_deep(subscription.filter.as_bytes()) {
                     ReasonCode::TopicFilterInvalid
                 } else {
+                    let wanted = self.as_bridge_wants(subscription);
                     let journal = &mut self.publisher.journal;
                     self.wire
                         .hub
-                        .subscribe(&mut self.hold, subscription, id, slot, journal)
+                        .subscribe(&mut self.hold, &wanted, id, slot, journal)
                 };
                 if reason.is_error() {
                     let (session, filter) = (&self.hold.session, &subscription.filter);

@@ -22,6 +22,7 @@ mod outcome;
 mod permission;
 mod publisher;
 mod record;
+mod repeats;
 mod route;
 
 use std::{
@@ -36,6 +37,7 @@ use super::{Hub, NoRoomToRetain, Routing};
 use crate::{
     auth::Principal,
     lock::read,
+    mailbox::is_small,
     router::SessionKey,
     session::Session,
     store::{Change, LogPosition},
@@ -45,6 +47,8 @@ pub(crate) use cluster::{ClusterMessage, ClusterReceivers};
 use deliver::Delivering;
 pub(crate) use outcome::RoutedMessage;
 pub(crate) use publisher::Publisher;
+use repeats::Repeat;
+pub(super) use repeats::Repeats;
 
 /// The message under way, and its part of PUBLISH.
 struct Publication {
@@ -104,12 +108,12 @@ impl Hub {
             ticket,
             ..
         } = received;
-        // A store that is behind must not keep the buffer of a whole read for it.
-        let message = match qos {
-            QoS::AtLeastOnce | QoS::ExactlyOnce if publisher.journal.is_behind() => {
-                message.detached()
-            }
-            _ => message,
+        // Nothing that waits, for a reader or for a store that is behind, keeps the buffer of a whole read for it.
+        let waits_for_store = qos > QoS::AtMostOnce && publisher.journal.is_behind();
+        let message = if waits_for_store || is_small(&message) {
+            message.detached()
+        } else {
+            message
         };
         let mut publication = Publication {
             expires_at: expiry(&message.properties, now),
@@ -201,7 +205,9 @@ impl Hub {
             let Some(session) = routing.session(target.session) else {
                 continue;
             };
-            if publication.already_delivered.contains(&target.session) {
+            if publication.already_delivered.contains(&target.session)
+                || self.is_loop(session, publication)
+            {
                 continue;
             }
             delivering.add(session, publication.delivery(target, session));
@@ -213,6 +219,23 @@ impl Hub {
             _ => delivering.record_and_queue(changes),
         }
         targets.len()
+    }
+
+    /// Returns `true` if a message is left out for a bridge that has had too many like it, and counts it.
+    fn is_loop(&self, session: &Session, publication: &Publication) -> bool {
+        let Some(most) = session.equal_per_s() else {
+            return false;
+        };
+        let Publication { message, now, .. } = publication;
+        let repeat = self.repeats.count(session.key, message, most.get(), *now);
+        if repeat == Repeat::Passes {
+            return false;
+        }
+        self.metrics.dropped.add(1);
+        if repeat == Repeat::FirstLeftOut {
+            self.refused_publish(session, &message.topic, "loop of a bridge", *now);
+        }
+        true
     }
 
     /// Tries the deliveries of a message again, in order, that found no room. Those that still find none go on

@@ -67,6 +67,7 @@ fn connect(version: Version) -> impl Strategy<Value = Connect> {
     let v5 = version == Version::V5;
     let connect = fields!(Connect {
         version: Just(version),
+        is_bridge: any::<bool>().prop_map(move |is_bridge| is_bridge && !v5),
         client_id: text(),
         clean_start: any::<bool>(),
         keep_alive: any::<u16>(),
