@@ -83,11 +83,6 @@ impl SessionRegistry {
         lock(&self.table).by_id.get(client_id).cloned()
     }
 
-    pub(super) fn key_of(&self, client_id: &ByteStr) -> Option<SessionKey> {
-        let table = lock(&self.table);
-        table.by_id.get(client_id).map(|session| session.key)
-    }
-
     /// Returns the keys of those clients that have a session on this node.
     pub(super) fn keys_of(&self, clients: &[ByteStr]) -> Vec<SessionKey> {
         if clients.is_empty() {

@@ -268,7 +268,12 @@ impl Session {
         self.equal_per_s.store(most, Ordering::Relaxed);
     }
 
-    /// Returns the bound on equal messages a second, if it is the session of a bridge, of this broker or a remote one.
+    /// Returns `true` for the session of a bridge, of this broker or of a remote one.
+    pub(crate) fn is_bridge(&self) -> bool {
+        self.equal_per_s().is_some()
+    }
+
+    /// Returns the bound on equal messages a second, if it is the session of a bridge.
     pub(crate) fn equal_per_s(&self) -> Option<NonZeroU32> {
         NonZeroU32::new(self.equal_per_s.load(Ordering::Relaxed))
     }

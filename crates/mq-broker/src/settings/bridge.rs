@@ -50,8 +50,9 @@ pub struct BridgeSettings {
     /// The bridges that a message may have passed before this one (5.0). Default 8. None passes the same broker
     /// twice.
     pub max_hops: u8,
-    /// Messages a second of equal topic and payload that go out by the bridge; more are taken for a loop, dropped and
-    /// counted, so that it ends. While more come, one a second goes out. Default 20.
+    /// Messages a second of equal topic and payload that go from one bridge to this one; more are taken for a loop, dropped
+    /// and counted, so that it ends. While more come, one a second goes out. Default 20. Messages that no bridge has
+    /// brought to this broker are not bounded.
     pub equal_per_s: NonZeroU32,
     /// What may wait for it. Default: as for every session.
     pub queue: BridgeQueue,

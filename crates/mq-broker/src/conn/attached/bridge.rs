@@ -68,7 +68,7 @@ impl Attached<'_> {
     /// it, and those of others stay retained.
     pub(super) fn as_bridge_wants<'a>(&self, wanted: &'a Subscription) -> Cow<'a, Subscription> {
         let is_old = self.wire.connection.version() < Version::V5;
-        if !is_old || self.hold.session.equal_per_s().is_none() {
+        if !is_old || !self.hold.session.is_bridge() {
             return Cow::Borrowed(wanted);
         }
         let mut wanted = wanted.clone();

@@ -97,13 +97,15 @@ impl Hub {
             expires_at,
             ..
         } = message;
+        let sender = self.sessions.get(&from);
         let mut publication = Publication {
             message,
             qos,
             retain,
             expires_at: expires_at.map(from_wall_clock),
             now: clock::now(),
-            sender: self.sessions.key_of(&from),
+            is_bridged: sender.as_ref().is_some_and(|from| from.is_bridge()),
+            sender: sender.map(|from| from.key),
             group_members: Some(self.sessions.keys_of(to.group_members)),
             already_delivered: self.sessions.keys_of(to.already_delivered),
             origin: None,

@@ -61,6 +61,8 @@ struct Publication {
     sender: Option<SessionKey>,
     /// In a cluster: the members of shared subscriptions that get it here. Otherwise the router chooses.
     group_members: Option<Vec<SessionKey>>,
+    /// `true` if a bridge has brought it to this broker.
+    is_bridged: bool,
     /// In a cluster: sessions here that have it by another way.
     already_delivered: Vec<SessionKey>,
     /// In a cluster: its place in the logs, if it came from one.
@@ -122,6 +124,7 @@ impl Hub {
             retain,
             now,
             sender: from.map(|from| from.key),
+            is_bridged: from.is_some_and(Session::is_bridge),
             group_members: None,
             already_delivered: Vec::new(),
             origin: None,
@@ -206,7 +209,7 @@ impl Hub {
                 continue;
             };
             if publication.already_delivered.contains(&target.session)
-                || self.is_loop(session, publication)
+                || publication.is_bridged && self.is_loop(session, publication)
             {
                 continue;
             }
@@ -221,7 +224,8 @@ impl Hub {
         targets.len()
     }
 
-    /// Returns `true` if a message is left out for a bridge that has had too many like it, and counts it.
+    /// Returns `true` if a message that a bridge has brought is left out for a bridge that has had too many like it, and
+    /// counts it. No other message can have gone round.
     fn is_loop(&self, session: &Session, publication: &Publication) -> bool {
         let Some(most) = session.equal_per_s() else {
             return false;
