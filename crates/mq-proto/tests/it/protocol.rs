@@ -250,12 +250,17 @@ fn a_full_window_holds_back_publish_alone() {
 
 #[test]
 fn an_invalid_topic_alias_closes_the_connection() {
+    let invalid = |alias| ProtocolError::TopicAlias { alias, maximum: 64 };
+    assert_eq!(
+        invalid(65).to_string(),
+        "topic alias 65 is not from 1 to the announced maximum of 64"
+    );
     for (alias, error, code) in [
-        (0, ProtocolError::TopicAlias(0), 0x94),
+        (0, invalid(0), 0x94),
         (1, ProtocolError::UnknownTopicAlias(1), 0x82),
         (64, ProtocolError::UnknownTopicAlias(64), 0x82),
-        (65, ProtocolError::TopicAlias(65), 0x94),
-        (65_535, ProtocolError::TopicAlias(65_535), 0x94),
+        (65, invalid(65), 0x94),
+        (65_535, invalid(65_535), 0x94),
     ] {
         let mut pair = Pair::open(Version::V5);
         let mut publish = Publish::new(TopicName::empty(), "x");
