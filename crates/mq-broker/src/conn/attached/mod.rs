@@ -424,6 +424,7 @@ impl<'a> Attached<'a> {
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Publish(received) => self.publish(now, received),
+            Event::Discarded(received) => self.refuse_discarded(now, received),
             Event::Subscribe { lane, subscribe } => self.subscribe(now, lane, &subscribe),
             Event::Unsubscribe { lane, unsubscribe } => self.unsubscribe(now, lane, &unsubscribe),
             Event::Auth(auth) => self.auth(auth),
@@ -460,10 +461,31 @@ impl<'a> Attached<'a> {
         journal.record_of(&self.hold.session, change);
     }
 
-    /// Counts what the client makes this connection hold: besides what counts before it is let in, what
-    /// waits behind a message, and the topic that a search for retained messages stands at. A client for
-    /// which there is no room is disconnected with 0x97.
+    /// Counts what the client makes this connection hold. Where there is no room for it, the payloads of messages that
+    /// are not whole, or wait behind another, are dropped: each is refused with 0x97. A client for which there is still
+    /// no room, or which cannot be told of one message alone (before 5.0), is disconnected with 0x97.
     fn count_memory(&mut self) {
+        if self.has_counted_memory() {
+            return;
+        }
+        // Another broker sends its message again once it has connected again.
+        if self.wire.connection.has_reason_codes() && self.bridge.is_none() {
+            self.wire.discard_payloads();
+            self.backlog.discard_payloads();
+            if self.has_counted_memory() {
+                return;
+            }
+        }
+        let reason = "no memory for what it sends";
+        let session = &self.hold.session;
+        self.wire.hub.evicted(session, reason, clock::now());
+        self.wire.disconnect_for(ReasonCode::QuotaExceeded);
+    }
+
+    /// Counts what the client makes this connection hold: besides what counts before it is let in, what
+    /// waits behind a message, and the topic that a search for retained messages stands at. Returns `false` if there is
+    /// no room for it.
+    fn has_counted_memory(&mut self) -> bool {
         let cursor = self
             .hold
             .state
@@ -471,12 +493,7 @@ impl<'a> Attached<'a> {
             .front()
             .map_or(0, RetainedSearch::bytes);
         let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();
-        if !self.wire.count_memory(UNCOUNTED_BYTES, besides) {
-            let reason = "no memory for what it sends";
-            let session = &self.hold.session;
-            self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
-        }
+        self.wire.count_memory(UNCOUNTED_BYTES, besides)
     }
 
     /// Returns the state that the last phase needs.
