@@ -321,6 +321,8 @@ impl Config {
         set(&mut quotas.sessions, limits.sessions);
         set(&mut quotas.subscriptions, limits.subscriptions);
         set(&mut quotas.retained, limits.retained);
+        let forgiven = limits.protocol_errors_per_minute.map(NonZeroU32::new);
+        set(&mut quotas.protocol_errors_per_minute, forgiven);
         let rate = &mut settings.publish_rate;
         rate.messages = limits.publish_messages_per_s.map(NonZeroU32::get);
         rate.bytes = limits.publish_bytes_per_s.map(NonZeroU32::get);

@@ -494,6 +494,8 @@ pub struct LimitsConfig {
     pub subscriptions: Option<usize>,
     /// Topics with a retained message.
     pub retained: Option<usize>,
+    /// See [`Quotas::protocol_errors_per_minute`]; 0: no client waits.
+    pub protocol_errors_per_minute: Option<u32>,
     /// Messages a second that each client may publish.
     pub publish_messages_per_s: Option<NonZeroU32>,
     /// Payload bytes a second that each client may publish.

@@ -17,6 +17,7 @@ use crate::{
     clock,
     escaped::Escaped,
     hub::MemberState,
+    refusal_log::ClientLine,
     session::{KeptWill, Presence},
     store::{SessionChange, User},
 };
@@ -195,6 +196,10 @@ fn why_no_session(reason: ReasonCode) -> &'static str {
 
 /// Tells the log that a client was let in.
 fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
+    let refusal_log = &wire.hub.refusal_log;
+    let Some(left_out) = refusal_log.admit(ClientLine::Connected, clock::now()) else {
+        return;
+    };
     let link = wire.link.info();
     info!(
         client = %Escaped(client_id),
@@ -203,6 +208,7 @@ fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&s
         peer = link.peer_address.map(display),
         transport = %link.scheme,
         early = wire.link.is_early(),
+        left_out = (left_out > 0).then_some(left_out),
         "connected"
     );
 }
