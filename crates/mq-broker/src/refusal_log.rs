@@ -77,16 +77,19 @@ impl RefusalKind {
 pub(crate) enum ClientLine {
     Connected,
     Disconnected,
+    /// A data stream that the broker has ended, as the client broke the protocol on it.
+    StreamEnded,
 }
 
 impl ClientLine {
-    const ALL: [Self; 2] = [Self::Connected, Self::Disconnected];
+    const ALL: [Self; 3] = [Self::Connected, Self::Disconnected, Self::StreamEnded];
 
     /// Returns the first words of a line.
     fn words(self) -> &'static str {
         match self {
             Self::Connected => "connected",
             Self::Disconnected => "disconnected",
+            Self::StreamEnded => "ended a data stream",
         }
     }
 }

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_client::{QoS, Reconnect};
+use mq_client::{Connector, QoS, Reconnect};
 use mq_codec::{Disconnect, Packet, ReasonCode};
-use mq_testkit::free_port;
+use mq_testkit::{ManualClient, free_port};
 
 use crate::{
     program::{Broker, get},
@@ -237,4 +237,23 @@ fn clients_that_come_and_go_get_a_hundred_lines_a_second_and_a_count() {
         println!("{event}: {lines} lines, {left_out} left out, {seconds} s");
         assert!(lines <= 100 * (seconds + 2), "{lines} in {seconds} s");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_protocol_error_on_a_data_stream_is_a_line_with_client_peer_and_reason() {
+    let broker = Broker::with_log("quic", "", &[]);
+    let connector = Connector::new(broker.connect_options()).unwrap();
+    let address = broker.url.parse().unwrap();
+    let mut client = ManualClient::connect_by(&connector, &address, "sensor", |_| {}).await;
+    let second_connect = [0x10, 0];
+    let lane = client.write_to_new_lane(&second_connect).await;
+    broker.log_with(&[
+        "INFO",
+        "ended a data stream",
+        "client=sensor",
+        "peer=127.0.0.1:",
+        "transport=quic",
+        &format!("stream={}", lane.0),
+        "reason=the peer broke the protocol: ",
+    ]);
 }

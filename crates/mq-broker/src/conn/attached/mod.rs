@@ -22,9 +22,9 @@ use std::{
 };
 
 use mq_codec::{QoS, ReasonCode};
-use mq_proto::{Delivery, Event};
+use mq_proto::{CloseReason, Delivery, Event, LaneId, ProtocolError};
 use tokio::time::sleep_until;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::{
     backlog::{Backlog, is_acknowledgement},
@@ -42,6 +42,7 @@ use crate::{
     hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
     quota::PublishRateLimiter,
+    refusal_log::ClientLine,
     session::{ConnectionFigures, RetainedSearch, Session},
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
@@ -446,13 +447,28 @@ impl<'a> Attached<'a> {
                     bridge.subscribed(&ack);
                 }
             }
-            Event::LaneFailed { lane, error } => {
-                let client = &self.hold.session.client_id;
-                debug!(client = %Escaped(client), %lane, %error, "ended a data lane");
-            }
+            Event::LaneFailed { lane, error } => self.log_failed_lane(now, lane, error),
             // A second CONNECT is the state machine's to refuse, and the rest is for clients.
             _ => {}
         }
+    }
+
+    /// Writes the line of a client that broke the protocol on a data stream, like that of the connection's end.
+    fn log_failed_lane(&self, now: Instant, lane: LaneId, error: ProtocolError) {
+        let refusal_log = &self.wire.hub.refusal_log;
+        let Some(left_out) = refusal_log.admit(ClientLine::StreamEnded, now) else {
+            return;
+        };
+        let link = self.wire.link.info();
+        info!(
+            client = %Escaped(&self.hold.session.client_id),
+            peer = link.peer_address.map(display),
+            transport = %link.scheme,
+            stream = lane.0,
+            reason = %CloseReason::Protocol(error),
+            left_out = (left_out > 0).then_some(left_out),
+            "ended a data stream"
+        );
     }
 
     /// Records what became of a message in flight.
