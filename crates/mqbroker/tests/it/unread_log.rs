@@ -104,6 +104,11 @@ fn a_broker_whose_log_nobody_reads_serves_clients_and_counts_the_lines_that_are_
     while !log.contains("lost=") {
         assert!(reader.read_line(&mut log).unwrap() > 0, "{log}");
     }
+    let (_, metrics) = program::get(broker.admin, "/metrics");
+    let counted = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("mqbroker_log_lines_lost_total "));
+    let counted: usize = counted.unwrap().parse().unwrap();
     let (code, _) = broker.end();
     assert_eq!(code, Some(0));
     reader.read_to_string(&mut log).unwrap();
@@ -114,6 +119,7 @@ fn a_broker_whose_log_nobody_reads_serves_clients_and_counts_the_lines_that_are_
     let lost: Vec<_> = lost.collect();
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert_eq!(written + lost[0], LINKS, "no line is lost uncounted");
+    assert_eq!(lost[0], counted);
     assert!(log.lines().last().unwrap().contains("shutting down"));
 }
 
