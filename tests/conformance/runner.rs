@@ -133,7 +133,7 @@ impl Brokers {
                 guarded: Vec::new(),
             };
         }
-        let usual = TestBroker::start().await;
+        let usual = TestBroker::start_with(no_waits).await;
         let limited = TestBroker::start_with(limits).await;
         let guarded = TestBroker::start_with(guard).await;
         let targets = |broker: &TestBroker| {
@@ -168,13 +168,20 @@ impl Brokers {
     }
 }
 
+/// Many cases break the protocol, from one address.
+fn no_waits(settings: &mut Settings) {
+    settings.quotas.protocol_errors_per_minute = None;
+}
+
 fn guard(settings: &mut Settings) {
+    no_waits(settings);
     settings.access = Access::custom(Arc::new(Guard));
     // Many cases fail on purpose, from one address.
     settings.failures_per_minute = None;
 }
 
 fn limits(settings: &mut Settings) {
+    no_waits(settings);
     settings.protocol.maximum_qos = QoS::AtLeastOnce;
     settings.protocol.retain_available = false;
     settings.protocol.max_keep_alive = Some(LIMITED_KEEP_ALIVE);

@@ -18,6 +18,7 @@ over_each_transport!(
     a_reader_that_stops_is_made_to_leave_however_busy_the_publisher_is,
     memory_stays_below_its_ceiling_while_others_get_everything,
     at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused,
+    where_memory_is_full_large_messages_are_refused_and_their_publishers_stay,
     subscriptions_sessions_and_retained_messages_beyond_their_quota_are_refused,
     a_client_that_publishes_too_fast_is_read_slowly_and_loses_nothing,
     connections_beyond_those_of_an_address_are_refused,
@@ -163,6 +164,66 @@ async fn at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused(sche
         .await
         .unwrap();
     assert_eq!(broker.broker().metrics().dropped.get(), dropped + 1);
+    broker.shutdown().await;
+}
+
+async fn where_memory_is_full_large_messages_are_refused_and_their_publishers_stay(scheme: Scheme) {
+    let broker = TestBroker::start_with(|settings| settings.quotas.memory = 2 << 20).await;
+    let kept = broker.client(scheme, "kept");
+    let kept = kept.session_expiry(Duration::from_mins(1));
+    let kept = kept.build().await.unwrap();
+    let _messages = kept.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    kept.disconnect().await.unwrap();
+    let filler = connect(&broker, scheme, "filler").await;
+    while filler
+        .send(message(QoS::AtLeastOnce))
+        .await
+        .unwrap()
+        .acknowledged()
+        .await
+        .is_ok()
+    {}
+    let used = broker.broker().memory_used();
+    // All are let in before: while a message comes in there may be no room for a session.
+    let mut writers = Vec::new();
+    for number in 0..4 {
+        let writer = broker.client(scheme, &format!("writer{number}"));
+        writers.push(writer.reconnect(Reconnect::never()).build().await.unwrap());
+    }
+    let publish = async |number: usize| {
+        let writer = &writers[number];
+        for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            // More than what is left.
+            let refused = writer
+                .publish("t", vec![7; 1_000_000], qos)
+                .await
+                .unwrap_err();
+            let is_quota = matches!(
+                refused,
+                Error::PublishRefused { reason, .. } if reason == ReasonCode::QuotaExceeded
+            );
+            assert!(is_quota, "{qos:?}: {refused}");
+            writer.publish("other", "x", qos).await.unwrap();
+        }
+        writer
+            .publish("t", vec![7; 1_000_000], QoS::AtMostOnce)
+            .await
+            .unwrap();
+        writer
+            .publish("other", "x", QoS::AtLeastOnce)
+            .await
+            .unwrap();
+    };
+    tokio::join!(publish(0), publish(1), publish(2), publish(3));
+    for writer in writers {
+        writer.disconnect().await.unwrap();
+    }
+    let metrics = broker.broker().metrics();
+    assert_eq!(metrics.evicted.get(), 0);
+    assert!(metrics.dropped.get() >= 4);
+    while broker.broker().memory_used() > used {
+        sleep(Duration::from_millis(5)).await;
+    }
     broker.shutdown().await;
 }
 

@@ -13,4 +13,9 @@ pub trait LogLevels: fmt::Debug + Send + Sync {
     /// # Errors
     /// One line if that is not a filter; the old one stays.
     fn set_filter(&self, filter: &str) -> Result<(), String>;
+
+    /// Returns the number of lines that were lost since the start, as nobody read them.
+    fn lost_lines(&self) -> u64 {
+        0
+    }
 }

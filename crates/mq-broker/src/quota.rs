@@ -3,6 +3,7 @@
 
 use std::{
     net::{IpAddr, Ipv6Addr},
+    num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -48,6 +49,10 @@ pub struct Quotas {
     /// Topics with a retained message. Default 1,000,000. A message for a further one is refused.
     /// From a publisher without reason codes it is delivered and not retained.
     pub retained: usize,
+    /// Protocol errors of clients that were let in, from one IPv4 address or IPv6 /64, that are forgiven each minute. Five
+    /// cost nothing. With more that are not forgiven the next client from there waits before its CONNECT is read: 100 ms for
+    /// each, 2 s at most. Default 30; `None`: no client waits.
+    pub protocol_errors_per_minute: Option<NonZeroU32>,
 }
 
 impl Quotas {
@@ -78,6 +83,7 @@ impl Default for Quotas {
             sessions: 1_000_000,
             subscriptions: 10_000,
             retained: 1_000_000,
+            protocol_errors_per_minute: NonZeroU32::new(30),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Lines in the log about refusals: ten a second of each kind. The last ones stay for operators to see.
+//! Lines in the log about refusals: ten a second of each kind. The last ones stay for operators to see. Lines about
+//! clients that come and go have a bound as well, a hundred a second of each kind.
 //!
-//! Any client can be refused often: without a bound it could fill the disk with lines. Each kind
+//! Any client can be refused often, or connect and disconnect: without a bound it could fill the disk with lines. Each kind
 //! counts the lines that it leaves out. The kind's next line tells the count, or a line of its own
 //! a second later ([`RefusalLog::run`]).
 
@@ -13,7 +14,7 @@ use std::{
 
 use mq_transport::Scheme;
 use tokio::sync::Notify;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     clock,
@@ -24,6 +25,9 @@ use crate::{
 
 /// Lines of one kind within [`WINDOW`].
 const MAX_LINES_A_WINDOW: u32 = 10;
+
+/// Lines of one [`ClientLine`] within [`WINDOW`]: more than people read, and less than fills a disk.
+const MAX_CLIENT_LINES_A_WINDOW: u32 = 100;
 
 /// Time for which lines are counted together, from the first one on.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -68,6 +72,28 @@ impl RefusalKind {
     }
 }
 
+/// The kind of a line about a client that was let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientLine {
+    Connected,
+    Disconnected,
+    /// A data stream that the broker has ended, as the client broke the protocol on it.
+    StreamEnded,
+}
+
+impl ClientLine {
+    const ALL: [Self; 3] = [Self::Connected, Self::Disconnected, Self::StreamEnded];
+
+    /// Returns the first words of a line.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::StreamEnded => "ended a data stream",
+        }
+    }
+}
+
 /// The fields of a line; a line leaves out those that are `None`.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct RefusalDetails<'a> {
@@ -82,9 +108,10 @@ pub(crate) struct RefusalDetails<'a> {
 }
 
 /// The lines of one broker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RefusalLog {
     limits: [Mutex<Limit>; RefusalKind::ALL.len()],
+    client_limits: [Mutex<Limit>; ClientLine::ALL.len()],
     /// A line was left out.
     left_out: Notify,
     recent: Mutex<Recent>,
@@ -104,7 +131,28 @@ struct Recent {
     lines: VecDeque<Refusal>,
 }
 
+impl Default for RefusalLog {
+    fn default() -> Self {
+        let limits = |most| move |_| Mutex::new(Limit::new(most));
+        Self {
+            limits: core::array::from_fn(limits(MAX_LINES_A_WINDOW)),
+            client_limits: core::array::from_fn(limits(MAX_CLIENT_LINES_A_WINDOW)),
+            left_out: Notify::default(),
+            recent: Mutex::default(),
+        }
+    }
+}
+
 impl RefusalLog {
+    /// Returns the number of lines left out before a line about a client, if it may be written.
+    pub(crate) fn admit(&self, line: ClientLine, now: Instant) -> Option<u64> {
+        let admitted = lock(&self.client_limits[line as usize]).admit(now);
+        if admitted.is_none() {
+            self.left_out.notify_one();
+        }
+        admitted
+    }
+
     /// Writes a line, unless there were too many of its kind.
     pub(crate) fn log(
         &self,
@@ -204,6 +252,11 @@ impl RefusalLog {
                 warn!(left_out, "{}, more often than the log shows", kind.words());
             }
         }
+        for line in ClientLine::ALL {
+            if let Some(left_out) = lock(&self.client_limits[line as usize]).flush(now) {
+                info!(left_out, "{}, more often than the log shows", line.words());
+            }
+        }
     }
 
     fn limit(&self, kind: RefusalKind) -> MutexGuard<'_, Limit> {
@@ -212,21 +265,32 @@ impl RefusalLog {
 }
 
 /// The lines of one kind in the present window.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Limit {
+    /// Lines that may be written in a window.
+    most: u32,
     began: Option<Instant>,
     lines: u32,
     left_out: u64,
 }
 
 impl Limit {
+    fn new(most: u32) -> Self {
+        Self {
+            most,
+            began: None,
+            lines: 0,
+            left_out: 0,
+        }
+    }
+
     /// Returns the number of lines left out before this one, if it may be written.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.is_over(now) {
             self.began = Some(now);
             self.lines = 0;
         }
-        if self.lines == MAX_LINES_A_WINDOW {
+        if self.lines == self.most {
             self.left_out += 1;
             return None;
         }
@@ -300,7 +364,7 @@ mod tests {
     fn ten_lines_a_second_are_written_and_the_next_tells_what_was_left_out() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut limit = Limit::default();
+        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
         for _ in 0..10 {
             assert_eq!(limit.admit(at(0)), Some(0));
         }
@@ -316,7 +380,7 @@ mod tests {
     #[test]
     fn what_no_line_follows_is_told_once() {
         let start = Instant::now();
-        let mut limit = Limit::default();
+        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
         for _ in 0..17 {
             limit.admit(start);
         }
@@ -329,7 +393,7 @@ mod tests {
     #[test]
     fn a_steady_stream_gets_ten_lines_a_second_and_none_is_lost() {
         let start = Instant::now();
-        let mut limit = Limit::default();
+        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
         let (mut lines, mut left_out) = (0, 0);
         for ms in 0..10_000 {
             if let Some(before) = limit.admit(start + Duration::from_millis(ms)) {

@@ -42,14 +42,14 @@ pub enum StringError {
     #[error("a string of {0} bytes is too long: MQTT allows 65535")]
     TooLong(usize),
     /// Not well-formed UTF-8, or an encoded surrogate.
-    #[error("not well-formed UTF-8")]
+    #[error("a string is not well-formed UTF-8")]
     NotUtf8,
     /// Contains U+0000.
-    #[error("contains the null character, which MQTT forbids in strings")]
+    #[error("a string contains the null character, which MQTT forbids")]
     Nul,
     /// Contains a control character or a Unicode noncharacter (the Disallowed Unicode code points of
     /// §1.5.4), where these are refused.
-    #[error("contains a control character or a noncharacter, which MQTT advises against")]
+    #[error("a string contains a control character or a noncharacter, which MQTT advises against")]
     Disallowed,
 }
 
@@ -59,12 +59,18 @@ impl ByteStr {
     /// # Errors
     /// [`StringError::TooLong`] or [`StringError::Nul`].
     pub fn new(text: impl Into<String>) -> Result<Self, StringError> {
-        let bytes = Bytes::from(text.into());
-        check_length(&bytes)?;
-        if bytes.contains(&0) {
-            return Err(StringError::Nul);
+        Self::checked(text.into()).map_err(|(error, _)| error)
+    }
+
+    /// A string of `text`, or the error and `text`.
+    pub(crate) fn checked(text: String) -> Result<Self, (StringError, String)> {
+        if let Err(error) = check_length(text.as_bytes()) {
+            return Err((error, text));
         }
-        Ok(Self::from_checked(bytes))
+        if text.as_bytes().contains(&0) {
+            return Err((StringError::Nul, text));
+        }
+        Ok(Self::from_checked(Bytes::from(text)))
     }
 
     /// A string from bytes, checked. More than 31 bytes are shared, not copied.
@@ -164,7 +170,7 @@ impl ByteStr {
     }
 }
 
-fn check_length(bytes: &Bytes) -> Result<(), StringError> {
+fn check_length(bytes: &[u8]) -> Result<(), StringError> {
     if bytes.len() > usize::from(u16::MAX) {
         return Err(StringError::TooLong(bytes.len()));
     }
@@ -195,6 +201,17 @@ pub(crate) fn check_text(bytes: &[u8], characters: Characters) -> Result<(), Str
         return Err(StringError::Disallowed);
     }
     Ok(())
+}
+
+/// Returns the place of the first byte for which [`check_text`] refuses the bytes.
+#[cold]
+pub(crate) fn first_refused(bytes: &[u8], characters: Characters) -> Option<usize> {
+    let text = match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => return Some(error.valid_up_to()),
+    };
+    let disallowed = |c| characters == Characters::Allowed && is_disallowed(c);
+    text.find('\0').or_else(|| text.find(disallowed))
 }
 
 /// Whether it is a control character or one of Unicode's 66 noncharacters.

@@ -1,12 +1,15 @@
 //! Framing: whole packets off the front of a buffer.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use crate::{
     Connect, DecodeError, Packet, PacketType, Publish, Version,
     byte_str::Characters,
     wire::{Reader, padded_varint, varint},
 };
+
+/// Bytes that [`Decoder::peek_publish`] looks at.
+const MAX_PEEKED: usize = 4 * 1024;
 
 /// Takes packets off the front of a buffer as they become complete.
 ///
@@ -108,6 +111,31 @@ impl Decoder {
             return Publish::read(reader, flags, version).map(|p| Some(Packet::Publish(p)));
         }
         Packet::read(reader, version).map(Some)
+    }
+
+    /// Reads the head of a PUBLISH of which `buffer` has the beginning: the packet without its payload, and the number of
+    /// bytes that are still to come.
+    ///
+    /// `None` for other and for complete packets, where the head is longer than 4 KiB or has not come, and where it is
+    /// not valid: [`decode`](Self::decode) finds the error once the packet is complete.
+    #[must_use]
+    pub fn peek_publish(&self, buffer: &[u8]) -> Option<(Publish, usize)> {
+        let version = self.version?;
+        let (first, rest) = buffer.split_first()?;
+        let (remaining, length_bytes) = varint(rest).ok()??;
+        let header = 1 + length_bytes;
+        let size = header + remaining as usize;
+        let to_come = size.checked_sub(buffer.len()).filter(|more| *more > 0)?;
+        if first >> 4 != 0x03 || size > self.max_packet_size as usize {
+            return None;
+        }
+        let mut head = BytesMut::from(&buffer[..buffer.len().min(MAX_PEEKED)]);
+        let end = head.len();
+        let publish = PacketType::Publish;
+        let reader = Reader::new(publish, self.characters, &mut head, header, end);
+        let mut publish = Publish::read(reader, first & 0x0F, version).ok()?;
+        publish.payload = Bytes::new();
+        Some((publish, to_come))
     }
 
     /// Reads the version of a CONNECT that is too large, for the form of the refusal. Returns whether

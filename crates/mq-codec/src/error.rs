@@ -1,6 +1,6 @@
 //! Errors of decoding and encoding.
 
-use crate::{PacketType, ReasonCode, StringError, TopicError, Version};
+use crate::{PacketType, ReasonCode, StringError, TopicError, TopicErrorKind, Version};
 
 /// Why received bytes were refused.
 ///
@@ -44,7 +44,7 @@ pub enum DecodeError {
     #[error("{0} goes on after its last field")]
     TrailingBytes(PacketType),
     /// A string field is not an MQTT string.
-    #[error("a string in {packet} is {error}")]
+    #[error("{packet}: {error}")]
     String {
         /// The packet that has it.
         packet: PacketType,
@@ -60,9 +60,15 @@ pub enum DecodeError {
     /// DUP set on a QoS 0 PUBLISH `[MQTT-3.3.1-2]`.
     #[error("a PUBLISH of QoS 0 has DUP set")]
     DupWithQos0,
-    /// The topic name of a PUBLISH or of a will, or a response topic.
+    /// The topic name of a PUBLISH.
     #[error("the topic name is not valid: {0}")]
     TopicName(TopicError),
+    /// The topic of a will.
+    #[error("the Will Topic is not valid: {0}")]
+    WillTopic(TopicError),
+    /// The Response Topic of a PUBLISH or of a will `[MQTT-3.3.2-14]`.
+    #[error("the Response Topic is not valid: {0}")]
+    ResponseTopic(TopicError),
     /// A topic filter of SUBSCRIBE or UNSUBSCRIBE.
     #[error("the topic filter is not valid: {0}")]
     TopicFilter(TopicError),
@@ -163,17 +169,19 @@ impl DecodeError {
         match self {
             Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
             Self::UnsupportedProtocol { .. } => ReasonCode::UnsupportedProtocolVersion,
-            Self::TopicName(TopicError::String(_)) | Self::TopicFilter(TopicError::String(_)) => {
-                ReasonCode::MalformedPacket
-            }
+            // Topic Name Invalid and Topic Filter Invalid are for what is correctly formed (§2.4).
+            Self::TopicName(error)
+            | Self::WillTopic(error)
+            | Self::ResponseTopic(error)
+            | Self::TopicFilter(error) => match error.kind() {
+                TopicErrorKind::String(_) => ReasonCode::MalformedPacket,
+                _ => ReasonCode::ProtocolError,
+            },
             // Reserved bits are malformed, reserved values are a protocol error (§3.8.3.1).
             Self::ReservedSubscriptionOptions { bits } if bits & 0xC0 == 0 => {
                 ReasonCode::ProtocolError
             }
-            // Topic Name Invalid and Topic Filter Invalid are for what is correctly formed (§2.4).
-            Self::TopicName(_)
-            | Self::TopicFilter(_)
-            | Self::PacketIdZero(_)
+            Self::PacketIdZero(_)
             | Self::NoTopic
             | Self::NoFilter(_)
             | Self::NoLocalOnShared

@@ -49,6 +49,7 @@ mod reason;
 mod sparse;
 mod sub_options;
 mod topic;
+mod topic_error;
 mod version;
 mod wire;
 
@@ -68,5 +69,6 @@ pub use packet_type::PacketType;
 pub use reason::ReasonCode;
 pub use sparse::{Empty, Sparse};
 pub use sub_options::{RetainHandling, Subscription, SubscriptionOptions};
-pub use topic::{SharedFilter, TopicError, TopicFilter, TopicName};
+pub use topic::{SharedFilter, TopicFilter, TopicName};
+pub use topic_error::{TopicError, TopicErrorKind};
 pub use version::Version;

@@ -3,8 +3,8 @@
 use core::{fmt, ops::Deref};
 
 use crate::{
-    ByteStr, StringError, Version,
-    byte_str::{Characters, check_text},
+    ByteStr, StringError, TopicError, TopicErrorKind, Version,
+    byte_str::{Characters, check_text, first_refused},
 };
 
 /// A topic name: what a message is published to. At least one character, no wildcard (§4.7).
@@ -37,46 +37,20 @@ pub struct SharedFilter<'a> {
     pub filter: &'a str,
 }
 
-/// Why a text is not a topic name or a topic filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TopicError {
-    /// Not an MQTT string at all.
-    #[error(transparent)]
-    String(#[from] StringError),
-    /// Empty `[MQTT-4.7.3-1]`.
-    #[error("a topic needs at least one character")]
-    Empty,
-    /// A topic name with `+` or `#` `[MQTT-3.3.2-2]`.
-    #[error("a topic name must not contain the wildcards + and #")]
-    Wildcard,
-    /// `#` that is not a whole level at the end `[MQTT-4.7.1-1]`.
-    #[error("# must be the whole last level of a topic filter")]
-    MultiLevelWildcard,
-    /// `+` that is not a whole level `[MQTT-4.7.1-2]`.
-    #[error("+ must be a whole level of a topic filter")]
-    SingleLevelWildcard,
-    /// `$share` without a share name and a filter `[MQTT-4.8.2-1]`, `[MQTT-4.8.2-2]`.
-    #[error("a shared subscription is $share/group/filter, its group without + and #")]
-    Shared,
-}
-
 impl TopicName {
     /// A topic name of `text`.
     ///
     /// # Errors
     /// If it is empty, has a wildcard, or is no MQTT string.
     pub fn new(text: impl Into<String>) -> Result<Self, TopicError> {
-        Self::from_byte_str(ByteStr::new(text)?)
+        Self::from_byte_str(checked_string(text)?)
     }
 
     pub(crate) fn from_byte_str(text: ByteStr) -> Result<Self, TopicError> {
         if text.as_bytes().is_empty() {
-            return Err(TopicError::Empty);
+            return Err(TopicError::new(TopicErrorKind::Empty, b"", None));
         }
-        if text.as_bytes().iter().any(|b| matches!(b, b'+' | b'#')) {
-            return Err(TopicError::Wildcard);
-        }
+        check_wildcards(text.as_bytes())?;
         Ok(Self(text))
     }
 
@@ -86,11 +60,8 @@ impl TopicName {
         if is_plain_ascii(text) {
             return Ok(());
         }
-        check_text(text, characters)?;
-        if text.iter().any(|b| matches!(b, b'+' | b'#')) {
-            return Err(TopicError::Wildcard);
-        }
-        Ok(())
+        check_string(text, characters)?;
+        check_wildcards(text)
     }
 
     /// A name that was checked.
@@ -103,6 +74,30 @@ impl TopicName {
     #[must_use]
     pub const fn empty() -> Self {
         Self(ByteStr::empty())
+    }
+}
+
+/// An MQTT string of `text`.
+fn checked_string(text: impl Into<String>) -> Result<ByteStr, TopicError> {
+    ByteStr::checked(text.into())
+        .map_err(|(error, text)| string_error(error, text.as_bytes(), Characters::All))
+}
+
+/// Refuses bytes that are no MQTT string.
+fn check_string(text: &[u8], characters: Characters) -> Result<(), TopicError> {
+    check_text(text, characters).map_err(|error| string_error(error, text, characters))
+}
+
+fn string_error(error: StringError, text: &[u8], characters: Characters) -> TopicError {
+    let place = first_refused(text, characters);
+    TopicError::new(TopicErrorKind::String(error), text, place)
+}
+
+/// Refuses the wildcards, which a topic name does not have.
+fn check_wildcards(text: &[u8]) -> Result<(), TopicError> {
+    match text.iter().position(|b| matches!(b, b'+' | b'#')) {
+        Some(place) => Err(TopicError::new(TopicErrorKind::Wildcard, text, Some(place))),
+        None => Ok(()),
     }
 }
 
@@ -143,7 +138,7 @@ impl TopicFilter {
     /// # Errors
     /// If its wildcards or its `$share` prefix are wrong, it is empty, or is no MQTT string.
     pub fn new(text: impl Into<String>) -> Result<Self, TopicError> {
-        Self::from_byte_str(ByteStr::new(text)?)
+        Self::from_byte_str(checked_string(text)?)
     }
 
     /// A topic filter of `text`, as a client of `version` may ask for it.
@@ -154,21 +149,24 @@ impl TopicFilter {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn in_version(text: impl Into<String>, version: Version) -> Result<Self, TopicError> {
-        Self::received(ByteStr::new(text)?, version)
+        Self::received(checked_string(text)?, version)
     }
 
     fn from_byte_str(text: ByteStr) -> Result<Self, TopicError> {
-        match shared_parts(&text)? {
-            Some(shared) => check_filter(shared.filter)?,
-            None => check_filter(&text)?,
-        }
+        let shared = shared_parts(&text)?;
+        check_filter(&text, shared.map_or(&text, |shared| shared.filter))?;
         Ok(Self(text))
+    }
+
+    /// Checks the characters of a filter from the wire.
+    pub(crate) fn check_received(text: &[u8], characters: Characters) -> Result<(), TopicError> {
+        check_string(text, characters)
     }
 
     /// [`in_version`](Self::in_version) for text from the wire.
     pub(crate) fn received(text: ByteStr, version: Version) -> Result<Self, TopicError> {
         if version < Version::V5 && shared_parts(&text).is_err() {
-            check_filter(&text)?;
+            check_filter(&text, &text)?;
             return Ok(Self(text));
         }
         Self::from_byte_str(text)
@@ -227,22 +225,35 @@ fn shared_parts(text: &str) -> Result<Option<SharedFilter<'_>>, TopicError> {
         {
             Ok(Some(SharedFilter { group, filter }))
         }
-        _ => Err(TopicError::Shared),
+        _ => {
+            let group = rest.split_once('/').map_or(rest, |(group, _)| group);
+            let place = group.find(['+', '#']).map(|place| "$share/".len() + place);
+            let kind = TopicErrorKind::Shared;
+            Err(TopicError::new(kind, text.as_bytes(), place))
+        }
     }
 }
 
-fn check_filter(filter: &str) -> Result<(), TopicError> {
+/// Checks the wildcards of `filter`, which `text` ends with.
+fn check_filter(text: &str, filter: &str) -> Result<(), TopicError> {
+    let refused = |kind, place: Option<usize>| Err(TopicError::new(kind, text.as_bytes(), place));
     if filter.is_empty() {
-        return Err(TopicError::Empty);
+        return refused(TopicErrorKind::Empty, None);
     }
+    let mut start = text.len() - filter.len();
     let mut levels = filter.split('/').peekable();
     while let Some(level) = levels.next() {
-        if level.contains('#') && (level != "#" || levels.peek().is_some()) {
-            return Err(TopicError::MultiLevelWildcard);
+        if let Some(place) = level.find('#')
+            && (level != "#" || levels.peek().is_some())
+        {
+            return refused(TopicErrorKind::MultiLevelWildcard, Some(start + place));
         }
-        if level.contains('+') && level != "+" {
-            return Err(TopicError::SingleLevelWildcard);
+        if let Some(place) = level.find('+')
+            && level != "+"
+        {
+            return refused(TopicErrorKind::SingleLevelWildcard, Some(start + place));
         }
+        start += level.len() + 1;
     }
     Ok(())
 }
@@ -350,17 +361,18 @@ mod tests {
             assert!(TopicFilter::new(good).is_ok(), "{good}");
         }
         for (bad, why) in [
-            ("", TopicError::Empty),
-            ("a#", TopicError::MultiLevelWildcard),
-            ("#/a", TopicError::MultiLevelWildcard),
-            ("a/b+/c", TopicError::SingleLevelWildcard),
-            ("$share/g", TopicError::Shared),
-            ("$share//a", TopicError::Shared),
-            ("$share/g/", TopicError::Shared),
-            ("$share/g+/a", TopicError::Shared),
-            ("$share/g/a#", TopicError::MultiLevelWildcard),
+            ("", TopicErrorKind::Empty),
+            ("a#", TopicErrorKind::MultiLevelWildcard),
+            ("#/a", TopicErrorKind::MultiLevelWildcard),
+            ("a/b+/c", TopicErrorKind::SingleLevelWildcard),
+            ("$share/g", TopicErrorKind::Shared),
+            ("$share//a", TopicErrorKind::Shared),
+            ("$share/g/", TopicErrorKind::Shared),
+            ("$share/g+/a", TopicErrorKind::Shared),
+            ("$share/g/a#", TopicErrorKind::MultiLevelWildcard),
         ] {
-            assert_eq!(TopicFilter::new(bad), Err(why), "{bad}");
+            let error = TopicFilter::new(bad).unwrap_err();
+            assert_eq!(error.kind(), why, "{bad}");
         }
     }
 
@@ -417,12 +429,11 @@ mod tests {
 
     #[test]
     fn topic_names_have_no_wildcards() {
-        assert_eq!(TopicName::new("a/+"), Err(TopicError::Wildcard));
-        assert_eq!(TopicName::new("#"), Err(TopicError::Wildcard));
-        assert_eq!(TopicName::new(""), Err(TopicError::Empty));
-        assert_eq!(
-            TopicName::check_received(b"a\xff", Characters::All),
-            Err(TopicError::String(StringError::NotUtf8))
-        );
+        let kind = |text: &str| TopicName::new(text).unwrap_err().kind();
+        assert_eq!(kind("a/+"), TopicErrorKind::Wildcard);
+        assert_eq!(kind("#"), TopicErrorKind::Wildcard);
+        assert_eq!(kind(""), TopicErrorKind::Empty);
+        let error = TopicName::check_received(b"a\xff", Characters::All).unwrap_err();
+        assert_eq!(error.kind(), TopicErrorKind::String(StringError::NotUtf8));
     }
 }

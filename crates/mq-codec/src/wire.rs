@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     ByteStr, DecodeError, EncodeError, MAX_REMAINING_LENGTH, PacketId, PacketType, StringError,
-    TopicFilter, TopicName, Version,
+    TopicError, TopicFilter, TopicName, Version,
     byte_str::{Characters, check_text},
 };
 
@@ -97,11 +97,14 @@ impl<'a> Reader<'a> {
         Ok(self.share(length))
     }
 
+    /// A topic name, which may be empty; `refused` makes the error of the field.
     #[inline]
-    pub(crate) fn topic(&mut self) -> Result<TopicName, DecodeError> {
+    pub(crate) fn topic(
+        &mut self,
+        refused: fn(TopicError) -> DecodeError,
+    ) -> Result<TopicName, DecodeError> {
         let length = self.u16()?.into();
-        TopicName::check_received(self.peek(length)?, self.characters)
-            .map_err(DecodeError::TopicName)?;
+        TopicName::check_received(self.peek(length)?, self.characters).map_err(refused)?;
         Ok(TopicName::from_checked(self.text(length)))
     }
 
@@ -114,7 +117,10 @@ impl<'a> Reader<'a> {
 
     /// A topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
     pub(crate) fn filter(&mut self, version: Version) -> Result<TopicFilter, DecodeError> {
-        TopicFilter::received(self.string()?, version).map_err(DecodeError::TopicFilter)
+        let length = self.u16()?.into();
+        TopicFilter::check_received(self.peek(length)?, self.characters)
+            .and_then(|()| TopicFilter::received(self.text(length), version))
+            .map_err(DecodeError::TopicFilter)
     }
 
     /// The list at the end of a packet, with at least one entry; `none` makes the error for an empty list.

@@ -100,9 +100,9 @@ impl ReceiveAliases {
         alias: u16,
         topic: TopicName,
     ) -> Result<TopicName, ProtocolError> {
-        let invalid = ProtocolError::TopicAlias(alias);
-        if alias == 0 || alias > self.maximum {
-            return Err(invalid);
+        let maximum = self.maximum;
+        if alias == 0 || alias > maximum {
+            return Err(ProtocolError::TopicAlias { alias, maximum });
         }
         let index = usize::from(alias - 1);
         if topic.is_empty() {

@@ -24,8 +24,13 @@ pub enum ProtocolError {
         id: PacketId,
     },
     /// A topic alias of 0 or above the announced maximum `[MQTT-3.3.2-8]`, `[MQTT-3.3.2-9]`.
-    #[error("topic alias {0} is not valid")]
-    TopicAlias(u16),
+    #[error("topic alias {alias} is not from 1 to the announced maximum of {maximum}")]
+    TopicAlias {
+        /// The alias.
+        alias: u16,
+        /// The announced Topic Alias Maximum; 0 if there are none.
+        maximum: u16,
+    },
     /// A topic alias without a topic that was never given one (§3.3.2.3.4).
     #[error("topic alias {0} stands for no topic")]
     UnknownTopicAlias(u16),
@@ -71,7 +76,7 @@ impl ProtocolError {
     pub fn reason_code(&self) -> ReasonCode {
         match self {
             Self::Decode(error) => error.reason_code(),
-            Self::TopicAlias(_) => ReasonCode::TopicAliasInvalid,
+            Self::TopicAlias { .. } => ReasonCode::TopicAliasInvalid,
             Self::ReceiveMaximum(_) => ReasonCode::ReceiveMaximumExceeded,
             Self::Qos => ReasonCode::QosNotSupported,
             Self::Retain => ReasonCode::RetainNotSupported,

@@ -29,6 +29,9 @@ pub enum Event {
     },
     /// A message arrived.
     Publish(Received),
+    /// A message arrived whose payload was dropped
+    /// ([`discard_payload`](crate::Connection::discard_payload)); it is empty here. The ticket refuses the message.
+    Discarded(Received),
     /// A QoS 1 or 2 message of this side is complete, or was refused.
     Acked {
         /// The packet identifier that [`publish`](crate::Connection::publish) returned.

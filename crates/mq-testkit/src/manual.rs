@@ -145,6 +145,21 @@ impl ManualClient {
         written.expect("the broker should read");
     }
 
+    /// Opens a data stream and writes these bytes to it, which need not be packets. Returns its lane.
+    ///
+    /// # Panics
+    /// If the broker grants no stream, or does not take the bytes within 20 s.
+    pub async fn write_to_new_lane(&mut self, bytes: &[u8]) -> LaneId {
+        let lane = self.link.open_lane().expect("a stream");
+        let put = self.connection.outbox().put(lane, |out| {
+            out.extend_from_slice(bytes);
+            Ok::<_, core::convert::Infallible>(())
+        });
+        put.expect("writing cannot fail");
+        self.flush().await;
+        lane
+    }
+
     /// Reads for that long and returns the events.
     pub async fn read_for(&mut self, time: Duration) -> Vec<Event> {
         let mut events = Vec::new();

@@ -100,11 +100,13 @@ pub(crate) struct BrokerArgs {
     #[arg(long = "property", short = 'D', value_name = "PACKET NAME VALUE", action = ArgAction::Append)]
     pub(crate) properties: Vec<String>,
     /// CA certificates (PEM) to trust instead of the system's
-    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
+    // Hidden aliases are mqbench's names.
+    #[arg(long, alias = "ca", value_name = "FILE", help_heading = "TLS and QUIC")]
     pub(crate) cafile: Option<PathBuf>,
     /// Client certificate (PEM)
     #[arg(
         long,
+        alias = "client-cert",
         value_name = "FILE",
         requires = "key",
         help_heading = "TLS and QUIC"
@@ -113,6 +115,7 @@ pub(crate) struct BrokerArgs {
     /// Private key (PEM) of the client certificate
     #[arg(
         long,
+        alias = "client-key",
         value_name = "FILE",
         requires = "cert",
         help_heading = "TLS and QUIC"
@@ -226,6 +229,8 @@ fn expiry(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory as _, Parser};
+
     use super::*;
 
     #[test]
@@ -259,5 +264,27 @@ mod tests {
             "x",
         ];
         assert_eq!(joined, expected.map(OsString::from));
+    }
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: BrokerArgs,
+    }
+
+    #[test]
+    fn the_names_that_mqbench_has_for_tls_files_are_taken_and_not_shown() {
+        let words = ["it", "--ca", "a", "--client-cert", "b", "--client-key", "c"];
+        let args = Program::try_parse_from(words);
+        let args = args
+            .map(|program| program.args)
+            .map_err(|error| error.to_string())
+            .unwrap();
+        let files = [args.cafile, args.cert, args.key];
+        assert_eq!(files, ["a", "b", "c"].map(|file| Some(file.into())));
+        let help = Program::command().render_long_help().to_string();
+        for hidden in ["--ca", "--client-cert", "--client-key"] {
+            assert!(!help.contains(&format!("{hidden} ")), "{help}");
+        }
     }
 }

@@ -88,7 +88,8 @@ impl BrokerArgs {
     /// # Errors
     /// If a file cannot be read or a value is not allowed.
     pub fn settings(&self) -> Result<Settings, Error> {
-        self.settings_of(self.read()?)
+        let settings = self.settings_of(self.read()?);
+        settings.map_err(|mut mistakes| mistakes.swap_remove(0))
     }
 
     /// The configuration file, or what is in force without one.
@@ -99,7 +100,15 @@ impl BrokerArgs {
         }
     }
 
-    fn settings_of(&self, mut config: Config) -> Result<Settings, Error> {
+    /// The same with every mistake of the form.
+    fn read_all(&self) -> Result<Config, Vec<Error>> {
+        match &self.config {
+            Some(path) => Config::read_all(path),
+            None => Ok(Config::default()),
+        }
+    }
+
+    fn settings_of(&self, mut config: Config) -> Result<Settings, Vec<Error>> {
         let here = Path::new("command line");
         if !self.listen.is_empty() {
             config.listen = self.listen.iter().map(Address::to_string).collect();
@@ -107,9 +116,10 @@ impl BrokerArgs {
         if self.allow_anonymous {
             config.auth.get_or_insert_default().allow_anonymous = true;
         }
-        let mut settings = config.into_settings(self.config.as_deref().unwrap_or(here))?;
+        let mut settings = config.into_settings_all(self.config.as_deref().unwrap_or(here))?;
         if self.cert.is_some() {
-            settings.set_identity(self.cert.clone(), self.key.clone(), here)?;
+            let identity = settings.set_identity(self.cert.clone(), self.key.clone(), here);
+            identity.map_err(|error| vec![error])?;
         }
         if let Some(directory) = &self.qlog {
             settings.listen.quic.qlog = Some(Qlog::sample(directory, QlogLimits::default()));
@@ -145,10 +155,10 @@ impl BrokerArgs {
 /// # Errors
 /// If the broker cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
-    let config = args.read()?;
+    let config = args.read_all().map_err(|all| joined(all, "\n"))?;
     let log = Log::begin(&config.log)?;
     give_back::refuse_huge_pages();
-    let mut settings = args.settings_of(config)?;
+    let mut settings = args.settings_of(config).map_err(|all| joined(all, "\n"))?;
     settings.log = log.clone().map(|log| log as Arc<dyn LogLevels>);
     descriptors::make_room(settings.max_connections);
     let give_back = GiveBack::default();
@@ -172,6 +182,15 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     runtime.shutdown_background();
     log_writer::flush();
     ended
+}
+
+/// Returns mistakes as one error.
+fn joined(mut mistakes: Vec<Error>, separator: &str) -> anyhow::Error {
+    if mistakes.len() == 1 {
+        return mistakes.remove(0).into();
+    }
+    let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+    anyhow::Error::msg(lines.join(separator))
 }
 
 async fn serve(
@@ -264,10 +283,10 @@ impl DiskHangs {
 
 /// Reads everything again, and puts it in force. Returns whether replaced files are looked for.
 fn reread(args: &BrokerArgs, reload: &Reload, log: Option<&Log>) -> anyhow::Result<bool> {
-    let config = args.read()?;
+    let config = args.read_all().map_err(|all| joined(all, "; "))?;
     let levels = config.log.clone();
     crate::log::check(&levels).map_err(anyhow::Error::msg)?;
-    let settings = args.settings_of(config)?;
+    let settings = args.settings_of(config).map_err(|all| joined(all, "; "))?;
     reload.apply(&settings)?;
     if let Some(log) = log {
         log.reload(&levels).map_err(anyhow::Error::msg)?;

@@ -216,10 +216,10 @@ fn check(path: &Path) -> Vec<String> {
     if let Err(problem) = log::check(&config.log) {
         wrong.push(format!("{}: {problem}", path.display()));
     }
-    let settings = match config.into_settings(path) {
+    let settings = match config.into_settings_all(path) {
         Ok(settings) => settings,
-        Err(error) => {
-            wrong.push(error.to_string());
+        Err(errors) => {
+            wrong.extend(errors.iter().map(ToString::to_string));
             return wrong;
         }
     };

@@ -176,6 +176,10 @@ impl LogLevels for Log {
         now.clone()
     }
 
+    fn lost_lines(&self) -> u64 {
+        log_writer::lost_lines()
+    }
+
     fn set_filter(&self, filter: &str) -> Result<(), String> {
         let parsed = expanded(filter)?.parse::<Targets>();
         let parsed = parsed.map_err(|error| error.to_string())?;

@@ -54,6 +54,8 @@ struct State {
     /// Lines that found no room since the last line that said so. While there are some, further lines are lost too, so
     /// that the log has one gap and not many.
     lost: u64,
+    /// Lines that found no room since the start.
+    lost_in_all: u64,
     /// `true` while the thread writes a line that it has taken.
     writes: bool,
 }
@@ -87,6 +89,12 @@ pub(crate) fn flush() {
     if let Some(writer) = STANDARD_ERROR.get() {
         writer.flush(LAST_LINES);
     }
+}
+
+/// Returns the number of lines that were lost since the start.
+pub(crate) fn lost_lines() -> u64 {
+    let writer = STANDARD_ERROR.get();
+    writer.map_or(0, |writer| writer.state().lost_in_all)
 }
 
 /// Sends the messages of panics the way of the log: the default hook would wait for the reader of standard error.
@@ -146,6 +154,7 @@ impl LogWriter {
             self.push(&mut state, line.to_vec());
         } else {
             state.lost += 1;
+            state.lost_in_all += 1;
         }
     }
 

@@ -117,6 +117,11 @@ impl Collector for All {
             let count = field(metrics).get() as u64;
             metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
+        let help = "Lines of the log that were lost, as nobody read them";
+        let mut metric =
+            encoder.encode_descriptor("log_lines_lost", help, None, MetricType::Counter)?;
+        let lost = admin.log.as_ref().map_or(0, |log| log.lost_lines());
+        metric.encode_counter::<NoLabelSet, _, u64>(&lost, None)?;
         for (name, help, field) in BY_REASON {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (reason, count) in field(metrics).by_reason() {

@@ -194,7 +194,7 @@ fn parse_rule(rest: &str) -> Result<(Access, Filter), String> {
     };
     let checked = TopicFilter::new(filter).map_err(|error| match filter {
         "" => "the topic is missing".to_owned(),
-        _ => format!("`{filter}`: {error}"),
+        _ => format!("`{filter}`: {}", error.kind()),
     })?;
     if checked.shared().is_some() {
         return Err(format!(

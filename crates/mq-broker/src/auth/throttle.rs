@@ -62,7 +62,7 @@ impl Throttle {
         Self::with_capacity(per_minute, CAPACITY)
     }
 
-    fn with_capacity(per_minute: NonZeroU32, capacity: usize) -> Self {
+    pub(crate) fn with_capacity(per_minute: NonZeroU32, capacity: usize) -> Self {
         Self {
             per_minute: per_minute.get().into(),
             capacity,
@@ -74,6 +74,19 @@ impl Throttle {
     pub(crate) fn may_try(&self, tried: Tried, now: Instant) -> bool {
         let failures = self.lock().get(&tried).copied();
         failures.is_none_or(|failures| self.left(failures, now) + 1.0 <= self.per_minute)
+    }
+
+    /// Returns the failures from that address that are not forgiven.
+    pub(crate) fn owed(&self, tried: Tried, now: Instant) -> f64 {
+        let failures = self.lock().get(&tried).copied();
+        failures.map_or(0.0, |failures| self.left(failures, now))
+    }
+
+    /// The memory of the addresses, about, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        // Each place has a byte besides, and an eighth is left free.
+        let places = self.lock().capacity() * 8 / 7;
+        places * (size_of::<(Tried, Failures)>() + 1)
     }
 
     /// Counts a failure.

@@ -32,7 +32,7 @@ impl BridgeSettings {
                 }));
             }
             Ok(_) => "it has too many levels".to_owned(),
-            Err(error) => error.to_string(),
+            Err(error) => error.kind().to_string(),
         };
         Err(format!(
             "its state cannot be told under {topic:?} ({problem}): give another `notification_topic`, or \

@@ -1,6 +1,6 @@
 //! The topics that a bridge carries, and their names at both brokers: pure.
 
-use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicFilter, TopicName};
+use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicError, TopicFilter, TopicName};
 
 use crate::{
     auth::Filter,
@@ -40,7 +40,7 @@ impl Side {
         if prefix.contains(['+', '#']) {
             return Err(format!("the prefix {prefix:?} has a wildcard"));
         }
-        let wrong = |error| format!("{filter:?} is no topic filter: {error}");
+        let wrong = |error: TopicError| format!("{filter:?} is no topic filter: {}", error.kind());
         let parsed = TopicFilter::new(filter.clone()).map_err(wrong)?;
         if parsed.shared().is_some() {
             return Err(format!(
@@ -100,7 +100,12 @@ fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
     };
     let (group, pattern) = shared.split_once('/').unwrap_or((shared, ""));
     // Any filter will do to check the group.
-    let wrong = |error| format!("{group:?} is no group of a shared subscription: {error}");
+    let wrong = |error: TopicError| {
+        format!(
+            "{group:?} is no group of a shared subscription: {}",
+            error.kind()
+        )
+    };
     TopicFilter::new(format!("{SHARED_PREFIX}{group}/t")).map_err(wrong)?;
     Ok((Some(group.to_owned()), pattern))
 }

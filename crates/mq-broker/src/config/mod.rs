@@ -240,53 +240,63 @@ impl Config {
     /// Checks the values and reads the certificate and its key; `path` is named in errors.
     ///
     /// # Errors
-    /// [`Error::Config`] if a value is not allowed, [`Error::Transport`] if a file cannot be read.
+    /// [`Error::Config`] if a value is not allowed, [`Error::Transport`] if a file cannot be read; the first mistake of
+    /// [`into_settings_all`](Self::into_settings_all).
     pub fn into_settings(self, path: &Path) -> Result<Settings, Error> {
-        let wrong = |problem: String| Error::Config {
-            path: path.to_owned(),
-            problem,
-        };
-        let default = DEFAULT_LISTENERS.map(str::to_owned);
-        let listen = match &self.listen[..] {
-            [] => &default[..],
-            listen => listen,
-        };
-        let listeners = listen
-            .iter()
-            .map(|url| {
-                url.parse::<Address>()
-                    .map_err(|error| wrong(format!("listen: {error}")))
-            })
-            .collect::<Result<_, _>>()?;
-        let mut settings = Settings::new(listeners);
-        settings.listen.client_auth = self.tls.client_auth().map_err(wrong)?;
+        let settings = self.into_settings_all(path);
+        settings.map_err(|mut mistakes| mistakes.swap_remove(0))
+    }
+
+    /// Checks the values and reads the certificate and its key, and returns every mistake: of the tables `auth`, `cluster`
+    /// and each `bridge` the first one, as their keys depend on each other. `path` is named in errors.
+    ///
+    /// # Errors
+    /// The mistakes, as of [`into_settings`](Self::into_settings); at least one.
+    pub fn into_settings_all(self, path: &Path) -> Result<Settings, Vec<Error>> {
+        let mut mistakes = Mistakes::of(path);
+        let settings = self.check_values(path, &mut mistakes);
+        if mistakes.all.is_empty() {
+            Ok(settings)
+        } else {
+            Err(mistakes.all)
+        }
+    }
+
+    /// Returns the settings, but for the values that are not allowed.
+    fn check_values(self, path: &Path, mistakes: &mut Mistakes) -> Settings {
+        let mut settings = Settings::new(listeners(&self.listen, mistakes));
+        let client_auth = mistakes.note(self.tls.client_auth());
+        set(&mut settings.listen.client_auth, client_auth);
         settings.listen.client_crls = self.tls.client_crls;
         settings.listen.enforce_crl_expiry = self.tls.enforce_crl_expiry;
         settings.watch_files = self.reload.watch;
-        settings.set_identity(self.tls.certificate, self.tls.key, path)?;
+        let identity = settings.set_identity(self.tls.certificate, self.tls.key, path);
+        mistakes.all.extend(identity.err());
         if let Some(text) = self.tls.early_data {
-            settings.listen.early_data = text
-                .parse::<EarlyDataPolicy>()
-                .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
+            let policy = text.parse::<EarlyDataPolicy>();
+            let policy = policy.map_err(|error| format!("tls.early_data: {error}"));
+            set(&mut settings.listen.early_data, mistakes.note(policy));
         }
         settings.ticket_file = self.tls.ticket_file;
-        self.quic.apply(&mut settings).map_err(wrong)?;
+        self.quic.apply(&mut settings, mistakes);
         if let Some(store) = self.store {
-            store.apply(&mut settings).map_err(wrong)?;
+            store.apply(&mut settings, mistakes);
         }
         if let Some(cluster) = self.cluster {
-            cluster.apply(&mut settings).map_err(wrong)?;
+            mistakes.note(cluster.apply(&mut settings));
         }
         self.admin.apply(&mut settings);
         let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
-        if let Some(auth) = self.auth {
-            auth.apply(&mut settings).map_err(wrong)?;
-        }
-        if !allow_anonymous && let Some(at) = settings.open_to_others() {
-            return Err(wrong(format!(
+        let auth = self.auth.map(|auth| auth.apply(&mut settings));
+        let is_auth_wrong = auth.is_some_and(|auth| mistakes.note(auth).is_none());
+        if !allow_anonymous
+            && !is_auth_wrong
+            && let Some(at) = settings.open_to_others()
+        {
+            mistakes.push(format!(
                 "listen: other machines reach {at}, and everybody would be let in: name users in \
                  [auth], or allow it by `allow_anonymous = true` there or by --allow-anonymous"
-            )));
+            ));
         }
         settings.listen.allowed_origins = self.ws.origins(&settings);
         let limits = self.limits;
@@ -300,8 +310,10 @@ impl Config {
             limits.topic_alias_maximum,
         );
         if let Some(qos) = limits.maximum_qos {
-            protocol.maximum_qos = QoS::from_bits(qos)
-                .ok_or_else(|| wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")))?;
+            match QoS::from_bits(qos) {
+                Some(qos) => protocol.maximum_qos = qos,
+                None => mistakes.push(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")),
+            }
         }
         protocol.allow_control_characters = limits.allow_control_characters;
         protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
@@ -315,13 +327,15 @@ impl Config {
         set(&mut quotas.mailbox.messages, limits.mailbox_messages);
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
         quotas.overflow = limits.overflow.map(Overflow::from);
-        check_mailboxes(&settings).map_err(wrong)?;
+        mistakes.note(check_mailboxes(&settings));
         let quotas = &mut settings.quotas;
         set(&mut quotas.spill_bytes, limits.spill_bytes);
         set(&mut quotas.memory, limits.memory);
         set(&mut quotas.sessions, limits.sessions);
         set(&mut quotas.subscriptions, limits.subscriptions);
         set(&mut quotas.retained, limits.retained);
+        let forgiven = limits.protocol_errors_per_minute.map(NonZeroU32::new);
+        set(&mut quotas.protocol_errors_per_minute, forgiven);
         let rate = &mut settings.publish_rate;
         rate.messages = limits.publish_messages_per_s.map(NonZeroU32::get);
         rate.bytes = limits.publish_bytes_per_s.map(NonZeroU32::get);
@@ -334,13 +348,51 @@ impl Config {
             settings.protocol.connect_timeout = settings.handshake_timeout;
         }
         for bridge in self.bridge {
-            bridge.apply(&mut settings).map_err(wrong)?;
+            mistakes.note(bridge.apply(&mut settings));
         }
         settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
         if let Some(seconds) = limits.shutdown_timeout_s {
             settings.shutdown_timeout = Duration::from_secs(seconds);
         }
-        Ok(settings)
+        settings
+    }
+}
+
+/// Returns the addresses to listen at: the default ones if there are none.
+fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
+    let default = DEFAULT_LISTENERS.map(str::to_owned);
+    let urls = if urls.is_empty() { &default[..] } else { urls };
+    let addresses = urls.iter().filter_map(|url| {
+        let address = url.parse::<Address>();
+        mistakes.note(address.map_err(|error| format!("listen: {error}")))
+    });
+    addresses.collect()
+}
+
+/// Values of a file that are not allowed.
+struct Mistakes {
+    path: PathBuf,
+    all: Vec<Error>,
+}
+
+impl Mistakes {
+    fn of(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            all: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, problem: impl Into<String>) {
+        self.all.push(Error::Config {
+            path: self.path.clone(),
+            problem: problem.into(),
+        });
+    }
+
+    /// Returns the value, or notes the mistake.
+    fn note<T>(&mut self, value: Result<T, String>) -> Option<T> {
+        value.map_err(|problem| self.push(problem)).ok()
     }
 }
 

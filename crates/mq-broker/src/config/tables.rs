@@ -13,11 +13,11 @@ use mq_transport::QuicOptions;
 use mq_transport::{AckFrequency, Address, AllowedOrigins, ClientAuth, Repeat, Scheme};
 use serde::Deserialize;
 
-use super::set;
+use super::{Mistakes, set};
 #[cfg(doc)]
 use crate::Quotas;
 use crate::{
-    AdminSettings, Durability, Overflow, Settings, Storage, StoreFile, StorePatience,
+    AdminSettings, Durability, Overflow, Settings, Storage, StoreFile,
     auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOverPolicy},
 };
 
@@ -163,63 +163,67 @@ pub struct QuicConfig {
 }
 
 impl QuicConfig {
-    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+    pub(super) fn apply(self, settings: &mut Settings, mistakes: &mut Mistakes) {
         for (url, policy) in self.repeat_at {
-            let wrong = |problem: String| format!("quic.repeat_at: {problem}");
-            let address = url.parse::<Address>();
-            let address = address.map_err(|error| wrong(error.to_string()))?;
-            if address.scheme != Scheme::Quic || !settings.listeners.contains(&address) {
-                return Err(wrong(format!("{url} is not a QUIC listener of `listen`")));
-            }
-            let policy = policy.parse::<Repeat>();
-            let policy = policy.map_err(|error| wrong(error.to_string()))?;
-            settings.repeat_at.push((address, policy));
+            let at = repeat_at(&url, &policy, &settings.listeners);
+            let at = at.map_err(|problem| format!("quic.repeat_at: {problem}"));
+            settings.repeat_at.extend(mistakes.note(at));
         }
         if matches!(self.stream_idle_timeout_s, Some(86_401..)) {
-            return Err("quic.stream_idle_timeout_s: it is within 0 and 86400".to_owned());
+            mistakes.push("quic.stream_idle_timeout_s: it is within 0 and 86400");
         }
         let idle = self.stream_idle_timeout_s.map(Duration::from_secs);
         settings.stream_idle_timeout = idle.filter(|timeout| !timeout.is_zero());
         let options = &mut settings.listen.quic;
         if let Some(policy) = self.repeat {
             let policy = policy.parse::<Repeat>();
-            options.repeat = policy.map_err(|error| format!("quic.repeat: {error}"))?;
+            let policy = policy.map_err(|error| format!("quic.repeat: {error}"));
+            set(&mut options.repeat, mistakes.note(policy));
         }
-        if let Some(time) = milliseconds("quic.initial_rtt_ms", self.initial_rtt_ms)? {
-            options.initial_rtt = time;
-        }
-        let delay = milliseconds("quic.max_ack_delay_ms", self.max_ack_delay_ms)?;
-        options.ack_frequency = delay.map(AckFrequency::within);
+        let time = milliseconds("quic.initial_rtt_ms", self.initial_rtt_ms);
+        set(&mut options.initial_rtt, mistakes.note(time).flatten());
+        let delay = milliseconds("quic.max_ack_delay_ms", self.max_ack_delay_ms);
+        options.ack_frequency = mistakes.note(delay).flatten().map(AckFrequency::within);
         if self
             .initial_window
             .is_some_and(|packets| !(1..=1000).contains(&packets))
         {
-            return Err("quic.initial_window: it is within 1 and 1000".to_owned());
+            mistakes.push("quic.initial_window: it is within 1 and 1000");
         }
         options.initial_window = self.initial_window.or(options.initial_window);
         let thresholds = (self.packet_threshold, self.time_threshold);
         if matches!(thresholds, (Some(0), _)) {
-            return Err("quic.packet_threshold: it is 1 at least".to_owned());
+            mistakes.push("quic.packet_threshold: it is 1 at least");
         }
         if matches!(thresholds, (_, Some(factor)) if !(1.0..=10.0).contains(&factor)) {
-            return Err("quic.time_threshold: it is within 1 and 10".to_owned());
+            mistakes.push("quic.time_threshold: it is within 1 and 10");
         }
         set(&mut options.packet_threshold, self.packet_threshold);
         set(&mut options.time_threshold, self.time_threshold);
         set(&mut options.mtu_discovery, self.mtu_discovery);
         if matches!(self.max_streams, Some(0 | 10_001..)) {
-            return Err("quic.max_streams: it is within 1 and 10000".to_owned());
+            mistakes.push("quic.max_streams: it is within 1 and 10000");
         }
         set(&mut options.max_bidi_streams, self.max_streams);
-        let one_way = self.max_streams.map(|streams| streams - 1);
+        let one_way = self.max_streams.map(|streams| streams.saturating_sub(1));
         set(&mut options.max_uni_streams, one_way);
         if let Some(name) = self.deliveries.filter(|name| name != "asked") {
             let spread = name.parse();
             let wrong = |error| format!("quic.deliveries: {error}, or \"asked\"");
-            settings.deliveries = Some(spread.map_err(wrong)?);
+            settings.deliveries = mistakes.note(spread.map_err(wrong));
         }
-        Ok(())
     }
+}
+
+fn repeat_at(url: &str, policy: &str, listeners: &[Address]) -> Result<(Address, Repeat), String> {
+    let address = url.parse::<Address>().map_err(|error| error.to_string())?;
+    if address.scheme != Scheme::Quic || !listeners.contains(&address) {
+        return Err(format!("{url} is not a QUIC listener of `listen`"));
+    }
+    let policy = policy
+        .parse::<Repeat>()
+        .map_err(|error| error.to_string())?;
+    Ok((address, policy))
 }
 
 pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Duration>, String> {
@@ -264,35 +268,35 @@ pub enum DurabilityName {
 }
 
 impl StoreConfig {
-    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
-        settings.store_patience = self.patience()?;
-        settings.store = Some(Storage::File(self.into_file()?));
-        Ok(())
-    }
-
-    fn patience(&self) -> Result<StorePatience, String> {
-        let default = StorePatience::default();
-        let seconds = |key: &str, value: Option<u64>, default| match value {
-            Some(0) => Err(format!("store.{key}: it is at least 1")),
-            value => Ok(value.map_or(default, Duration::from_secs)),
-        };
-        let patience = StorePatience {
-            not_ready_after: seconds(
+    pub(super) fn apply(self, settings: &mut Settings, mistakes: &mut Mistakes) {
+        let patience = &mut settings.store_patience;
+        for (key, value, field) in [
+            (
                 "not_ready_after_s",
                 self.not_ready_after_s,
-                default.not_ready_after,
-            )?,
-            unhealthy_after: seconds(
+                &mut patience.not_ready_after,
+            ),
+            (
                 "unhealthy_after_s",
                 self.unhealthy_after_s,
-                default.unhealthy_after,
-            )?,
-        };
-        Ok(patience)
+                &mut patience.unhealthy_after,
+            ),
+        ] {
+            if value == Some(0) {
+                mistakes.push(format!("store.{key}: it is at least 1"));
+            }
+            set(field, value.map(Duration::from_secs));
+        }
+        let durability = mistakes.note(self.durability());
+        // Other tables are checked with the store that is meant.
+        settings.store = Some(Storage::File(StoreFile {
+            path: self.path,
+            durability: durability.unwrap_or_default(),
+        }));
     }
 
-    fn into_file(self) -> Result<StoreFile, String> {
-        let durability = match (self.durability, self.interval_ms) {
+    fn durability(&self) -> Result<Durability, String> {
+        Ok(match (self.durability, self.interval_ms) {
             (DurabilityName::Interval, Some(0)) => {
                 return Err("store.interval_ms: 0 is `durability = \"always\"`".to_owned());
             }
@@ -306,10 +310,6 @@ impl StoreConfig {
             }
             (DurabilityName::Always, None) => Durability::Always,
             (DurabilityName::Off, None) => Durability::Off,
-        };
-        Ok(StoreFile {
-            path: self.path,
-            durability,
         })
     }
 }
@@ -494,6 +494,8 @@ pub struct LimitsConfig {
     pub subscriptions: Option<usize>,
     /// Topics with a retained message.
     pub retained: Option<usize>,
+    /// See [`Quotas::protocol_errors_per_minute`]; 0: no client waits.
+    pub protocol_errors_per_minute: Option<u32>,
     /// Messages a second that each client may publish.
     pub publish_messages_per_s: Option<NonZeroU32>,
     /// Payload bytes a second that each client may publish.

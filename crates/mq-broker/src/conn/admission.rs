@@ -18,6 +18,7 @@ use crate::{
     clock,
     escaped::Escaped,
     hub::MemberState,
+    refusal_log::ClientLine,
     session::{KeptWill, Presence},
     store::{SessionChange, User},
 };
@@ -206,6 +207,10 @@ fn why_no_session(reason: ReasonCode) -> &'static str {
 
 /// Tells the log that a client was let in.
 fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
+    let refusal_log = &wire.hub.refusal_log;
+    let Some(left_out) = refusal_log.admit(ClientLine::Connected, clock::now()) else {
+        return;
+    };
     let link = wire.link.info();
     info!(
         client = %Escaped(client_id),
@@ -214,6 +219,7 @@ fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&s
         peer = link.peer_address.map(display),
         transport = %link.scheme,
         early = wire.link.is_early(),
+        left_out = (left_out > 0).then_some(left_out),
         "connected"
     );
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use mq_codec::QoS;
 use mq_proto::Event;
 
@@ -45,6 +46,21 @@ impl Backlog {
         before - self.events.len()
     }
 
+    /// Drops the payloads of all messages, which are refused then in their turn.
+    pub(super) fn discard_payloads(&mut self) {
+        for event in &mut self.events {
+            *event = match core::mem::replace(event, Event::PingResp) {
+                Event::Publish(mut received) => {
+                    received.message.payload = Bytes::new();
+                    received.message = received.message.detached();
+                    Event::Discarded(received)
+                }
+                other => other,
+            };
+        }
+        self.bytes = self.events.iter().map(size).sum();
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -72,7 +88,9 @@ pub(super) fn is_acknowledgement(event: &Event) -> bool {
 /// Bytes that a client made the broker hold, about.
 fn size(event: &Event) -> usize {
     match event {
-        Event::Publish(received) => received.message.topic.len() + received.message.payload.len(),
+        Event::Publish(received) | Event::Discarded(received) => {
+            received.message.topic.len() + received.message.payload.len()
+        }
         Event::Subscribe { subscribe, .. } => {
             let filters = subscribe.subscriptions.iter();
             filters.map(|one| size_of_val(one) + one.filter.len()).sum()

@@ -16,7 +16,8 @@ use crate::{
     escaped::Escaped,
     hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
-    refusal_log::RefusalDetails,
+    refusal_log::{ClientLine, RefusalDetails},
+    session::Session,
     store::SessionChange,
 };
 
@@ -125,12 +126,7 @@ impl Closing {
             // The client has not proved that it is there, so its will is not published.
             session_end.will = None;
         }
-        info!(
-            client = %Escaped(&hold.session.client_id),
-            dropped = hold.session.mailbox.dropped(),
-            %reason,
-            "disconnected"
-        );
+        log_end(&wire, &hold.session, &reason);
         let version = wire.connection.version();
         let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
@@ -168,6 +164,27 @@ impl Closing {
             code,
         }
     }
+}
+
+/// Logs the end of a client's connection. A protocol error has the next client from its address wait.
+fn log_end(wire: &Wire, session: &Session, reason: &CloseReason) {
+    let (now, link) = (clock::now(), wire.link.info());
+    if matches!(reason, CloseReason::Protocol(_)) && !wire.is_unproved() {
+        wire.hub.violations.note(link.peer_address, now);
+    }
+    let refusal_log = &wire.hub.refusal_log;
+    let Some(left_out) = refusal_log.admit(ClientLine::Disconnected, now) else {
+        return;
+    };
+    info!(
+        client = %Escaped(&session.client_id),
+        peer = link.peer_address.map(display),
+        transport = %link.scheme,
+        dropped = session.mailbox.dropped(),
+        %reason,
+        left_out = (left_out > 0).then_some(left_out),
+        "disconnected"
+    );
 }
 
 /// Logs the end of a link without a session: a peer that broke the protocol or sent nothing counts as refused.

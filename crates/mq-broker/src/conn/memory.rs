@@ -1,5 +1,7 @@
 //! Counts the memory that a client makes its connection hold, and acts at the limit.
 
+use mq_proto::LaneId;
+
 use super::wire::Wire;
 use crate::clock;
 
@@ -58,6 +60,16 @@ impl Wire {
         holds == self.incoming_memory.bytes()
             || self.incoming_memory.set(holds)
             || self.connection.is_closed()
+    }
+
+    /// Drops the payloads of messages that are not whole yet, now and as they come. The client is told so once each
+    /// message has come.
+    pub(super) fn discard_payloads(&mut self) {
+        let lanes = self.link.unread_lanes();
+        for lane in lanes.into_iter().chain([LaneId::CONTROL]) {
+            let buffer = self.link.received(lane);
+            self.connection.discard_payload(lane, buffer);
+        }
     }
 
     /// Returns `true` if there is memory for more messages that wait to be written or acknowledged.

@@ -50,6 +50,7 @@ pub(crate) async fn serve(mut wire: Box<Wire>) {
 
 /// The phases of a client that has no session yet; `None` if it gets none.
 async fn let_in(wire: &mut Wire) -> Option<Box<Attached<'_>>> {
+    wire.slow_down().await;
     let authenticating = AwaitingConnect::default().run(wire).await?;
     let admission = authenticating.run(wire).await?;
     // A task has room for every value that it holds over a wait, once for each name.

@@ -154,6 +154,24 @@ impl Wire {
         }
     }
 
+    /// Waits before CONNECT is read where clients of this one's address have broken the protocol time and again.
+    pub(super) async fn slow_down(&mut self) {
+        let peer = self.link.info().peer_address;
+        let most = self.settings.protocol.connect_timeout / 2;
+        let delay = self.hub.violations.delay(peer, most, clock::now());
+        if delay.is_zero() {
+            return;
+        }
+        debug!(
+            peer = peer.map(tracing::field::display),
+            seconds = delay.as_secs_f64(),
+            "slowed down a client"
+        );
+        let mut shutdown = self.shutdown.clone();
+        // Either is good.
+        let _ = tokio::time::timeout(delay, shutdown.changed()).await;
+    }
+
     /// Returns `true` if the link may be read: the client takes the answers to its packets, and no packet
     /// waits for the end of the handshake.
     pub(super) fn may_read(&mut self) -> bool {

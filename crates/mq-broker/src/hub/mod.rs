@@ -40,6 +40,7 @@ mod session_timers;
 mod subscribe;
 mod sys_topics;
 mod topic_rates;
+mod violations;
 
 use std::{
     collections::HashMap,
@@ -85,6 +86,7 @@ use session_registry::SessionRegistry;
 use session_timers::SessionTimers;
 pub(crate) use sys_topics::{FigurePublisher, OwnTopics, bridge_state_topic};
 use topic_rates::TopicCounts;
+use violations::Violations;
 
 /// Divisor of the memory for the part that all clients which were not let in yet may hold together.
 const UNAUTHENTICATED_SHARE_DIVISOR: usize = 4;
@@ -143,6 +145,7 @@ pub(crate) struct Hub {
     repeats: Repeats,
     pub(crate) metrics: Metrics,
     pub(crate) refusal_log: RefusalLog,
+    pub(crate) violations: Violations,
 
     pub(crate) access_control: AccessControl,
     store_writer: Option<Arc<StoreWriter>>,
@@ -184,6 +187,7 @@ impl Hub {
             sessions: SessionRegistry::new(quotas, can_spill, bridge_mailboxes, &memory.all),
             routing: RwLock::new(Routing::new(&memory.all)),
             retained: RetainedMessages::new(quotas.retained, &memory.all),
+            violations: Violations::new(quotas.protocol_errors_per_minute, &memory.all),
             memory,
             timers: SessionTimers::default(),
             unsubscribing: tokio::sync::Mutex::default(),

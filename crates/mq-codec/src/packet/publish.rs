@@ -125,7 +125,7 @@ impl Publish {
         if dup && qos == QoS::AtMostOnce && version > Version::V3_1 {
             return Err(DecodeError::DupWithQos0);
         }
-        let topic = reader.topic()?;
+        let topic = reader.topic(DecodeError::TopicName)?;
         let packet_id = match qos {
             QoS::AtMostOnce => None,
             QoS::AtLeastOnce | QoS::ExactlyOnce => Some(reader.packet_id()?),
@@ -181,7 +181,7 @@ fn read_properties(reader: &mut Reader<'_>) -> Result<Sparse<PublishProperties>,
 /// A response topic is a topic name, so it has no wildcards `[MQTT-3.3.2-14]`.
 pub(super) fn check_response_topic(topic: Option<&ByteStr>) -> Result<(), DecodeError> {
     match topic.cloned().map(TopicName::from_byte_str) {
-        Some(Err(error)) => Err(DecodeError::TopicName(error)),
+        Some(Err(error)) => Err(DecodeError::ResponseTopic(error)),
         _ => Ok(()),
     }
 }

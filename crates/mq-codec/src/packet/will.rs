@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::publish::check_response_topic;
 use crate::{
-    ByteStr, DecodeError, QoS, TopicError, TopicName, Version,
+    ByteStr, DecodeError, QoS, TopicError, TopicErrorKind, TopicName, Version,
     interval::whole_seconds,
     props::{Properties, properties},
     wire::Reader,
@@ -173,9 +173,10 @@ impl Will {
     ) -> Result<Self, DecodeError> {
         let properties = WillProperties::read(reader, version)?;
         check_response_topic(properties.response_topic.as_ref())?;
-        let topic = reader.topic()?;
+        let topic = reader.topic(DecodeError::WillTopic)?;
         if topic.is_empty() {
-            return Err(DecodeError::TopicName(TopicError::Empty));
+            let empty = TopicError::new(TopicErrorKind::Empty, b"", None);
+            return Err(DecodeError::WillTopic(empty));
         }
         Ok(Self {
             topic,

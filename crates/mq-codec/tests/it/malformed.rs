@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use bytes::BytesMut;
 use mq_codec::{
-    DecodeError, Decoder, PacketType, ReasonCode, StringError, TopicError, Version,
+    DecodeError, Decoder, PacketType, ReasonCode, StringError, TopicErrorKind, TopicFilter,
+    TopicName, Version,
     Version::{V3_1, V3_1_1, V5},
 };
 
@@ -34,6 +35,15 @@ fn refused(
         Err(error),
         "{bytes}"
     );
+    assert_eq!(error.reason_code(), code, "{bytes}");
+}
+
+/// Like [`refused`], by the text of the error: what it says of a topic is in no other field.
+#[track_caller]
+fn refused_with_text(version: Version, bytes: &str, text: &str, code: ReasonCode) {
+    let error = Decoder::new(Some(version), LIMIT).decode(&mut hex(bytes));
+    let error = error.expect_err("a refused packet");
+    assert_eq!(error.to_string(), text, "{bytes}");
     assert_eq!(error.reason_code(), code, "{bytes}");
 }
 
@@ -273,18 +283,41 @@ fn strings_are_utf_8_without_the_null_character() {
             &string(PacketType::Connect, error),
             MALFORMED,
         );
-        let topic = E::TopicName(TopicError::String(error));
-        refused(V3_1_1, &format!("30 03 0001 {text}"), &topic, MALFORMED);
-        let filter = format!("82 06 0001 0001 {text} 00");
-        refused(
-            V3_1_1,
-            &filter,
-            &string(PacketType::Subscribe, error),
-            MALFORMED,
+        assert_eq!(
+            string(PacketType::Connect, error).to_string(),
+            format!("CONNECT: {error}")
         );
     }
-    let surrogate = E::TopicName(TopicError::String(StringError::NotUtf8));
-    refused(V3_1_1, "30 05 0003 EDA080", &surrogate, MALFORMED);
+    let not_utf8 = "a string is not well-formed UTF-8: byte 0xed at character";
+    let nul = "a string contains the null character, which MQTT forbids: '\\0' at character";
+    for (bytes, text) in [
+        (
+            "30 03 0001 ED",
+            format!("the topic name is not valid: {not_utf8} 1 of \"\\xed\""),
+        ),
+        (
+            "30 05 0003 EDA080",
+            format!("the topic name is not valid: {not_utf8} 1 of \"\\xed\\xa0\\x80\""),
+        ),
+        (
+            "30 05 0003 C3A400",
+            format!("the topic name is not valid: {nul} 2 of \"ä\\0\""),
+        ),
+        (
+            "82 06 0001 0001 ED 00",
+            format!("the topic filter is not valid: {not_utf8} 1 of \"\\xed\""),
+        ),
+        (
+            "82 07 0001 0002 6100 00",
+            format!("the topic filter is not valid: {nul} 2 of \"a\\0\""),
+        ),
+        (
+            "A2 06 0001 0002 6100",
+            format!("the topic filter is not valid: {nul} 2 of \"a\\0\""),
+        ),
+    ] {
+        refused_with_text(V3_1_1, bytes, &text, MALFORMED);
+    }
 }
 
 /// The Disallowed Unicode code points of §1.5.4, and what stands next to them.
@@ -313,62 +346,90 @@ fn control_characters_and_noncharacters_are_refused_on_request() {
             size + 7,
             size + 3
         );
-        let in_topic = E::TopicName(TopicError::String(StringError::Disallowed));
-        let packet = PacketType::Publish;
-        let error = StringError::Disallowed;
-        let in_property = E::String { packet, error };
-        for (bytes, error) in [(topic, in_topic), (content_type, in_property)] {
+        let rule = StringError::Disallowed;
+        let in_topic = format!(
+            "the topic name is not valid: {rule}: '\\u{{{code:x}}}' at character 4 of \"abc\\u{{{code:x}}}\""
+        );
+        let in_property = format!("PUBLISH: {rule}");
+        for (bytes, text) in [(topic, in_topic), (content_type, in_property)] {
             taken(V5, &bytes);
             let mut decoder = Decoder::new(Some(V5), LIMIT);
             decoder.refuse_disallowed_characters();
-            let expected = disallowed.contains(&code).then_some(error);
-            assert_eq!(
-                decoder.decode(&mut hex(&bytes)).err(),
-                expected,
-                "{code:#x}"
-            );
-            assert!(expected.is_none_or(|error| error.reason_code() == MALFORMED));
+            // `\t`, `\n` and `\r` have an escape of their own.
+            let text = text.replace("\\u{9}", "\\t").replace("\\u{a}", "\\n");
+            let expected = disallowed
+                .contains(&code)
+                .then(|| text.replace("\\u{d}", "\\r"));
+            let error = decoder.decode(&mut hex(&bytes)).err();
+            assert_eq!(error.as_ref().map(E::to_string), expected, "{code:#x}");
+            assert!(error.is_none_or(|error| error.reason_code() == MALFORMED));
         }
     }
 }
 
 #[test]
 fn topic_names_have_no_wildcards_and_no_holes() {
-    let wildcard = E::TopicName(TopicError::Wildcard);
-    for bytes in [
-        "30 03 0001 23",
-        "30 05 0003 612F2B",
-        "10 12 0004 4D515454 04 06 003C 0001 61 0001 23 0000",
+    let rule = "a topic name must not contain the wildcards + and #";
+    for (version, bytes, field, shown) in [
+        (
+            V3_1_1,
+            "30 03 0001 23",
+            "topic name",
+            "'#' at character 1 of \"#\"",
+        ),
+        (
+            V3_1_1,
+            "30 05 0003 612F2B",
+            "topic name",
+            "'+' at character 3 of \"a/+\"",
+        ),
+        (
+            V3_1_1,
+            "10 12 0004 4D515454 04 06 003C 0001 61 0001 23 0000",
+            "Will Topic",
+            "'#' at character 1 of \"#\"",
+        ),
+        (
+            V5,
+            "30 08 0001 61 04 08 0001 23",
+            "Response Topic",
+            "'#' at character 1 of \"#\"",
+        ),
+        (
+            V5,
+            "10 18 0004 4D515454 05 06 003C 00 0001 61 04 08 0001 23 0001 61 0000",
+            "Response Topic",
+            "'#' at character 1 of \"#\"",
+        ),
     ] {
-        refused(V3_1_1, bytes, &wildcard, PROTOCOL);
+        let text = format!("the {field} is not valid: {rule}: {shown}");
+        refused_with_text(version, bytes, &text, PROTOCOL);
     }
-    let response = "30 08 0001 61 04 08 0001 23";
-    refused(V5, response, &wildcard, PROTOCOL);
-    let of_will = "10 18 0004 4D515454 05 06 003C 00 0001 61 04 08 0001 23 0001 61 0000";
-    refused(None, of_will, &wildcard, PROTOCOL);
     refused(V3_1_1, "30 02 0000", &E::NoTopic, PROTOCOL);
     refused(V5, "30 03 0000 00", &E::NoTopic, PROTOCOL);
     taken(V5, "30 06 0000 03 23 0001");
     let no_will_topic = "10 11 0004 4D515454 04 06 003C 0001 61 0000 0000";
-    let error = E::TopicName(TopicError::Empty);
+    let error = E::WillTopic(TopicName::new("").unwrap_err());
     refused(None, no_will_topic, &error, PROTOCOL);
 }
 
 #[test]
 fn topic_filters_are_well_formed() {
-    for (filter, error) in [
-        ("", TopicError::Empty),
-        ("a#", TopicError::MultiLevelWildcard),
-        ("#/a", TopicError::MultiLevelWildcard),
-        ("a+", TopicError::SingleLevelWildcard),
-        ("$share/g", TopicError::Shared),
-        ("$share//a", TopicError::Shared),
-        ("$share/#/a", TopicError::Shared),
+    for (filter, kind) in [
+        ("", TopicErrorKind::Empty),
+        ("a#", TopicErrorKind::MultiLevelWildcard),
+        ("#/a", TopicErrorKind::MultiLevelWildcard),
+        ("a+", TopicErrorKind::SingleLevelWildcard),
+        ("$share/g", TopicErrorKind::Shared),
+        ("$share//a", TopicErrorKind::Shared),
+        ("$share/#/a", TopicErrorKind::Shared),
     ] {
         let digits = filter
             .bytes()
             .fold(String::new(), |digits, b| digits + &format!("{b:02X}"));
         let length = filter.len();
+        let error = TopicFilter::new(filter).unwrap_err();
+        assert_eq!(error.kind(), kind, "{filter}");
         let error = E::TopicFilter(error);
         let subscribe = format!("82 {:02X} 0001 00 {length:04X} {digits} 00", length + 6);
         refused(V5, &subscribe, &error, PROTOCOL);
@@ -378,9 +439,27 @@ fn topic_filters_are_well_formed() {
     // Before 5.0 there is nothing special about `$share`.
     taken(V3_1_1, "82 0D 0001 0008 24736861 72652F67 00");
     taken(V3_1, "A2 0D 0001 0009 24736861 72652F2F 61");
-    let wildcard = E::TopicFilter(TopicError::SingleLevelWildcard);
-    let subscribe = "82 10 0001 000B 24736861 72652F67 2B2F61 00";
-    refused(V3_1_1, subscribe, &wildcard, PROTOCOL);
+    for (version, bytes, text) in [
+        (
+            V3_1_1,
+            "82 10 0001 000B 24736861 72652F67 2B2F61 00",
+            r#"+ must be a whole level of a topic filter: '+' at character 9 of "$share/g+/a""#,
+        ),
+        (
+            V5,
+            "82 11 0001 00 000B 24736861 72652F67 2B2F61 00",
+            "a shared subscription is $share/group/filter, its group without + and #: \
+             '+' at character 9 of \"$share/g+/a\"",
+        ),
+        (
+            V3_1_1,
+            "82 09 0001 0004 61232F62 00",
+            r#"# must be the whole last level of a topic filter: '#' at character 2 of "a#/b""#,
+        ),
+    ] {
+        let text = format!("the topic filter is not valid: {text}");
+        refused_with_text(version, bytes, &text, PROTOCOL);
+    }
     refused(
         V5,
         "82 03 0001 00",

@@ -89,11 +89,15 @@ impl Connection {
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let mut had_packet = false;
+        let mut discarded = self.skip_payload(lane, buffer);
         while self.state == State::Open && self.failure.is_none() {
-            let result = match self.next_of_lane(now, lane, buffer) {
-                Ok(None) => break,
-                Ok(Some(packet)) => self.handle_data_packet(now, lane, packet),
-                Err(error) => Err(error),
+            let result = match discarded.take() {
+                Some(discarded) => self.discarded_received(now, lane, *discarded),
+                None => match self.next_of_lane(now, lane, buffer) {
+                    Ok(None) => break,
+                    Ok(Some(packet)) => self.handle_data_packet(now, lane, packet),
+                    Err(error) => Err(error),
+                },
             };
             had_packet = true;
             match result {
@@ -117,7 +121,7 @@ impl Connection {
         }
         let data = self.lanes.get(&lane);
         if data.is_some_and(|data| data.peer_finished) {
-            if buffer.is_empty() {
+            if buffer.is_empty() && !self.discarding.contains_key(&lane) {
                 self.finish_if_done(now, lane);
             } else if !self.waits_for_handshake(lane, buffer) {
                 buffer.clear();
@@ -293,6 +297,7 @@ impl Connection {
         let Some(gone) = self.lanes.remove(&lane) else {
             return;
         };
+        self.discarding.remove(&lane);
         self.lanes_at_qos1 -= gone.acks.at_qos1();
         self.lanes_at_qos2 -= gone.receiving.len();
         self.lanes_carried -= gone.carried;

@@ -19,6 +19,7 @@ use crate::{
 
 mod authentication;
 mod datagrams;
+mod discard;
 mod early;
 #[cfg(feature = "mqtt-next")]
 mod flows;
@@ -31,6 +32,7 @@ mod outgoing;
 mod requests;
 
 use authentication::Turn;
+use discard::Discarding;
 pub use early::EarlyPackets;
 #[cfg(feature = "mqtt-next")]
 use flows::Flows;
@@ -114,6 +116,8 @@ pub struct Connection {
     requests: SeldomMap<PacketId, LaneId>,
     /// The lanes besides the control lane that are in use.
     lanes: SeldomMap<LaneId, Box<DataLane>>,
+    /// Messages whose payload is dropped as it comes, at most one a lane.
+    discarding: SeldomMap<LaneId, Box<Discarding>>,
     /// Messages of QoS 1 that came on them and wait for their acknowledgement.
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
@@ -217,6 +221,7 @@ impl Connection {
             peer: PeerLimits::default(),
             requests: SeldomMap::default(),
             lanes: SeldomMap::default(),
+            discarding: SeldomMap::default(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
             lanes_carried: 0,
@@ -289,11 +294,15 @@ impl Connection {
         if !self.take_control_head(buffer) {
             return;
         }
+        let mut discarded = self.skip_payload(lane, buffer);
         while !self.must_wait() && !self.is_too_early(buffer) {
-            let result = match self.decoder.decode(buffer) {
-                Ok(None) => break,
-                Ok(Some(packet)) => self.handle_packet(now, lane, packet),
-                Err(error) => Err(error.into()),
+            let result = match discarded.take() {
+                Some(discarded) => self.discarded_received(now, lane, *discarded),
+                None => match self.decoder.decode(buffer) {
+                    Ok(None) => break,
+                    Ok(Some(packet)) => self.handle_packet(now, lane, packet),
+                    Err(error) => Err(error.into()),
+                },
             };
             if let Err(error) = result {
                 buffer.clear();
@@ -306,8 +315,9 @@ impl Connection {
             }
         }
         if has_read {
-            let had_packet = buffer.len() < before;
-            self.keep_alive.read(now, had_packet, buffer.len());
+            let under_way = self.under_way(lane, buffer);
+            let had_packet = under_way < before;
+            self.keep_alive.read(now, had_packet, under_way);
         }
     }
 
@@ -497,7 +507,8 @@ impl Connection {
         let identifiers = identifiers * 2 * size_of::<(PacketId, bool)>();
         let lanes: usize = self.lanes.values().map(|lane| lane.held_bytes()).sum();
         let flows = self.session.flow_bytes();
-        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers + lanes + flows
+        let aliases = self.receive_aliases.bytes() + self.send_aliases.bytes();
+        aliases + identifiers + lanes + flows + self.discarding_bytes()
     }
 
     /// The number of sent QoS 1 and 2 messages that are not complete.

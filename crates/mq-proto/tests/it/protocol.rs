@@ -250,12 +250,17 @@ fn a_full_window_holds_back_publish_alone() {
 
 #[test]
 fn an_invalid_topic_alias_closes_the_connection() {
+    let invalid = |alias| ProtocolError::TopicAlias { alias, maximum: 64 };
+    assert_eq!(
+        invalid(65).to_string(),
+        "topic alias 65 is not from 1 to the announced maximum of 64"
+    );
     for (alias, error, code) in [
-        (0, ProtocolError::TopicAlias(0), 0x94),
+        (0, invalid(0), 0x94),
         (1, ProtocolError::UnknownTopicAlias(1), 0x82),
         (64, ProtocolError::UnknownTopicAlias(64), 0x82),
-        (65, ProtocolError::TopicAlias(65), 0x94),
-        (65_535, ProtocolError::TopicAlias(65_535), 0x94),
+        (65, invalid(65), 0x94),
+        (65_535, invalid(65_535), 0x94),
     ] {
         let mut pair = Pair::open(Version::V5);
         let mut publish = Publish::new(TopicName::empty(), "x");
@@ -818,6 +823,90 @@ fn what_came_before_an_error_is_answered_before_the_goodbye() {
             PacketType::Disconnect
         ]
     );
+}
+
+#[test]
+fn a_payload_without_room_is_dropped_as_it_comes_and_its_message_stays_in_order() {
+    const CHUNK: usize = 10_000;
+    for (lane, qos) in [
+        (LaneId::CONTROL, QoS::AtMostOnce),
+        (LaneId::CONTROL, QoS::AtLeastOnce),
+        (LaneId(4), QoS::ExactlyOnce),
+    ] {
+        let mut pair = Pair::open(Version::V5);
+        let mut bytes = BytesMut::new();
+        let mut large = Publish::new(TopicName::new("large").unwrap(), vec![7; 100_000]);
+        large.qos = qos;
+        large.packet_id = (qos > QoS::AtMostOnce).then_some(PacketId::new(2).unwrap());
+        large.properties.topic_alias = Some(1);
+        let mut by_alias = Publish::new(TopicName::empty(), "x");
+        by_alias.properties.topic_alias = Some(1);
+        for packet in [
+            raw_publish(1, QoS::AtLeastOnce),
+            large.into(),
+            by_alias.into(),
+        ] {
+            packet.encode(Version::V5, &mut bytes).unwrap();
+        }
+        let server = &mut pair.server.connection;
+        let mut inbox = BytesMut::new();
+        let mut discarded = 0;
+        for chunk in bytes.chunks(CHUNK) {
+            inbox.extend_from_slice(chunk);
+            server.handle_bytes(pair.now, lane, &mut inbox);
+            discarded += usize::from(server.discard_payload(lane, &mut inbox));
+            assert!(inbox.is_empty());
+            assert!(server.held_bytes() < CHUNK);
+        }
+        assert_eq!(discarded, 1);
+        let events: Vec<_> = std::iter::from_fn(|| server.poll_event()).collect();
+        let [
+            Event::Publish(first),
+            Event::Discarded(second),
+            Event::Publish(third),
+        ] = &events[..]
+        else {
+            panic!("{lane} {qos:?}: {events:?}");
+        };
+        assert_eq!(first.message.payload, "x");
+        assert_eq!((&*second.message.topic, second.qos), ("large", qos));
+        assert!(second.message.payload.is_empty());
+        assert_eq!(second.ticket.is_some(), qos > QoS::AtMostOnce);
+        assert_eq!(
+            (&*third.message.topic, &third.message.payload[..]),
+            ("large", &b"x"[..])
+        );
+        assert!(server.is_open());
+    }
+}
+
+#[test]
+fn nothing_but_the_payload_of_an_incomplete_publish_is_dropped() {
+    let mut pair = Pair::open(Version::V5);
+    let server = &mut pair.server.connection;
+    let mut long_head = Publish::new(TopicName::new("t".repeat(5_000)).unwrap(), vec![7; 9_000]);
+    long_head.packet_id = None;
+    let mut whole = BytesMut::new();
+    raw_publish(1, QoS::AtLeastOnce)
+        .encode(Version::V5, &mut whole)
+        .unwrap();
+    let mut head = BytesMut::new();
+    Packet::from(long_head)
+        .encode(Version::V5, &mut head)
+        .unwrap();
+    for bytes in [
+        &b""[..],
+        &[0x30],
+        &[0x30, 0xFF],
+        &[0x82, 0x20, 0, 1, 0],
+        &[0x32, 0x20, 0, 1, b't', 0],
+        &whole,
+        &head[..6_000],
+    ] {
+        let mut inbox = BytesMut::from(bytes);
+        assert!(!server.discard_payload(LaneId::CONTROL, &mut inbox));
+        assert_eq!(inbox, bytes);
+    }
 }
 
 #[test]

@@ -143,3 +143,39 @@ fn a_key_in_the_place_of_another_file_is_not_printed() {
     let said = place.mistakes("[auth]\nacl_file = \"FOLDER/acl\"\nallow_anonymous = true\n");
     assert!(said[0].contains("`topc` is not"), "{said:?}");
 }
+
+#[test]
+fn all_values_that_are_not_allowed_are_found_at_once_and_by_a_start() {
+    let place = Place::new();
+    let text = "listen = [\"tcp://127.0.0.1:1883\", \"nowhere\"]\n[tls]\nearly_data = \"much\"\n\
+                certificate = \"FOLDER/cert\"\n[quic]\ninitial_rtt_ms = 0.0\nmax_streams = 0\n\
+                packet_threshold = 0\n[store]\npath = \"FOLDER/store\"\ninterval_ms = 0\n\
+                not_ready_after_s = 0\n[auth]\nacl_file = \"FOLDER/acl\"\n[limits]\nmaximum_qos = 3\n\
+                overflow = \"spill\"\n[[bridge]]\nname = \"b\"\naddress = [\"tcp://127.0.0.1:1\"]\n\
+                certificate = \"FOLDER/cert\"\n[[bridge.topic]]\npattern = \"a/#\"\n";
+    let mistakes = place.mistakes(text);
+    let expected = [
+        "listen: ",
+        "tls.early_data: ",
+        "a certificate without its key",
+        "quic.initial_rtt_ms: ",
+        "quic.max_streams: ",
+        "quic.packet_threshold: ",
+        "store.interval_ms: ",
+        "store.not_ready_after_s: ",
+        "auth: nobody could log in",
+        "limits.maximum_qos: ",
+        "bridge \"b\": ",
+    ];
+    for part in expected {
+        let found = mistakes.iter().filter(|mistake| mistake.contains(part));
+        assert_eq!(found.count(), 1, "{part} in {mistakes:?}");
+    }
+    let output = mqbroker(&["--config", place.file("config").to_str().unwrap()], "");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    for part in expected {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
+}

@@ -6,11 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_client::{QoS, Reconnect};
+use mq_client::{Connector, QoS, Reconnect};
+use mq_codec::{Disconnect, Packet, ReasonCode};
+use mq_testkit::{ManualClient, free_port};
 
-use mq_testkit::free_port;
-
-use crate::program::{Broker, get};
+use crate::{
+    program::{Broker, get},
+    raw::{self, RawClients},
+};
 
 /// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
@@ -175,4 +178,82 @@ fn a_handshake_that_fails_is_a_line_with_its_peer_and_the_error() {
         &format!("peer={peer}"),
     ];
     broker.log_with(&line);
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_again_and_again_is_let_in_ever_later() {
+    const TIMES: usize = 14;
+
+    let broker = Broker::with_log("tcp", "", &[]);
+    let clients = RawClients::new(&broker.url);
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        let mut client = clients.connect("bad", |_| {}).expect("it is let in");
+        client.write_all(&[0, 0]).unwrap();
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    // 100 ms more for each one beyond the fifth, but for what is forgiven meanwhile: 3 s.
+    assert!(began.elapsed() > Duration::from_secs(2));
+    let log = broker.log_with(&[
+        "disconnected",
+        "packet type 0 is reserved",
+        "peer=127.0.0.1",
+    ]);
+    assert!(log.matches(" disconnected ").count() <= TIMES, "{log}");
+}
+
+#[test]
+fn clients_that_come_and_go_get_a_hundred_lines_a_second_and_a_count() {
+    const TIMES: usize = 500;
+
+    let broker = Broker::with_log("tcp", "", &[]);
+    let clients = RawClients::new(&broker.url);
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        let mut client = clients.connect("again", |_| {}).expect("it is let in");
+        let bye = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)));
+        raw::send(&mut client, &bye).unwrap();
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    for event in [" connected", " disconnected"] {
+        let until = Instant::now() + Duration::from_secs(20);
+        let (lines, left_out) = loop {
+            let log = std::fs::read_to_string(broker.file("log")).unwrap();
+            let lines = log.lines().filter(|line| line.contains(event));
+            let (told, lines): (Vec<_>, Vec<_>) =
+                lines.partition(|line| line.contains("more often than the log shows"));
+            let told = told.iter().chain(&lines);
+            let left_out = told.filter_map(|line| line.split("left_out=").nth(1));
+            let left_out: usize = left_out
+                .map(|rest| rest.split(' ').next().unwrap().parse::<usize>().unwrap())
+                .sum();
+            if lines.len() + left_out == TIMES {
+                break (lines.len(), left_out);
+            }
+            assert!(Instant::now() < until, "{} and {left_out}", lines.len());
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        println!("{event}: {lines} lines, {left_out} left out, {seconds} s");
+        assert!(lines <= 100 * (seconds + 2), "{lines} in {seconds} s");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_protocol_error_on_a_data_stream_is_a_line_with_client_peer_and_reason() {
+    let broker = Broker::with_log("quic", "", &[]);
+    let connector = Connector::new(broker.connect_options()).unwrap();
+    let address = broker.url.parse().unwrap();
+    let mut client = ManualClient::connect_by(&connector, &address, "sensor", |_| {}).await;
+    let second_connect = [0x10, 0];
+    let lane = client.write_to_new_lane(&second_connect).await;
+    broker.log_with(&[
+        "INFO",
+        "ended a data stream",
+        "client=sensor",
+        "peer=127.0.0.1:",
+        "transport=quic",
+        &format!("stream={}", lane.0),
+        "reason=the peer broke the protocol: ",
+    ]);
 }

@@ -94,7 +94,7 @@ impl Attached<'_> {
         let backlog = core::iter::from_fn(|| self.backlog.pop());
         for event in backlog.chain(core::iter::from_fn(|| self.wire.connection.poll_event())) {
             match event {
-                Event::Publish(_) => self.wire.hub.metrics.dropped.add(1),
+                Event::Publish(_) | Event::Discarded(_) => self.wire.hub.metrics.dropped.add(1),
                 Event::Closed(reason) => self.wire.closed = Some(reason),
                 _ => {}
             }

@@ -22,9 +22,9 @@ use std::{
 };
 
 use mq_codec::{QoS, ReasonCode};
-use mq_proto::{Delivery, Event};
+use mq_proto::{CloseReason, Delivery, Event, LaneId, ProtocolError};
 use tokio::time::sleep_until;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::{
     backlog::{Backlog, is_acknowledgement},
@@ -42,6 +42,7 @@ use crate::{
     hub::{HeldSession, Publisher, RoutedMessage},
     journal::StoreFailed,
     quota::PublishRateLimiter,
+    refusal_log::ClientLine,
     session::{ConnectionFigures, RetainedSearch, Session},
     store::SessionChange,
     workers::{Rebalancing, SeenRound, move_to_worker},
@@ -431,6 +432,7 @@ impl<'a> Attached<'a> {
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Publish(received) => self.publish(now, received),
+            Event::Discarded(received) => self.refuse_discarded(now, received),
             Event::Subscribe { lane, subscribe } => self.subscribe(now, lane, &subscribe),
             Event::Unsubscribe { lane, unsubscribe } => self.unsubscribe(now, lane, &unsubscribe),
             Event::Auth(auth) => self.auth(auth),
@@ -452,13 +454,28 @@ impl<'a> Attached<'a> {
                     bridge.subscribed(&ack);
                 }
             }
-            Event::LaneFailed { lane, error } => {
-                let client = &self.hold.session.client_id;
-                debug!(client = %Escaped(client), %lane, %error, "ended a data lane");
-            }
+            Event::LaneFailed { lane, error } => self.log_failed_lane(now, lane, error),
             // A second CONNECT is the state machine's to refuse, and the rest is for clients.
             _ => {}
         }
+    }
+
+    /// Writes the line of a client that broke the protocol on a data stream, like that of the connection's end.
+    fn log_failed_lane(&self, now: Instant, lane: LaneId, error: ProtocolError) {
+        let refusal_log = &self.wire.hub.refusal_log;
+        let Some(left_out) = refusal_log.admit(ClientLine::StreamEnded, now) else {
+            return;
+        };
+        let link = self.wire.link.info();
+        info!(
+            client = %Escaped(&self.hold.session.client_id),
+            peer = link.peer_address.map(display),
+            transport = %link.scheme,
+            stream = lane.0,
+            reason = %CloseReason::Protocol(error),
+            left_out = (left_out > 0).then_some(left_out),
+            "ended a data stream"
+        );
     }
 
     /// Records what became of a message in flight.
@@ -467,10 +484,31 @@ impl<'a> Attached<'a> {
         journal.record_of(&self.hold.session, change);
     }
 
-    /// Counts what the client makes this connection hold: besides what counts before it is let in, what
-    /// waits behind a message, and the topic that a search for retained messages stands at. A client for
-    /// which there is no room is disconnected with 0x97.
+    /// Counts what the client makes this connection hold. Where there is no room for it, the payloads of messages that
+    /// are not whole, or wait behind another, are dropped: each is refused with 0x97. A client for which there is still
+    /// no room, or which cannot be told of one message alone (before 5.0), is disconnected with 0x97.
     fn count_memory(&mut self) {
+        if self.has_counted_memory() {
+            return;
+        }
+        // Another broker sends its message again once it has connected again.
+        if self.wire.connection.has_reason_codes() && self.bridge.is_none() {
+            self.wire.discard_payloads();
+            self.backlog.discard_payloads();
+            if self.has_counted_memory() {
+                return;
+            }
+        }
+        let reason = "no memory for what it sends";
+        let session = &self.hold.session;
+        self.wire.hub.evicted(session, reason, clock::now());
+        self.wire.disconnect_for(ReasonCode::QuotaExceeded);
+    }
+
+    /// Counts what the client makes this connection hold: besides what counts before it is let in, what
+    /// waits behind a message, and the topic that a search for retained messages stands at. Returns `false` if there is
+    /// no room for it.
+    fn has_counted_memory(&mut self) -> bool {
         let cursor = self
             .hold
             .state
@@ -478,12 +516,7 @@ impl<'a> Attached<'a> {
             .front()
             .map_or(0, RetainedSearch::bytes);
         let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();
-        if !self.wire.count_memory(UNCOUNTED_BYTES, besides) {
-            let reason = "no memory for what it sends";
-            let session = &self.hold.session;
-            self.wire.hub.evicted(session, reason, clock::now());
-            self.wire.disconnect_for(ReasonCode::QuotaExceeded);
-        }
+        self.wire.count_memory(UNCOUNTED_BYTES, besides)
     }
 
     /// Returns the state that the last phase needs.

@@ -70,6 +70,21 @@ impl Attached<'_> {
         }
     }
 
+    /// Refuses a message whose payload found no memory. One of QoS 0 is dropped.
+    pub(super) fn refuse_discarded(&mut self, now: Instant, received: Received) {
+        self.messages_received += 1;
+        let hub = &self.wire.hub;
+        let (session, topic) = (&self.hold.session, &received.message.topic);
+        hub.refused_publish(session, topic, "no memory for it", now);
+        match received.ticket {
+            Some(ticket) => {
+                let reason = ReasonCode::QuotaExceeded;
+                self.wire.connection.ack(now, ticket, reason);
+            }
+            None => hub.metrics.dropped.add(1),
+        }
+    }
+
     pub(super) fn subscribe(&mut self, now: Instant, lane: LaneId, subscribe: &Subscribe) {
         let id = subscribe.properties.subscription_id;
         let state = &mut self.hold.state;

@@ -18,16 +18,17 @@ use crate::units::{parse_duration, parse_time_threshold};
 #[command(next_help_heading = "Connection")]
 pub(crate) struct TransportArgs {
     /// CA certificates (PEM) to trust instead of the system's
-    #[arg(long, value_name = "FILE")]
+    // Hidden aliases are mq's names.
+    #[arg(long, alias = "cafile", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// Trust any certificate: for tests only
     #[arg(long, conflicts_with = "ca")]
     pub(crate) insecure: bool,
     /// Client certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "client_key")]
+    #[arg(long, alias = "cert", value_name = "FILE", requires = "client_key")]
     pub(crate) client_cert: Option<PathBuf>,
     /// Private key (PEM) of the client certificate
-    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    #[arg(long, alias = "key", value_name = "FILE", requires = "client_cert")]
     pub(crate) client_key: Option<PathBuf>,
     /// Server name to ask for and verify (SNI) instead of the host in the URL
     #[arg(long, value_name = "NAME")]
@@ -135,6 +136,35 @@ impl TransportArgs {
             time_threshold: self.time_threshold.unwrap_or(default.time_threshold),
             mtu_discovery: !self.no_mtu_discovery,
             ..default
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: TransportArgs,
+    }
+
+    #[test]
+    fn the_names_that_mq_has_for_tls_files_are_taken_and_not_shown() {
+        let words = ["it", "--cafile", "a", "--cert", "b", "--key", "c"];
+        let args = Program::try_parse_from(words);
+        let args = args
+            .map(|program| program.args)
+            .map_err(|error| error.to_string())
+            .unwrap();
+        let files = [args.ca, args.client_cert, args.client_key];
+        assert_eq!(files, ["a", "b", "c"].map(|file| Some(file.into())));
+        let help = Program::command().render_long_help().to_string();
+        for hidden in ["--cafile", "--cert", "--key"] {
+            assert!(!help.contains(&format!("{hidden} ")), "{help}");
         }
     }
 }

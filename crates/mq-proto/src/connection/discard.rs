@@ -1,0 +1,103 @@
+//! Messages without room for their payload.
+
+use std::time::Instant;
+
+use bytes::BytesMut;
+use mq_codec::{Packet, Publish};
+
+use super::{Connection, State};
+use crate::{Event, LaneId, ProtocolError};
+
+/// Memory of the head of such a message, about: the decoder looks at so much of it.
+const HEAD_BYTES: usize = 4 * 1024;
+
+/// A PUBLISH whose payload is dropped as it comes.
+#[derive(Debug)]
+pub(super) struct Discarding {
+    /// The packet without its payload.
+    publish: Publish,
+    /// Bytes that have come.
+    received: usize,
+    to_come: usize,
+}
+
+impl Connection {
+    /// Drops the payload of the PUBLISH that is incomplete at the front of `buffer`, the receive buffer of `lane`, and
+    /// the rest of it as it comes. [`Event::Discarded`] follows once all of it has come.
+    ///
+    /// Returns `false`, with nothing changed, if there is no such packet, or the part of it before its payload has not
+    /// come or is longer than 4 KiB.
+    pub fn discard_payload(&mut self, lane: LaneId, buffer: &mut BytesMut) -> bool {
+        let has_begun = lane == LaneId::CONTROL || {
+            let data = self.lanes.get(&lane);
+            data.is_some_and(|data| data.begun) && !self.outbox.is_aborting(lane)
+        };
+        if !has_begun || self.state != State::Open || self.must_wait() || self.is_too_early(buffer)
+        {
+            return false;
+        }
+        let Some((publish, to_come)) = self.decoder.peek_publish(buffer) else {
+            return false;
+        };
+        let received = buffer.len();
+        // Its memory as well.
+        *buffer = BytesMut::new();
+        let discarding = Discarding {
+            publish,
+            received,
+            to_come,
+        };
+        self.discarding.insert(lane, Box::new(discarding));
+        true
+    }
+
+    /// Drops what has come of a payload. Returns the message once all of it has.
+    pub(super) fn skip_payload(
+        &mut self,
+        lane: LaneId,
+        buffer: &mut BytesMut,
+    ) -> Option<Box<Discarding>> {
+        let discarding = self.discarding.get_mut(&lane)?;
+        let skipped = discarding.to_come.min(buffer.len());
+        discarding.to_come -= skipped;
+        discarding.received += skipped;
+        // No view of what is left, which would keep what is not.
+        *buffer = BytesMut::from(&buffer[skipped..]);
+        match discarding.to_come {
+            0 => self.discarding.remove(&lane),
+            _ => None,
+        }
+    }
+
+    /// Acts on a message whose payload has been dropped, as if it had come without one.
+    pub(super) fn discarded_received(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        discarding: Discarding,
+    ) -> Result<(), ProtocolError> {
+        let before = self.events.len();
+        self.handle_packet(now, lane, Packet::Publish(discarding.publish))?;
+        // A repetition of a QoS 2 message that was delivered makes no event.
+        if self.events.len() > before
+            && let Some(event) = self.events.pop_back()
+        {
+            self.events.push_back(match event {
+                Event::Publish(received) => Event::Discarded(received),
+                other => other,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes that have come of the packet that is incomplete on a lane.
+    pub(super) fn under_way(&self, lane: LaneId, buffer: &BytesMut) -> usize {
+        let discarding = self.discarding.get(&lane);
+        discarding.map_or(buffer.len(), |discarding| discarding.received)
+    }
+
+    /// The approximate memory of such messages, in bytes.
+    pub(super) fn discarding_bytes(&self) -> usize {
+        self.discarding.len() * (size_of::<Discarding>() + HEAD_BYTES)
+    }
+}
