@@ -26,6 +26,9 @@ const OF_A_CONNECTION: usize = 16 * 1024;
 /// Bytes of messages that wait for a connected reader, or are in flight, and do not count: 64 KiB and 128 KiB.
 const OF_A_READER: usize = (64 + 128) * 1024;
 
+/// Read buffers that messages of QoS 0 keep which wait for a connected reader, and do not count.
+const OF_QOS_0: usize = 4 * 64 * 1024;
+
 /// The broker's address, for clients whose own memory is next to nothing.
 struct Target(String);
 
@@ -332,29 +335,14 @@ const CONNECTED: &[(&str, usize, Shape, Besides)] = &[
     (
         "small messages, each read with large ones of others",
         5,
-        |target, numbers| {
-            let mut writer = target.connect("bulk", |_| {});
-            let held = readers(target, numbers.clone(), 1, false, 0, |topic| {
-                message(topic, 0)
-            });
-            for number in numbers {
-                for _ in 0..60 {
-                    let mut small = message(format!("to/{number}"), 10);
-                    small.packet_id = PacketId::new(2);
-                    let large = message("nobody".to_owned(), 60_000);
-                    let mut bytes = BytesMut::new();
-                    for publish in [small, large] {
-                        let packet = Packet::from(publish);
-                        packet.encode(Version::V5, &mut bytes).unwrap();
-                    }
-                    writer.write_all(&bytes).unwrap();
-                    read_packet(&mut writer);
-                    read_packet(&mut writer);
-                }
-            }
-            held
-        },
+        |target, numbers| read_with_large_ones(target, numbers, QoS::AtLeastOnce),
         OF_A_CONNECTION + OF_A_READER,
+    ),
+    (
+        "small messages of QoS 0, each read with large ones of others",
+        5,
+        |target, numbers| read_with_large_ones(target, numbers, QoS::AtMostOnce),
+        OF_A_CONNECTION + OF_A_READER + OF_QOS_0,
     ),
     (
         "messages with many properties that wait for a reader",
@@ -646,6 +634,39 @@ async fn memory_is_counted_as_the_heap_grows() {
         broker.shutdown().await;
     }
     assert!(wrong.is_empty(), "heap beside count: {}", wrong.join(", "));
+}
+
+/// Readers that stall, with 60 small messages each, of which the broker reads each with a large one for nobody.
+fn read_with_large_ones(
+    target: &Target,
+    numbers: std::ops::Range<usize>,
+    qos: QoS,
+) -> Vec<TcpStream> {
+    let mut writer = target.connect("bulk", |_| {});
+    let held = readers(target, numbers.clone(), 1, false, 0, |topic| {
+        message(topic, 0)
+    });
+    for number in numbers {
+        for _ in 0..60 {
+            let mut small = message(format!("to/{number}"), 10);
+            (small.qos, small.packet_id) = (
+                qos,
+                (qos > QoS::AtMostOnce).then(|| PacketId::new(2)).flatten(),
+            );
+            let large = message("nobody".to_owned(), 60_000);
+            let mut bytes = BytesMut::new();
+            for publish in [small, large] {
+                let packet = Packet::from(publish);
+                packet.encode(Version::V5, &mut bytes).unwrap();
+            }
+            writer.write_all(&bytes).unwrap();
+            if qos > QoS::AtMostOnce {
+                read_packet(&mut writer);
+            }
+            read_packet(&mut writer);
+        }
+    }
+    held
 }
 
 /// Makes things in a thread of its own, as it blocks.

@@ -38,6 +38,7 @@ pub(crate) use limits::{
     BACKPRESSURE_PAUSE, BACKPRESSURE_TIMEOUT, DEFAULT_EQUAL_PER_S, MailboxRules, OverflowPolicy,
 };
 pub use limits::{MailboxLimits, Overflow};
+pub(crate) use queue::SMALL_PAYLOAD_BYTES;
 use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
 /// A reader is merely slow, and publishers still wait for it, if it has worked off half of a full
@@ -54,15 +55,6 @@ const MAX_READ_BYTES: usize = 128 * 1024;
 /// Messages dropped at a time, at most, to make room below the memory limit of all sessions. They may be
 /// shared with other readers, so that dropping more would not help.
 const MAX_DISPLACED: usize = 16;
-
-/// The largest payload of a [small](is_small) message, in bytes: a quarter of the largest read.
-const SMALL_PAYLOAD_BYTES: usize = 16 * 1024;
-
-/// Returns `true` for a message that is copied out of its read buffer when it is published, as such a buffer may be many
-/// times as large as what waits of it. A larger one is copied, and counted, where it waits.
-pub(crate) fn is_small(message: &Message) -> bool {
-    message.payload.len() <= SMALL_PAYLOAD_BYTES
-}
 
 /// The messages that wait for one session. A mailbox outlives connections.
 ///

@@ -10,7 +10,6 @@ use std::{
 use mq_proto::{Delivery, Message};
 
 use super::{
-    is_small,
     limits::{BACKPRESSURE_TIMEOUT, MailboxLimits},
     live::Live,
     tail::{self, Tail},
@@ -22,13 +21,23 @@ use crate::{
 };
 
 /// A connected reader with more than this waiting lags, and the rest counts against the memory limit of all
-/// sessions together. Below it nothing is counted. A message that is not [small](is_small) counts for every reader, and
-/// each for one that is away.
+/// sessions together. Below it nothing is counted or copied, but for a message with a large payload or much text. Such a
+/// message counts for every reader, and each for one that is away.
 pub(super) const UNCOUNTED_MESSAGES: usize = 64;
 const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
 
+/// The largest payload that may wait uncounted, in bytes: a quarter of the largest read.
+pub(crate) const SMALL_PAYLOAD_BYTES: usize = MAX_READ / 4;
+
+/// Read buffers that uncounted messages may keep. The messages of devices mostly come many to a read, and one whose reader
+/// takes it at once keeps none for long.
+const UNCOUNTED_BUFFERS: u8 = 4;
+
+/// The largest read of a publisher's link, in bytes.
+const MAX_READ: usize = 64 * 1024;
+
 /// Bytes of topic and properties of a message that may wait uncounted: more than hardly any device's.
-const UNCOUNTED_TEXT_BYTES: usize = 128;
+const UNCOUNTED_TEXT_BYTES: usize = 512;
 
 /// Bytes of a message's place in a queue, besides the message.
 pub(super) const ENTRY_BYTES: usize = size_of::<Delivery>();
@@ -53,6 +62,8 @@ pub(super) struct Queue {
     pub(super) reader_woken: bool,
     /// The number of messages in memory that count against the memory limit as entries.
     counted: usize,
+    /// The read buffers behind the others.
+    buffers: ReadBuffers,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
     pub(super) full: Option<Box<Full>>,
@@ -96,6 +107,37 @@ pub(super) struct Full {
     taken: usize,
     /// The time at which the reader had last taken half of `len`, or `since`.
     pub(super) progress_at: Instant,
+}
+
+/// A count of the read buffers that messages are views of, as far as neighbours tell: two payloads of one buffer are at most
+/// [`MAX_READ`] apart.
+#[derive(Debug, Default)]
+struct ReadBuffers {
+    /// The address of the last message's first byte.
+    last: usize,
+    count: u8,
+}
+
+impl ReadBuffers {
+    /// Returns the count once that message waits.
+    fn with(&self, message: &Message) -> u8 {
+        let is_other = address(message).abs_diff(self.last) >= MAX_READ;
+        self.count + u8::from(is_other)
+    }
+
+    fn add(&mut self, message: &Message) {
+        self.count = self.with(message);
+        self.last = address(message);
+    }
+}
+
+/// Returns an address in the buffer that a message keeps.
+fn address(message: &Message) -> usize {
+    let bytes = match &*message.payload {
+        [] => message.topic.as_bytes(),
+        payload => payload,
+    };
+    bytes.as_ptr().addr()
 }
 
 impl ReaderWaker {
@@ -156,8 +198,9 @@ impl Queue {
             || !self.is_connected()
             || self.in_memory() >= UNCOUNTED_MESSAGES
             || self.bytes + message.payload.len() > UNCOUNTED_PAYLOAD_BYTES
-            || !is_small(message)
+            || message.payload.len() > SMALL_PAYLOAD_BYTES
             || texts_weight(message) > UNCOUNTED_TEXT_BYTES
+            || self.buffers.with(message) > UNCOUNTED_BUFFERS
     }
 
     /// Queues a message; whether the reader has to be woken. Fails at the memory limit.
@@ -235,6 +278,8 @@ impl Queue {
             };
             delivery.message = message;
             self.counted += 1;
+        } else {
+            self.buffers.add(&delivery.message);
         }
         self.bytes += delivery.message.payload.len();
         Ok(delivery)
@@ -334,6 +379,9 @@ impl Queue {
         if self.messages.is_empty() && self.tail.is_empty() {
             self.live_first();
             self.live = None;
+        }
+        if self.in_memory() == 0 {
+            self.buffers = ReadBuffers::default();
         }
         // A reader that waits for the store has to hear of what is live.
         if self.is_empty() || (self.in_memory() == 0 && self.live.is_some()) {

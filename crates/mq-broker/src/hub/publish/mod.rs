@@ -37,7 +37,7 @@ use super::{Hub, NoRoomToRetain, Routing};
 use crate::{
     auth::Principal,
     lock::read,
-    mailbox::is_small,
+    mailbox::SMALL_PAYLOAD_BYTES,
     router::SessionKey,
     session::Session,
     store::{Change, LogPosition},
@@ -110,13 +110,11 @@ impl Hub {
             ticket,
             ..
         } = received;
-        // Nothing that waits, for a reader or for a store that is behind, keeps the buffer of a whole read for it.
-        let waits_for_store = qos > QoS::AtMostOnce && publisher.journal.is_behind();
-        let message = if waits_for_store || is_small(&message) {
-            message.detached()
-        } else {
-            message
-        };
+        // A message that waits for the store or for its acknowledgement must not keep the buffer of a whole read. One of
+        // QoS 0 waits in mailboxes alone, which look at that themselves.
+        let is_kept = qos > QoS::AtMostOnce
+            && (message.payload.len() <= SMALL_PAYLOAD_BYTES || publisher.journal.is_behind());
+        let message = if is_kept { message.detached() } else { message };
         let mut publication = Publication {
             expires_at: expiry(&message.properties, now),
             message: Arc::new(message),
