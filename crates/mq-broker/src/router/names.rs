@@ -51,6 +51,11 @@ impl<V> Names<V> {
         self.0.is_empty()
     }
 
+    /// Calls `visit` with each value, in no order.
+    pub(super) fn for_each<'a>(&'a self, mut visit: impl FnMut(&'a V)) {
+        self.0.for_each(&mut visit);
+    }
+
     #[inline]
     pub(super) fn get(&self, name: &[u8]) -> Option<&V> {
         if self.is_empty() {
@@ -90,6 +95,13 @@ impl<V> Names<V> {
 impl<V> Part<V> {
     fn is_empty(&self) -> bool {
         matches!(self, Self::Table(table) if table.is_empty())
+    }
+
+    fn for_each<'a>(&'a self, visit: &mut dyn FnMut(&'a V)) {
+        match self {
+            Self::Table(table) => table.iter().for_each(|(_, value)| visit(value)),
+            Self::Split(parts) => parts.iter().for_each(|part| part.for_each(visit)),
+        }
     }
 
     fn get_or_insert_with(

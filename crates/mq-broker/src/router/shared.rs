@@ -2,17 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mq_codec::ByteStr;
+use super::{SessionKey, Subscriber, names::Names, subscriber::Subscribers};
 
-use super::{SessionKey, Subscriber, subscriber::Subscribers};
-
-/// The groups that share one topic filter.
+/// The groups that share one topic filter, by their names.
 #[derive(Debug, Default)]
-pub(super) struct SharedGroups(Vec<Group>);
+pub(super) struct SharedGroups(Names<Group>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Group {
-    name: ByteStr,
     members: Subscribers,
     /// Round robin. Routing only reads the trie, hence the atomic; skipping or repeating a member
     /// under contention does no harm.
@@ -26,42 +23,32 @@ impl SharedGroups {
 
     /// Adds or replaces a member; whether it was one before.
     pub(super) fn insert(&mut self, name: &str, subscriber: Subscriber) -> bool {
-        let group = if let Some(index) = self.0.iter_mut().position(|group| group.name == *name) {
-            &mut self.0[index]
-        } else {
-            self.0.push(Group {
-                name: ByteStr::new(name).expect("part of a checked filter"),
-                members: Subscribers::default(),
-                next: AtomicUsize::new(0),
-            });
-            self.0.last_mut().expect("pushed above")
-        };
+        let group = self.0.get_or_insert_with(name.as_bytes(), Group::default);
         group.members.insert(subscriber)
     }
 
     /// Removes a member; whether it was one.
     pub(super) fn remove(&mut self, name: &str, session: SessionKey) -> bool {
-        let Some(index) = self.0.iter().position(|group| group.name == *name) else {
-            return false;
-        };
-        let group = &mut self.0[index];
-        let removed = group.members.remove(session);
-        if group.members.is_empty() {
-            self.0.swap_remove(index);
-        }
-        removed
+        let removed = self.0.change(name.as_bytes(), |group| {
+            let removed = group.members.remove(session);
+            (removed, group.members.is_empty())
+        });
+        removed.unwrap_or(false)
     }
 
-    /// One member of each group, of those that `may_receive`: the next in turn that is `ready`, or
+    /// Calls `add` with one member of each group, of those that `may_receive`: the next in turn that is `ready`, or
     /// else the next in turn.
     pub(super) fn choose<'a>(
         &'a self,
-        ready: &'a dyn Fn(SessionKey) -> bool,
-        may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
-    ) -> impl Iterator<Item = &'a Subscriber> + 'a {
-        self.0
-            .iter()
-            .filter_map(move |group| group.choose(ready, may_receive))
+        ready: &dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+        mut add: impl FnMut(&'a Subscriber),
+    ) {
+        self.0.for_each(|group| {
+            if let Some(member) = group.choose(ready, may_receive) {
+                add(member);
+            }
+        });
     }
 
     /// The same of one group.
@@ -71,8 +58,7 @@ impl SharedGroups {
         ready: &dyn Fn(SessionKey) -> bool,
         may_receive: Option<&dyn Fn(SessionKey) -> bool>,
     ) -> Option<&Subscriber> {
-        let group = self.0.iter().find(|group| group.name == *name)?;
-        group.choose(ready, may_receive)
+        self.0.get(name.as_bytes())?.choose(ready, may_receive)
     }
 }
 

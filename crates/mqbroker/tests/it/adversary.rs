@@ -325,8 +325,8 @@ async fn cause(
         }
         State::SharedGroups => {
             one.pour(true, |nth| {
-                let each = (0..20)
-                    .map(|each| format!("$share/group/{}", text(number, nth * 20 + each, 500)));
+                let each =
+                    (0..20).map(|each| format!("$share/{}/t", text(number, nth * 20 + each, 500)));
                 subscribe(each, QoS::AtMostOnce)
             })
             .await;
