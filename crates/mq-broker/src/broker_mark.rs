@@ -14,6 +14,9 @@ const PROPERTY: &str = "mq-bridges";
 
 const STAYS_SUFFIX: char = '<';
 
+/// Bytes of a mark: hexadecimal digits.
+const MARK_LEN: usize = 8;
+
 /// The mark of a broker, shared by all its bridges. No two are equal, but by rare chance; a broker that starts anew has
 /// another one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,14 +26,15 @@ impl BrokerMark {
     /// Returns a new mark.
     pub(crate) fn random() -> Self {
         let random = RandomState::new().hash_one(0);
-        Self(format!("{random:016x}")[..8].to_owned())
+        Self(format!("{random:016x}")[..MARK_LEN].to_owned())
     }
 
-    /// Returns the mark in a bridge's CONNECT or its CONNACK, if there is one.
+    /// Returns the mark in a bridge's CONNECT or its CONNACK, if there is one. Each message that is carried gets it, so one
+    /// that is too long to be this make's is none.
     pub(crate) fn of_peer(user_properties: &[(ByteStr, ByteStr)]) -> Option<Self> {
         let (_, mark) = user_properties
             .iter()
-            .find(|(name, _)| **name == *PROPERTY)?;
+            .find(|(name, mark)| **name == *PROPERTY && mark.len() == MARK_LEN)?;
         Some(Self(mark.to_string()))
     }
 
