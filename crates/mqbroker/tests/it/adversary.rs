@@ -53,9 +53,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Half of the bystander's messages take less, on the second try at the latest: others use this machine. Without
 /// optimisation the parsing of what the adversaries send takes both processors for seconds: then it is served, and no more is
 /// said.
-const BYSTANDERS_ROUND_TRIP: Duration = match cfg!(debug_assertions) {
-    true => Duration::from_secs(15),
-    false => Duration::from_millis(50),
+const BYSTANDERS_ROUND_TRIP: Duration = if cfg!(debug_assertions) {
+    Duration::from_secs(15)
+} else {
+    Duration::from_millis(50)
 };
 
 /// Each test measures one process.
@@ -253,6 +254,7 @@ const STATES: &[State] = &[
 ];
 
 /// Brings the broker into a state, by one client; returns its connection, if that is still there.
+#[expect(clippy::too_many_lines, reason = "an arm for each state")]
 async fn cause(
     state: State,
     connector: &Connector,
