@@ -109,35 +109,39 @@ pub(super) struct Full {
     pub(super) progress_at: Instant,
 }
 
-/// A count of the read buffers that messages are views of, as far as neighbours tell: two payloads of one buffer are at most
-/// [`MAX_READ`] apart.
+/// A count of the read buffers that messages are views of, as far as neighbours tell: those of one buffer are in one block
+/// of [`MAX_READ`] bytes or in two beside each other.
 #[derive(Debug, Default)]
 struct ReadBuffers {
-    /// The address of the last message's first byte.
-    last: usize,
+    /// The lowest bits of the last message's block.
+    last: u32,
     count: u8,
 }
 
 impl ReadBuffers {
     /// Returns the count once that message waits.
     fn with(&self, message: &Message) -> u8 {
-        let is_other = address(message).abs_diff(self.last) >= MAX_READ;
+        let is_other = block(message).wrapping_sub(self.last).wrapping_add(1) > 2;
         self.count + u8::from(is_other)
     }
 
     fn add(&mut self, message: &Message) {
         self.count = self.with(message);
-        self.last = address(message);
+        self.last = block(message);
     }
 }
 
-/// Returns an address in the buffer that a message keeps.
-fn address(message: &Message) -> usize {
+/// Returns the number of the block of memory that a message keeps a read buffer in.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lowest bits tell neighbours apart"
+)]
+fn block(message: &Message) -> u32 {
     let bytes = match &*message.payload {
         [] => message.topic.as_bytes(),
         payload => payload,
     };
-    bytes.as_ptr().addr()
+    (bytes.as_ptr().addr() / MAX_READ) as u32
 }
 
 impl ReaderWaker {

@@ -11,7 +11,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -68,8 +68,8 @@ pub(crate) struct Session {
     presence: Mutex<Option<Arc<Presence>>>,
     /// The worker of the last connection that had it.
     worker: WorkerOfConnection,
-    /// Equal messages a second that it gets, if it is a bridge's; 0 for any number.
-    equal_per_s: AtomicU32,
+    /// `true` if the client that has it is a remote broker's bridge.
+    has_remote_bridge: AtomicBool,
 }
 
 /// The number of a worker, or none, in one atomic word.
@@ -242,7 +242,7 @@ impl Session {
         Self {
             client_id,
             key,
-            equal_per_s: AtomicU32::new(mailbox.equal_per_s()),
+            has_remote_bridge: AtomicBool::new(false),
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
@@ -260,12 +260,7 @@ impl Session {
 
     /// Notes whether the client that has it is a remote broker's bridge.
     pub(crate) fn set_remote_bridge(&self, is_bridge: bool) {
-        let most = if is_bridge {
-            DEFAULT_EQUAL_PER_S.get()
-        } else {
-            0
-        };
-        self.equal_per_s.store(most, Ordering::Relaxed);
+        self.has_remote_bridge.store(is_bridge, Ordering::Relaxed);
     }
 
     /// Returns `true` for the session of a bridge, of this broker or of a remote one.
@@ -275,7 +270,9 @@ impl Session {
 
     /// Returns the bound on equal messages a second, if it is the session of a bridge.
     pub(crate) fn equal_per_s(&self) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.equal_per_s.load(Ordering::Relaxed))
+        let of_remote = || self.has_remote_bridge.load(Ordering::Relaxed);
+        let of_own = NonZeroU32::new(self.mailbox.equal_per_s());
+        of_own.or_else(|| of_remote().then_some(DEFAULT_EQUAL_PER_S))
     }
 
     /// Claims the session for a connection, and asks the one that has it to leave. Returns the claim's
