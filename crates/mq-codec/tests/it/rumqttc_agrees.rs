@@ -63,7 +63,11 @@ fn packet(version: Version) -> impl Strategy<Value = Packet> {
     });
     packets.prop_map(|mut packet| {
         match &mut packet {
-            Packet::Connect(connect) => without_odd_login(connect),
+            Packet::Connect(connect) => {
+                without_odd_login(connect);
+                // A convention of brokers, which the standard does not have.
+                connect.is_bridge = false;
+            }
             // Table 2-6 of the specification lets DISCONNECT have it, §3.14.2.1 does not list it.
             // rumqttc goes by the latter, which is no defect.
             Packet::Disconnect(disconnect)
