@@ -134,6 +134,9 @@ const SUBSCRIPTIONS_BYTES: usize = 3 * size_of::<(TopicFilter, Subscriber)>() + 
 /// and its cursor.
 const SUBSCRIPTION_BYTES: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
+/// The memory of the group of a shared subscription besides, about: its place in a table that is half full.
+const GROUP_BYTES: usize = 96;
+
 impl SessionState {
     fn new(share: MemoryShare) -> Self {
         Self {
@@ -221,7 +224,8 @@ impl SessionState {
     fn weight(&self, filter: &TopicFilter) -> usize {
         let is_first = self.subscriptions.lock().is_empty();
         let table = if is_first { SUBSCRIPTIONS_BYTES } else { 0 };
-        table + 2 * filter.len() + SUBSCRIPTION_BYTES
+        let group = filter.shared().map_or(0, |_| GROUP_BYTES);
+        table + 2 * filter.len() + SUBSCRIPTION_BYTES + group
     }
 }
 
