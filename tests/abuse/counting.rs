@@ -202,7 +202,7 @@ fn long_topic(number: usize, alias: u16) -> TopicName {
     TopicName::new(format!("{number}/{alias}/{}", "x".repeat(5_000))).unwrap()
 }
 
-/// What a shape's connections hold besides what counts, in bytes each.
+/// Uncounted bytes that each connection of a shape may hold.
 type Besides = usize;
 
 /// Each with its name, how many there are of it, how it is made, and of those with connected clients what these hold

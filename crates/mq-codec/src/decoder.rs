@@ -8,9 +8,6 @@ use crate::{
     wire::{Reader, padded_varint, varint},
 };
 
-/// Bytes that [`Decoder::peek_publish`] looks at.
-const MAX_PEEKED: usize = 4 * 1024;
-
 /// Takes packets off the front of a buffer as they become complete.
 ///
 /// A decoder belongs to one direction of one connection (or of one of its lanes). It keeps the
@@ -25,6 +22,9 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Bytes of a packet that [`peek_publish`](Self::peek_publish) looks at.
+    pub const MAX_PEEKED: usize = 4 * 1024;
+
     /// A decoder that refuses packets of more than `max_packet_size` bytes, fixed header included.
     ///
     /// A server gives `version: None`. Then the first packet must be CONNECT, which sets the version
@@ -129,7 +129,7 @@ impl Decoder {
         if first >> 4 != 0x03 || size > self.max_packet_size as usize {
             return None;
         }
-        let mut head = BytesMut::from(&buffer[..buffer.len().min(MAX_PEEKED)]);
+        let mut head = BytesMut::from(&buffer[..buffer.len().min(Self::MAX_PEEKED)]);
         let end = head.len();
         let publish = PacketType::Publish;
         let reader = Reader::new(publish, self.characters, &mut head, header, end);

@@ -88,20 +88,12 @@ impl BrokerArgs {
     /// # Errors
     /// If a file cannot be read or a value is not allowed.
     pub fn settings(&self) -> Result<Settings, Error> {
-        let settings = self.settings_of(self.read()?);
+        let settings = self.read().and_then(|config| self.settings_of(config));
         settings.map_err(|mut mistakes| mistakes.swap_remove(0))
     }
 
-    /// The configuration file, or what is in force without one.
-    fn read(&self) -> Result<Config, Error> {
-        match &self.config {
-            Some(path) => Config::read(path),
-            None => Ok(Config::default()),
-        }
-    }
-
-    /// The same with every mistake of the form.
-    fn read_all(&self) -> Result<Config, Vec<Error>> {
+    /// Reads the configuration file. Returns the defaults if there is none, or every mistake of its form.
+    fn read(&self) -> Result<Config, Vec<Error>> {
         match &self.config {
             Some(path) => Config::read_all(path),
             None => Ok(Config::default()),
@@ -155,7 +147,7 @@ impl BrokerArgs {
 /// # Errors
 /// If the broker cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
-    let config = args.read_all().map_err(|all| joined(all, "\n"))?;
+    let config = args.read().map_err(|all| joined(all, "\n"))?;
     let log = Log::begin(&config.log)?;
     give_back::refuse_huge_pages();
     let mut settings = args.settings_of(config).map_err(|all| joined(all, "\n"))?;
@@ -283,7 +275,7 @@ impl DiskHangs {
 
 /// Reads everything again, and puts it in force. Returns whether replaced files are looked for.
 fn reread(args: &BrokerArgs, reload: &Reload, log: Option<&Log>) -> anyhow::Result<bool> {
-    let config = args.read_all().map_err(|all| joined(all, "; "))?;
+    let config = args.read().map_err(|all| joined(all, "; "))?;
     let levels = config.log.clone();
     crate::log::check(&levels).map_err(anyhow::Error::msg)?;
     let settings = args.settings_of(config).map_err(|all| joined(all, "; "))?;

@@ -72,8 +72,7 @@ impl Throttle {
 
     /// Whether one more log-in may be tried from that address.
     pub(crate) fn may_try(&self, tried: Tried, now: Instant) -> bool {
-        let failures = self.lock().get(&tried).copied();
-        failures.is_none_or(|failures| self.left(failures, now) + 1.0 <= self.per_minute)
+        self.owed(tried, now) + 1.0 <= self.per_minute
     }
 
     /// Returns the failures from that address that are not forgiven.

@@ -33,10 +33,10 @@ pub(crate) const SMALL_PAYLOAD_BYTES: usize = MAX_READ / 4;
 /// takes it at once keeps none for long.
 const UNCOUNTED_BUFFERS: u8 = 4;
 
-/// The largest read of a publisher's link, in bytes.
+/// The largest read of a publisher's link, in bytes: that of mq-transport, on which the models of mailboxes do not depend.
 const MAX_READ: usize = 64 * 1024;
 
-/// Bytes of topic and properties of a message that may wait uncounted: more than hardly any device's.
+/// Bytes of topic and properties of a message that may wait uncounted: hardly any device has more.
 const UNCOUNTED_TEXT_BYTES: usize = 512;
 
 /// Bytes of a message's place in a queue, besides the message.

@@ -3,13 +3,10 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use mq_codec::{Packet, Publish};
+use mq_codec::{Decoder, Packet, Publish};
 
 use super::{Connection, State};
 use crate::{Event, LaneId, ProtocolError};
-
-/// Memory of the head of such a message, about: the decoder looks at so much of it.
-const HEAD_BYTES: usize = 4 * 1024;
 
 /// A PUBLISH whose payload is dropped as it comes.
 #[derive(Debug)]
@@ -96,8 +93,8 @@ impl Connection {
         discarding.map_or(buffer.len(), |discarding| discarding.received)
     }
 
-    /// The approximate memory of such messages, in bytes.
+    /// Returns the approximate memory of messages whose payload is dropped, in bytes: the heads of them are read whole.
     pub(super) fn discarding_bytes(&self) -> usize {
-        self.discarding.len() * (size_of::<Discarding>() + HEAD_BYTES)
+        self.discarding.len() * (size_of::<Discarding>() + Decoder::MAX_PEEKED)
     }
 }

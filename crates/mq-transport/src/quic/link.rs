@@ -297,7 +297,6 @@ impl QuicLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes rejected early data again, then the outbox; ready when both are empty.
     /// Writes what the outbox has. Where a window is in the way that may grow, it is tried again.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
         loop {
@@ -330,6 +329,7 @@ impl QuicLink {
         }
     }
 
+    /// Writes rejected early data again, then what the outbox has for the control lane; ready when both are empty.
     fn poll_write_control(
         &mut self,
         cx: &mut Context<'_>,

@@ -38,7 +38,7 @@ const MEBIBYTE: usize = 1 << 20;
 /// `[limits] memory`.
 const LIMIT: usize = 64 * MEBIBYTE;
 
-/// What the process may grow by besides: buffers of connections, and what the allocator keeps.
+/// Growth of the process that is allowed beyond the limit: buffers of connections, and memory that the allocator keeps.
 const BESIDES: usize = 32 * MEBIBYTE;
 
 /// Clients of a state. Together they try to make the broker hold [`TRIED`].
@@ -95,7 +95,7 @@ impl Adversary {
         })
     }
 
-    /// The same, let in.
+    /// Connects, and sends a CONNECT that `change` has changed. Returns `None` if the broker refuses it.
     async fn connect(
         connector: &Connector,
         url: &str,
@@ -215,7 +215,7 @@ fn at_least_once(topic: String, size: usize, nth: usize) -> Publish {
     publish
 }
 
-/// What a client makes the broker hold.
+/// A kind of memory that a client makes the broker hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     UnfinishedConnect,

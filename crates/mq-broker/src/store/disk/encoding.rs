@@ -251,8 +251,8 @@ mod tests {
         proptest::option::of(moment)
     }
 
-    /// Whether a time was kept: to the millisecond, rounded up; or, where it is too far away to be told, as one from
-    /// `far` seconds on.
+    /// Returns `true` if a time was kept: to the millisecond, rounded up. A time from `far` seconds on may be read as any
+    /// other one from there on.
     fn is_kept(at: SystemTime, read: SystemTime, far: u64) -> bool {
         let far = UNIX_EPOCH + Duration::from_secs(far);
         at <= read && read.duration_since(at).unwrap() < Duration::from_millis(1)
