@@ -128,9 +128,10 @@ fn compare_measures_over_an_emulated_link() {
         assert!(links[link]["up"]["packets"].as_u64().unwrap() > 40);
     }
     for transport in &result.transports {
-        // Each message was at least one packet, and was acknowledged.
+        // Messages that wait for a lost packet or for the processor leave
+        // in one packet, so there can be fewer packets than messages.
         let host = transport.publisher_host.unwrap();
-        assert!(host.sent >= 40 && host.received > Some(5), "{host:?}");
+        assert!(host.sent >= 10 && host.received > Some(5), "{host:?}");
     }
     for host in ["publisher", "broker", "subscriber"] {
         let file = captures.path().join(format!("{host}.pcap"));
