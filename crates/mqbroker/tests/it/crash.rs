@@ -179,11 +179,24 @@ async fn check(
     assert!(promised > 0, "{what}: nothing was published");
 }
 
+/// A number from a variable of the environment.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn seed() -> u64 {
+    number("MQ_SEED").unwrap_or(1)
+}
+
 /// Kills a broker whose disk takes `commit` for each commit, this often unless `MQ_KILLS` is another number.
-async fn killed_again_and_again(what: &str, mut broker: Broker, kills: u64, commit: Duration) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+async fn killed_again_and_again(
+    what: &str,
+    mut broker: Broker,
+    kills: u64,
+    commit: Duration,
+    seed: u64,
+) {
     let kills = number("MQ_KILLS").unwrap_or(kills);
-    let seed = number("MQ_SEED").unwrap_or(1);
     println!("{what}: {kills} kills, seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let device = |broker: &Broker, client_id: &str| device_of(broker, client_id, commit);
@@ -269,36 +282,45 @@ async fn killed_again_and_again(what: &str, mut broker: Broker, kills: u64, comm
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_tcp() {
-    killed_again_and_again("tcp", start("tcp", "always"), 40, Duration::ZERO).await;
+    let broker = start("tcp", "always");
+    killed_again_and_again("tcp", broker, 40, Duration::ZERO, seed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_quic() {
-    killed_again_and_again("quic", start("quic", "always"), 40, Duration::ZERO).await;
+    let broker = start("quic", "always");
+    killed_again_and_again("quic", broker, 40, Duration::ZERO, seed()).await;
 }
 
-/// A disk that takes its time for each commit: 100 ms and four kills, nightly 2 s and 300.
+/// Brokers on a disk that takes its time for each commit: 100 ms and four kills of one broker, nightly 2 s and thirty kills of
+/// each of ten, which wait for the disk side by side. Starting a broker holds a thread until it is ready.
 #[cfg(target_os = "linux")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 12)]
 async fn nothing_that_was_acknowledged_is_lost_on_a_slow_disk() {
     let Some(disk) = crate::hanging_disk::Disk::new() else {
         return;
     };
-    let (kills, commit) = match std::env::var_os("MQ_NIGHTLY") {
-        Some(_) => (300, Duration::from_secs(2)),
-        None => (4, Duration::from_millis(100)),
+    let (brokers, kills, commit) = match std::env::var_os("MQ_NIGHTLY") {
+        Some(_) => (10, 30, Duration::from_secs(2)),
+        None => (1, 4, Duration::from_millis(100)),
     };
     disk.takes(commit);
-    let broker = start_with("tcp", "always", &disk.environment());
-    killed_again_and_again("a slow disk", broker, kills, commit).await;
+    let mut runs = JoinSet::new();
+    for seed in (seed()..).take(brokers) {
+        let broker = start_with("tcp", "always", &disk.environment());
+        runs.spawn(async move {
+            let what = format!("a slow disk, {seed}");
+            killed_again_and_again(&what, broker, kills, commit, seed).await;
+        });
+    }
+    while runs.join_next().await.transpose().unwrap().is_some() {}
 }
 
 /// What devices publish at one broker goes to another one, over QUIC; either of them is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let kills = number("MQ_KILLS").unwrap_or(20);
-    let seed = number("MQ_SEED").unwrap_or(1);
+    let seed = seed();
     println!("a bridge: {kills} kills, seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let cloud = start("quic", "always");
@@ -352,9 +374,8 @@ async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
 /// Each of sixteen topics has a QUIC stream of its own, from its publisher and to its subscriber.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_many_quic_streams() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let kills = number("MQ_KILLS").unwrap_or(40);
-    let seed = number("MQ_SEED").unwrap_or(1);
+    let seed = seed();
     println!("quic, with streams: {kills} kills, seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut broker = start("quic", "always");
