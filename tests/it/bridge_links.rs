@@ -265,8 +265,10 @@ async fn a_mosquitto_and_this_broker_that_bridge_everything_to_each_other_do_not
     let time = Duration::from_secs(3);
     let came = tokio::join!(copies(&mut at_own, time), copies(&mut at_theirs, time));
     println!("{came:?} copies");
+    // Twenty a second by each of two bridges, and three seconds have a part in four.
+    let bound = 1..=2 * 20 * 4;
     assert!(
-        (1..=60).contains(&came.0) && (1..=60).contains(&came.1),
+        bound.contains(&came.0) && bound.contains(&came.1),
         "{came:?}"
     );
     own.shutdown().await;
