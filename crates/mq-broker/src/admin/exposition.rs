@@ -1,7 +1,8 @@
-//! The metrics as `OpenMetrics` text, which Prometheus reads.
+//! The metrics as text: `OpenMetrics`, which Prometheus asks for, or Prometheus' own text format.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
+use hyper::header::{ACCEPT, HeaderMap};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text::encode},
@@ -15,14 +16,48 @@ use crate::{
     metrics::{ByReason, Counter, DurationHistogram, Gauge, ListenerMetrics, Metrics},
 };
 
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text";
+const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) fn write(admin: &Admin) -> String {
+/// Returns the metrics, in `OpenMetrics` if the request accepts that, and their media type.
+pub(super) fn write(admin: &Admin, request: &HeaderMap) -> (&'static str, String) {
     let mut registry = Registry::with_prefix("mqbroker");
     registry.register_collector(Box::new(All(admin.clone())));
     let mut text = String::new();
     // A string takes all that is written to it.
     let _ = encode(&mut text, &registry);
+    let mut accepted = request.get_all(ACCEPT).iter();
+    if accepted.any(|types| {
+        types
+            .to_str()
+            .is_ok_and(|types| types.contains(OPEN_METRICS))
+    }) {
+        (OPEN_METRICS_TYPE, text)
+    } else {
+        (TEXT_TYPE, to_text_format(&text))
+    }
+}
+
+/// Returns an exposition of `OpenMetrics` in Prometheus' text format 0.0.4: a counter's family has the name of its samples,
+/// and units and the end have no line.
+fn to_text_format(exposition: &str) -> String {
+    let counters = exposition.lines();
+    let counters =
+        counters.filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+    let counters: HashSet<&str> = counters.collect();
+    let mut text = String::with_capacity(exposition.len());
+    for line in exposition.lines() {
+        let mut words = line.splitn(4, ' ');
+        match [(); 4].map(|()| words.next().unwrap_or_default()) {
+            ["#", "UNIT" | "EOF", ..] => continue,
+            ["#", what, name, rest] if counters.contains(name) => {
+                text.extend(["# ", what, " ", name, "_total ", rest]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
     text
 }
 

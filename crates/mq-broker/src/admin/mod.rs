@@ -140,11 +140,10 @@ async fn handle(
         answer
     };
     Ok(match (method, path.as_str(), listener) {
-        (_, "/metrics", _) if is_read => at_once(answer::whole(
-            StatusCode::OK,
-            exposition::CONTENT_TYPE,
-            exposition::write(admin),
-        )),
+        (_, "/metrics", _) if is_read => {
+            let (kind, text) = exposition::write(admin, &head.headers);
+            at_once(answer::whole(StatusCode::OK, kind, text))
+        }
         (_, "/healthz", _) if is_read => at_once(verdict("ok", admin.why_not_healthy())),
         (_, "/readyz", _) if is_read => at_once(verdict("ready", admin.why_not_ready())),
         (Method::POST, "/backup", AdminListener::Socket) => back_up(admin, body, slot).await,

@@ -8,7 +8,7 @@ use std::{
 use mq_client::Reconnect;
 use mq_testkit::free_port;
 
-use crate::program::{Broker, get};
+use crate::program::{Broker, get_with};
 
 /// A family of metrics: its type, its unit and its samples.
 #[derive(Default, Debug)]
@@ -146,8 +146,10 @@ async fn metrics_are_openmetrics_with_whole_histograms_and_one_name_for_seconds(
     let client = broker.client("c").session_expiry(Duration::from_hours(1));
     let client = client.build().await.unwrap();
     client.disconnect().await.unwrap();
-    let (status, text) = get(admin, "/metrics");
-    assert_eq!(status, 200);
+    let text = scraped(
+        admin,
+        "Accept: application/openmetrics-text; version=1.0.0, */*; q=0.1\r\n",
+    );
     let families = read(&text);
     assert!(families.len() > 60, "{}", families.len());
     for (name, family) in &families {
@@ -186,6 +188,25 @@ async fn metrics_are_openmetrics_with_whole_histograms_and_one_name_for_seconds(
         let family = &families[&format!("mqbroker_{histogram}_seconds")];
         assert!(!family.samples.is_empty(), "{histogram}");
     }
+    // A reader of the older text format wants a counter's type under the name of its samples.
+    let text = scraped(admin, "");
+    let counter = "mqbroker_messages_received_total";
+    assert!(
+        text.contains(&format!("\n# TYPE {counter} counter\n{counter} ")),
+        "{text}"
+    );
+    assert!(
+        !text.contains("# UNIT") && !text.contains("# EOF"),
+        "{text}"
+    );
+    assert_eq!(read(&(text + "# EOF\n")).len(), families.len());
+}
+
+/// The metrics, asked for with that header.
+fn scraped(admin: u16, header: &str) -> String {
+    let (status, text) = get_with(admin, "/metrics", header);
+    assert_eq!(status, 200);
+    text
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -219,12 +219,18 @@ pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) 
 
 /// The status and the body of an answer to an operator's GET.
 pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
+    get_with(port, path, "")
+}
+
+/// The same, with more header lines, each ended.
+pub(crate) fn get_with(port: u16, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Connection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
