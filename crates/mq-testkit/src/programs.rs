@@ -16,6 +16,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// Returns `nightly` where `MQ_NIGHTLY` is in the environment, as `.ci/run nightly` has it, and `usual` elsewhere.
+pub fn nightly<T>(usual: T, nightly: T) -> T {
+    if std::env::var_os("MQ_NIGHTLY").is_some() {
+        nightly
+    } else {
+        usual
+    }
+}
+
 /// Reports that a test is skipped, with the reason.
 ///
 /// # Panics

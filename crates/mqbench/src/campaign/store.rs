@@ -300,7 +300,7 @@ mod tests {
         let file = records_file(first.directory(), "some");
         let whole = fs::read(&file).unwrap();
         let one = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-        for cut in one..whole.len() {
+        for cut in (one..whole.len()).step_by(mq_testkit::nightly(13, 1)) {
             fs::write(&file, &whole[..cut]).unwrap();
             let mut again = reopen(first.directory());
             assert_eq!(again.records, first.records[..1], "{cut}");

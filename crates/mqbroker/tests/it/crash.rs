@@ -300,10 +300,10 @@ async fn nothing_that_was_acknowledged_is_lost_on_a_slow_disk() {
     let Some(disk) = crate::hanging_disk::Disk::new() else {
         return;
     };
-    let (brokers, kills, commit) = match std::env::var_os("MQ_NIGHTLY") {
-        Some(_) => (10, 30, Duration::from_secs(2)),
-        None => (1, 4, Duration::from_millis(100)),
-    };
+    let (brokers, kills, commit) = mq_testkit::nightly(
+        (1, 4, Duration::from_millis(100)),
+        (10, 30, Duration::from_secs(2)),
+    );
     disk.takes(commit);
     let mut runs = JoinSet::new();
     for seed in (seed()..).take(brokers) {

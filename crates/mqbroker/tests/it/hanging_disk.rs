@@ -298,10 +298,10 @@ fn a_hanging_disk_keeps_memory_within_its_limit() {
 #[test]
 fn a_slow_disk_keeps_memory_within_its_limit() {
     let Some(disk) = Disk::new() else { return };
-    let (time, commit) = match std::env::var_os("MQ_NIGHTLY") {
-        Some(_) => (Duration::from_mins(10), Duration::from_secs(2)),
-        None => (Duration::from_secs(8), Duration::from_millis(500)),
-    };
+    let (time, commit) = mq_testkit::nightly(
+        (Duration::from_secs(8), Duration::from_millis(500)),
+        (Duration::from_mins(10), Duration::from_secs(2)),
+    );
     let (broker, _) = disk.broker();
     subscriber(&broker);
     let (before, _) = broker.resident();

@@ -39,6 +39,18 @@ fn whole() -> Value {
     serde_json::to_value(&report).unwrap()
 }
 
+/// Leaves the first element of each array, whose fields are those of the others.
+fn leave_first(value: &mut Value) {
+    match value {
+        Value::Array(elements) => {
+            elements.truncate(1);
+            elements.iter_mut().for_each(leave_first);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(leave_first),
+        _ => {}
+    }
+}
+
 #[test]
 fn reports_fit_the_schema() {
     assert_eq!(problems(&whole()), [""; 0]);
@@ -46,7 +58,8 @@ fn reports_fit_the_schema() {
 
 #[test]
 fn a_missing_or_added_field_is_noticed() {
-    let whole = whole();
+    let mut whole = whole();
+    leave_first(&mut whole);
     for pointer in [
         "",
         "/papers/0",
