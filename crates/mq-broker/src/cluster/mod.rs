@@ -95,7 +95,7 @@ pub use engine::{
 pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
-use engine::RETRY_INTERVAL;
+use engine::{Outage, RETRY_INTERVAL};
 use life::Lives;
 use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, load_checkpoints};
 use sessions::{Floor, OwnedSession};
@@ -131,6 +131,8 @@ pub(crate) struct Cluster {
     /// Counts [entries that say nothing](log).
     empty_entries_sent: AtomicU64,
     arrival_marks: Mutex<ArrivalMarks>,
+    /// Records of sessions that cannot be read or written.
+    value_outage: Mutex<Outage>,
     ledger: Ledger,
     /// `true` once this node ends its life itself.
     is_leaving: AtomicBool,
@@ -191,6 +193,7 @@ impl Cluster {
             floor: Mutex::default(),
             qos0_turn: AtomicU64::default(),
             empty_entries_sent: AtomicU64::default(),
+            value_outage: Mutex::new(Outage::new("access to the records of sessions", None)),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),

@@ -22,6 +22,8 @@ mod check_config;
 mod cluster;
 #[cfg(all(unix, feature = "cluster"))]
 mod cluster_operation;
+#[cfg(all(unix, feature = "cluster"))]
+mod cluster_storage;
 #[cfg(unix)]
 mod crash;
 mod exposition;

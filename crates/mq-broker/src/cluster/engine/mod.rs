@@ -5,6 +5,7 @@ mod encoding;
 mod memory;
 #[cfg(feature = "cluster")]
 mod nats;
+mod outage;
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,6 +16,7 @@ pub(super) use encoding::{Malformed, Reader, Writer};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
+pub(super) use outage::Outage;
 
 /// Time for which an engine knows the identifier of an appended entry, and does not append the entry again.
 pub const DEDUPLICATION_WINDOW: Duration = Duration::from_mins(2);

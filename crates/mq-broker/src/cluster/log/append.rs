@@ -6,14 +6,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId, TopicName};
-use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep},
-};
-use tracing::warn;
-
 use super::{
     entry::{BatchItem, LogEntry, LogMessage},
     groups::Membership,
@@ -22,10 +14,19 @@ use super::{
     recent::RecentEntries,
 };
 use crate::{
-    cluster::{Cluster, GIVE_UP_AFTER, engine::RETRY_INTERVAL},
+    cluster::{
+        Cluster, GIVE_UP_AFTER,
+        engine::{Outage, RETRY_INTERVAL},
+    },
     hub::AppendQueueFull,
     lock::lock,
     store::{At, Position, StoredMessage},
+};
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId, TopicName};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
 };
 
 /// Messages in a batch, and their bytes, at most; one message may have more.
@@ -199,6 +200,7 @@ impl Cluster {
     pub(in crate::cluster) async fn append_batches(self: Arc<Self>, shard: u16) {
         let shard = &self.shards[usize::from(shard)];
         let mut read_back = shard.read_back.subscribe();
+        let mut outage = Outage::new("append to a log", Some(shard.number));
         for count in 1.. {
             let batch = shard.next_batch().await;
             let (items, positions): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
@@ -218,9 +220,12 @@ impl Cluster {
                         .append(shard.number, id.clone(), entry.clone())
                         .await
                     {
-                        Ok(()) => sleep(READ_BACK_TIMEOUT).await,
+                        Ok(()) => {
+                            outage.end();
+                            sleep(READ_BACK_TIMEOUT).await;
+                        }
                         Err(error) => {
-                            warn!(shard = shard.number, %error, "messages cannot be appended");
+                            outage.failed(&error);
                             sleep(RETRY_INTERVAL).await;
                         }
                     }

@@ -135,7 +135,7 @@ impl Cluster {
     async fn read_record(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
         let value = self.engine.get(Key::new(KeyKind::Session, &**id)).await;
         let value = value.map_err(|error| {
-            warn!(client = %id, %error, "a session cannot be read");
+            lock(&self.value_outage).failed(&error);
             ClaimRefused::Busy
         })?;
         let Some(Value { version, bytes }) = value else {

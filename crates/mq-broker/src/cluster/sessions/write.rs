@@ -128,6 +128,7 @@ impl Cluster {
 
     /// Begins a round: writes the records of all sessions that are not what their records say.
     pub(in crate::cluster) fn begin_round(&self) {
+        lock(&self.value_outage).end_if_quiet();
         let next = self.next_positions();
         let mut sessions = lock(&self.sessions);
         let lacks = sessions
@@ -319,7 +320,7 @@ impl Cluster {
             {
                 Ok(PutOutcome::Written(version)) => return Ok(Some(version)),
                 Ok(PutOutcome::Conflict) => {}
-                Err(error) => warn!(%error, "a value cannot be put"),
+                Err(error) => lock(&self.value_outage).failed(&error),
             }
             // This try, or an earlier one, may have been done all the same.
             match self.engine.get(key.clone()).await {
@@ -327,7 +328,7 @@ impl Cluster {
                     return Ok((value.bytes == bytes).then_some(value.version));
                 }
                 Ok(_) => {}
-                Err(error) => warn!(%error, "a value cannot be read"),
+                Err(error) => lock(&self.value_outage).failed(&error),
             }
             sleep(RETRY_INTERVAL).await;
         }

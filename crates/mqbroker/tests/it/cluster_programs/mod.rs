@@ -97,9 +97,9 @@ impl Nats {
         }
     }
 
-    /// Starts all servers.
+    /// Starts all servers that do not run, which are the last ones.
     pub(crate) fn begin(&mut self) {
-        for n in 0..self.ports.len() {
+        for n in self.running.len()..self.ports.len() {
             let server = self.server(n);
             self.running.push(server);
         }

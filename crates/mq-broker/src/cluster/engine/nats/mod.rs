@@ -24,11 +24,11 @@ use tokio::{
     task::JoinSet,
     time::sleep,
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
-    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome,
-    RETRY_INTERVAL, Value,
+    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, Outage,
+    PutOutcome, RETRY_INTERVAL, Value,
 };
 use crate::lock::lock;
 use connect::ConnectFailure;
@@ -39,6 +39,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval at which the server of a consumer sends heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time after which a consumer that brings nothing and reports no error counts as working.
+const STEADY_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 
 /// Time for which a server answers one pull request.
 const PULL_EXPIRY: Duration = Duration::from_secs(10);
@@ -216,8 +219,11 @@ impl Engine for NatsEngine {
         );
         tokio::spawn(async move {
             let mut last = after;
-            while let Err(error) = forward_entries(&context, &name, &mut last, &bring).await {
-                warn!(shard, %error, "a log is read anew");
+            let mut outage = Outage::new("reading of a log", Some(shard));
+            while let Err(error) =
+                forward_entries(&context, &name, &mut last, &bring, &mut outage).await
+            {
+                outage.failed(&error);
                 tokio::select! {
                     () = sleep(RETRY_INTERVAL) => {}
                     () = bring.closed() => return,
@@ -339,6 +345,7 @@ async fn forward_entries(
     name: &str,
     last: &mut u64,
     bring: &mpsc::Sender<Entry>,
+    outage: &mut Outage,
 ) -> Result<(), EngineError> {
     let stream = context.get_stream(name).await.map_err(nats_error)?;
     let config = pull::Config {
@@ -349,7 +356,19 @@ async fn forward_entries(
     };
     let consumer = stream.create_consumer(config).await.map_err(nats_error)?;
     let mut reading = ConsumerReader::begin(&consumer).await?;
-    while let Some(message) = reading.next_for(bring).await? {
+    loop {
+        let message = tokio::select! {
+            message = reading.next_for(bring) => message?,
+            // It has sent signs of life meanwhile.
+            () = sleep(STEADY_AFTER), if outage.is_on() => {
+                outage.end();
+                continue;
+            }
+        };
+        let Some(message) = message else {
+            return Ok(());
+        };
+        outage.end();
         let number = message.info().map_err(nats_error)?.stream_sequence;
         if number <= *last {
             continue;
@@ -363,5 +382,4 @@ async fn forward_entries(
         }
         *last = number;
     }
-    Ok(())
 }
