@@ -22,20 +22,20 @@ use crate::seeds::over_seeds;
 const SOON: Duration = Duration::from_mins(2);
 
 /// A node.
-struct Node {
+pub(crate) struct Node {
     cluster: String,
     name: String,
     engine: Arc<MemoryEngine>,
     change: fn(&mut ClusterSettings),
-    broker: Option<Broker>,
+    pub(crate) broker: Option<Broker>,
 }
 
 impl Node {
-    async fn start(cluster: &str, name: &str, world: &Arc<MemoryWorld>) -> Self {
+    pub(crate) async fn start(cluster: &str, name: &str, world: &Arc<MemoryWorld>) -> Self {
         Self::start_with(cluster, name, world, |_| {}).await
     }
 
-    async fn start_with(
+    pub(crate) async fn start_with(
         cluster: &str,
         name: &str,
         world: &Arc<MemoryWorld>,
@@ -52,7 +52,7 @@ impl Node {
         node
     }
 
-    async fn begin(&mut self) -> Result<(), Error> {
+    pub(crate) async fn begin(&mut self) -> Result<(), Error> {
         let mut settings = Settings::new(vec![self.url().parse().unwrap()]);
         let engine = Arc::clone(&self.engine);
         let mut cluster = ClusterSettings::new(&self.name, engine);
@@ -62,30 +62,30 @@ impl Node {
         Ok(())
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("mem://{}-{}", self.cluster, self.name)
     }
 
     /// As by `kill -9`.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.engine.kill();
         self.broker = None;
     }
 
     /// As by SIGTERM.
-    async fn end(&mut self) {
+    pub(crate) async fn end(&mut self) {
         if let Some(broker) = self.broker.take() {
             broker.shutdown().await;
         }
         self.engine.kill();
     }
 
-    fn client(&self, id: &str) -> ClientBuilder {
+    pub(crate) fn client(&self, id: &str) -> ClientBuilder {
         mq_testkit::kept(&self.url(), id)
     }
 
     /// Makes a kept session with a subscription, whose client leaves.
-    async fn make_away(&self, id: &str, filter: &str, qos: QoS) {
+    pub(crate) async fn make_away(&self, id: &str, filter: &str, qos: QoS) {
         let client = self.client(id).build().await.unwrap();
         let subscribed = client.subscribe(filter, qos).await.unwrap();
         client.disconnect().await.unwrap();
@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// A client that comes back to its session, and what waits for it.
-    async fn come_back(&self, id: &str) -> (Client, Subscription) {
+    pub(crate) async fn come_back(&self, id: &str) -> (Client, Subscription) {
         let client = self.client(id);
         let messages = client.messages();
         (client.build().await.unwrap(), messages)
@@ -128,11 +128,11 @@ impl Node {
     }
 }
 
-fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Outgoing {
+pub(crate) fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Outgoing {
     Outgoing::to(topic, payload.into()).unwrap().qos(qos)
 }
 
-async fn send(client: &Client, message: Outgoing) {
+pub(crate) async fn send(client: &Client, message: Outgoing) {
     let mut receipt = client.send(message).await.unwrap();
     let acknowledged = timeout(SOON, receipt.acknowledged());
     acknowledged.await.unwrap().unwrap();
@@ -156,7 +156,7 @@ async fn connect_and_send(mut link: Link, id: &str, messages: &[(&'static str, Q
     link
 }
 
-async fn next(messages: &mut Subscription) -> String {
+pub(crate) async fn next(messages: &mut Subscription) -> String {
     let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
     incoming.text().unwrap().to_owned()
 }

@@ -174,7 +174,9 @@ async fn values_have_names_of_any_length() {
             loop {
                 let put = engine.put(key.clone(), 0, bytes.clone(), Expiry::AfterTtl);
                 match put.await {
-                    Err(EngineError::Unavailable(_)) => sleep(Duration::from_millis(50)).await,
+                    Err(EngineError::Unavailable(_) | EngineError::NoLeader(_)) => {
+                        sleep(Duration::from_millis(50)).await
+                    }
                     put => return put.unwrap(),
                 }
             }

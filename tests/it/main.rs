@@ -13,6 +13,7 @@ mod bridge_links;
 mod cluster;
 mod cluster_bench;
 mod cluster_nats;
+mod cluster_storage;
 mod compare_brokers;
 mod end_to_end;
 mod energy;

@@ -73,6 +73,10 @@ pub struct Cluster {
     /// Whether the servers have confirmed nothing for a lease, such as without a majority. Messages of QoS 1 and 2 are
     /// not acknowledged meanwhile.
     pub majority_lost: bool,
+    /// The part of the servers' storage that is in use, in percent; `None` if nobody says how much room there is.
+    pub storage_percent: Option<u8>,
+    /// `true` if the servers' storage is full: messages of QoS 1 and 2 are refused.
+    pub storage_full: bool,
     /// Sessions that are this node's.
     pub sessions: usize,
     /// Messages of its clients that are not in their log yet.

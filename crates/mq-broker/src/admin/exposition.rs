@@ -285,6 +285,8 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     };
     let help = "Whether the servers have confirmed nothing for a lease";
     of_node("cluster_majority_lost", help, shown.majority_lost.into())?;
+    let help = "Whether the servers' storage is full, so that messages of QoS 1 and 2 are refused";
+    of_node("cluster_storage_full", help, shown.storage_full.into())?;
     let help = "Sessions that are this node's";
     of_node("cluster_sessions", help, shown.sessions)?;
     let help = "Messages of this node's clients that are not in their log yet";
@@ -292,6 +294,9 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     let seconds = |milliseconds: u64| usize::try_from(milliseconds / 1_000).unwrap_or(usize::MAX);
     let help = "Whole seconds for which the first of these messages has been on its way";
     of_node("cluster_waiting_seconds", help, seconds(shown.waiting_ms))?;
+    let known = own.iter().zip(shown.storage_percent.map(usize::from));
+    let help = "The part of the servers' storage that is in use, in percent, if that is known";
+    gauges(encoder, "cluster_storage_percent", help, known)?;
     let nodes = shown.nodes.iter();
     let nodes: Vec<_> = nodes
         .map(|node| ([("node", node.name.as_str())], seconds(node.heard_ms)))

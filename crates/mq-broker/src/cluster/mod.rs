@@ -82,7 +82,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOverPolicy,
-    hub::{AppendQueueFull, LocalSessions, MemberState, NodeFuture, Nodes},
+    hub::{LocalSessions, MemberState, NodeFuture, Nodes, NotAppended, RefusedAppends},
     store::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },
@@ -97,7 +97,7 @@ pub use settings::{ClusterSettings, EngineSettings};
 
 use engine::{Outage, RETRY_INTERVAL};
 use life::Lives;
-use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, load_checkpoints};
+use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, Storage, load_checkpoints};
 use sessions::{Floor, OwnedSession};
 
 /// Time for which a node tries to append an entry or to put a value. Then its life ends: it could not know any more
@@ -133,6 +133,7 @@ pub(crate) struct Cluster {
     arrival_marks: Mutex<ArrivalMarks>,
     /// Records of sessions that cannot be read or written.
     value_outage: Mutex<Outage>,
+    storage: Storage,
     ledger: Ledger,
     /// `true` once this node ends its life itself.
     is_leaving: AtomicBool,
@@ -183,6 +184,7 @@ impl Cluster {
             author,
             lease,
             log_max_bytes,
+            storage: Storage::new(shards.len()),
             shards: shards.into(),
             sessions: Mutex::default(),
             claims: Mutex::default(),
@@ -230,6 +232,7 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).write_checkpoints());
         tasks.spawn(Arc::clone(self).copy_old_messages());
         tasks.spawn(Arc::clone(self).trim_logs());
+        tasks.spawn(Arc::clone(self).watch_storage());
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -292,8 +295,9 @@ impl Nodes for Cluster {
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-    ) -> Result<Position, AppendQueueFull> {
-        self.append_message(from, packet_id, message)
+        refused: Option<&Arc<RefusedAppends>>,
+    ) -> Result<Position, NotAppended> {
+        self.append_message(from, packet_id, message, refused)
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {

@@ -49,6 +49,8 @@ impl ClusterStatus for Cluster {
             life: Some(self.author.life),
             has_left: self.ledger.has_failed(),
             majority_lost,
+            storage_percent: self.storage.percent(),
+            storage_full: self.storage.is_full(),
             sessions: lock(&self.sessions).len(),
             messages_waiting: logs.iter().map(|log| log.messages_waiting).sum(),
             waiting_ms: milliseconds(longest),

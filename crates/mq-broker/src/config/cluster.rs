@@ -36,6 +36,8 @@ pub struct ClusterConfig {
     pub shards: Option<NonZeroU16>,
     /// On how many servers each message is; 3 if absent.
     pub replicas: Option<usize>,
+    /// Bytes that each server may store, as its `max_file_store` says; not known if absent.
+    pub store_max_bytes: Option<NonZeroU64>,
     /// Bytes of one log, beyond which the oldest messages are forgotten; 10 GB if absent.
     pub log_max_bytes: Option<NonZeroU64>,
     /// Seconds without a sign of life after which a node counts as dead; 3 if absent.
@@ -84,6 +86,7 @@ impl ClusterConfig {
         };
         set(&mut nats.shards, self.shards.map(NonZeroU16::get));
         set(&mut nats.replicas, self.replicas);
+        nats.store_max_bytes = self.store_max_bytes;
         let mut cluster = ClusterSettings::new(self.node, nats);
         set(
             &mut cluster.log_max_bytes,

@@ -1,9 +1,11 @@
 //! Acknowledgements of a client's messages that wait for the store.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use mq_codec::ReasonCode;
+use mq_codec::{Disconnect, ReasonCode};
 use mq_proto::{AckTicket, Connection};
+
+use crate::{hub::RefusedAppends, store::Position};
 
 /// Acknowledgements from which on the memory of the list is given back once it is empty.
 const LONG: usize = 1_024;
@@ -13,24 +15,75 @@ const LONG: usize = 1_024;
 /// The state machine counts a message against Receive Maximum until it gets its ticket back (§4.9): a client has no more
 /// messages at a slow store than it was allowed.
 #[derive(Default)]
-pub(super) struct UnsettledAcks(VecDeque<(AckTicket, ReasonCode)>);
+pub(super) struct UnsettledAcks {
+    acks: VecDeque<UnsettledAck>,
+    /// Messages of these that a cluster has refused meanwhile; `None` without a cluster.
+    refused: Option<Arc<RefusedAppends>>,
+}
+
+struct UnsettledAck {
+    ticket: AckTicket,
+    reason: ReasonCode,
+    /// The message's position on its way to the cluster; 0 without one.
+    appended: Position,
+}
 
 impl UnsettledAcks {
     pub(super) fn push(&mut self, ticket: AckTicket, reason: ReasonCode) {
-        self.0.push_back((ticket, reason));
+        self.acks.push_back(UnsettledAck {
+            ticket,
+            reason,
+            appended: Position::default(),
+        });
+    }
+
+    /// Adds the acknowledgement of a message that is on its way to the cluster.
+    pub(super) fn push_appended(
+        &mut self,
+        ticket: AckTicket,
+        reason: ReasonCode,
+        appended: Position,
+        refused: Option<&Arc<RefusedAppends>>,
+    ) {
+        if self.refused.is_none() {
+            self.refused = refused.cloned();
+        }
+        self.acks.push_back(UnsettledAck {
+            ticket,
+            reason,
+            appended,
+        });
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.acks.len()
     }
 
     /// Gives the tickets back. Acknowledgements go into the outbox, which must not be sent before the store has settled.
+    /// A client that cannot be told of a refusal (before 5.0) is disconnected, and sends the message again.
     pub(super) fn give_back(&mut self, connection: &mut Connection, now: Instant) {
-        while let Some((ticket, reason)) = self.0.pop_front() {
-            connection.ack(now, ticket, reason);
+        let refused = self.take_refused();
+        while let Some(ack) = self.acks.pop_front() {
+            let is_refused = ack.appended != Position::default() && refused.contains(&ack.appended);
+            if !is_refused {
+                connection.ack(now, ack.ticket, ack.reason);
+            } else if connection.has_reason_codes() {
+                connection.ack(now, ack.ticket, ReasonCode::QuotaExceeded);
+            } else {
+                self.acks.clear();
+                connection.disconnect(Disconnect::new(ReasonCode::QuotaExceeded));
+            }
         }
-        if self.0.capacity() > LONG {
-            self.0 = VecDeque::new();
+        if self.acks.capacity() > LONG {
+            self.acks = VecDeque::new();
+        }
+    }
+
+    fn take_refused(&self) -> Vec<Position> {
+        let appended = self.acks.iter().map(|ack| ack.appended).max();
+        match (&self.refused, appended) {
+            (Some(refused), Some(last)) => refused.take_up_to(last),
+            _ => Vec::new(),
         }
     }
 }

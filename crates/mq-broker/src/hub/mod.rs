@@ -31,6 +31,7 @@ mod operators;
 mod publish;
 mod queue_records;
 mod refusals;
+mod refused_appends;
 mod relocate;
 mod restore;
 mod retained;
@@ -70,7 +71,7 @@ use bans::Bans;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use local_sessions::LocalSessions;
-pub(crate) use nodes::{AppendQueueFull, MAX_RIVALS, MemberState, NodeFuture, Nodes};
+pub(crate) use nodes::{MAX_RIVALS, MemberState, NodeFuture, Nodes, NotAppended};
 pub(crate) use operators::{BridgeStatus, Operators};
 use publish::Repeats;
 pub(crate) use publish::{
@@ -78,6 +79,7 @@ pub(crate) use publish::{
 };
 use queue_records::queued;
 pub(crate) use queue_records::{dropped, expired, unqueued};
+pub(crate) use refused_appends::RefusedAppends;
 pub(crate) use relocate::ArrivingSession;
 use restore::Restore;
 use retained::{NoRoomToRetain, RetainEffect, RetainedMessages};
@@ -269,7 +271,9 @@ impl Hub {
 
     /// Returns the publishing side of a new connection.
     pub(crate) fn publisher(&self) -> Publisher {
-        Publisher::new(self.journal(), &self.memory.all, &self.worker_channels)
+        let mut publisher = Publisher::new(self.journal(), &self.memory.all, &self.worker_channels);
+        publisher.refused_appends = self.cluster.is_some().then(Arc::default);
+        publisher
     }
 
     fn journal(&self) -> Journal {

@@ -1,10 +1,10 @@
 //! Interface of the hub to the other nodes of a cluster.
 
-use std::{fmt, pin::Pin};
+use std::{fmt, pin::Pin, sync::Arc};
 
 use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 
-use super::Hub;
+use super::{Hub, RefusedAppends};
 use crate::{
     auth::TakeOverPolicy,
     journal::Journal,
@@ -18,16 +18,18 @@ pub(crate) type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>
 /// The other nodes of a cluster, as one of them sees them.
 pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// Appends a message of a client of this node. It reaches the sessions of all nodes, this one's included, in the
-    /// order of its log, and the position is settled then.
+    /// order of its log, and the position is settled then: or it is refused by `refused`, if its publisher can be
+    /// answered so.
     ///
     /// # Errors
-    /// If too much waits already: the engine does not answer, or is too slow.
+    /// If too much waits already, as the engine does not answer or is too slow, or if its storage is full.
     fn append(
         &self,
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-    ) -> Result<Position, AppendQueueFull>;
+        refused: Option<&Arc<RefusedAppends>>,
+    ) -> Result<Position, NotAppended>;
 
     /// Sends a message of QoS 0 to the other nodes, or loses it. Returns the members of shared subscriptions that it is
     /// for, at any node.
@@ -85,9 +87,9 @@ pub(crate) enum MemberState {
     Gone,
 }
 
-/// Too many messages wait to be appended to the logs.
+/// There is no room for a message: too many wait to be appended to the logs, or the cluster's storage is full.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AppendQueueFull;
+pub(crate) struct NotAppended;
 
 /// Times that a session may go to another connection while one waits for it, which then gets none: clients that
 /// have the same identifier would take it from each other for ever.

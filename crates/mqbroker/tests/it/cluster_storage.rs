@@ -1,11 +1,12 @@
-//! Nodes of a cluster whose servers have no majority.
+//! Nodes of a cluster whose servers have no majority, or no room.
 
 use std::{fs, time::Duration};
 
-use mq_client::{Client, Outgoing, QoS, Receipt};
+use mq_client::{Client, Error, Outgoing, QoS, Receipt};
+use mq_codec::ReasonCode;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster_programs::{Nats, SOON};
+use crate::cluster_programs::{Nats, SOON, signal};
 
 /// Sends a message of QoS 1, which is not acknowledged yet.
 async fn send(client: &Client, text: &str) -> Receipt {
@@ -44,4 +45,74 @@ async fn a_node_without_a_majority_writes_few_lines_and_says_how_many_tries_have
     assert!(lines.len() < 40, "{} lines: {lines:#?}", lines.len());
     let mut over = lines.iter().filter(|line| line.contains("works again"));
     assert!(over.any(|line| line.contains("failures=")), "{lines:#?}");
+}
+
+/// Publishes so much that the servers, of which each may store 16 MB, have no more room. Returns how many messages were
+/// taken.
+async fn fill_up(client: &Client) -> usize {
+    let payload = vec![7_u8; 200_000];
+    for taken in 0..1_000 {
+        let message = Outgoing::to(&*format!("fill/{taken}"), payload.clone()).unwrap();
+        let mut receipt = client.send(message.qos(QoS::AtLeastOnce)).await.unwrap();
+        match timeout(SOON, receipt.acknowledged()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(Error::PublishRefused { reason })) => {
+                assert_eq!(reason, ReasonCode::QuotaExceeded);
+                return taken;
+            }
+            other => panic!("after {taken} messages: {other:?}"),
+        }
+    }
+    panic!("it is not full");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_over_full_servers_refuse_messages_by_0x97_and_go_on_once_there_is_room() {
+    let Some(mut nats) = Nats::new(3, false) else {
+        return;
+    };
+    nats.set_max_file_store("16MB");
+    nats.begin();
+    let nodes = ["a", "b"].map(|name| nats.node(name, 3));
+    let publisher = mq_testkit::kept(&nodes[0].url(), "publisher");
+    let publisher = publisher.build().await.unwrap();
+    let reader = mq_testkit::kept(&nodes[1].url(), "reader")
+        .build()
+        .await
+        .unwrap();
+    let mut live = reader.subscribe("live", QoS::AtMostOnce).await.unwrap();
+    let taken = fill_up(&publisher).await;
+    println!("{taken} messages were taken");
+    assert!(taken > 10);
+    for n in 0..3 {
+        let mut receipt = send(&publisher, "refused").await;
+        let answer = timeout(SOON, receipt.acknowledged()).await;
+        let is_refused = matches!(answer, Ok(Err(Error::PublishRefused { .. })));
+        assert!(is_refused, "{n}: {answer:?}");
+        let message = Outgoing::to("live", n.to_string()).unwrap();
+        publisher.send(message).await.unwrap();
+        let came = mq_testkit::next(&mut live).await;
+        assert_eq!(came.text().unwrap(), n.to_string());
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(nats.status("a")["storage_full"], true);
+    let said = log_of(&nats, "a");
+    let full = said
+        .iter()
+        .filter(|line| line.contains("the cluster's storage is full"));
+    assert_eq!(full.count(), 1, "{said:#?}");
+    nats.set_max_file_store("64MB");
+    for server in &nats.running {
+        signal(server, "-HUP");
+    }
+    let goes_on = async {
+        loop {
+            match send(&publisher, "after").await.acknowledged().await {
+                Ok(_) => return,
+                Err(Error::PublishRefused { .. }) => sleep(Duration::from_millis(500)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    timeout(SOON, goes_on).await.expect("there is room again");
 }

@@ -37,6 +37,12 @@ pub enum EngineError {
     /// The engine, or another node, did not answer, or refused for now: a later try may succeed.
     #[error("{0}")]
     Unavailable(#[source] EngineCause),
+    /// The servers have no room: the request was not done. A later try succeeds once there is room.
+    #[error("the storage of the servers is full: {0}")]
+    Full(#[source] EngineCause),
+    /// No server leads the log, or the values: the request was not done. A later try may succeed.
+    #[error("no server leads it: {0}")]
+    NoLeader(#[source] EngineCause),
     /// The settings of this node, or of the servers, are wrong: waiting mends nothing.
     #[error("{0}")]
     Misconfigured(#[source] EngineCause),
@@ -55,6 +61,16 @@ impl EngineError {
     /// Makes an [`Unavailable`](Self::Unavailable).
     pub fn unavailable(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Unavailable(cause.into().into())
+    }
+
+    /// Makes a [`Full`](Self::Full).
+    pub fn full(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Full(cause.into().into())
+    }
+
+    /// Makes a [`NoLeader`](Self::NoLeader).
+    pub fn no_leader(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::NoLeader(cause.into().into())
     }
 
     /// Makes a [`Misconfigured`](Self::Misconfigured).
@@ -87,6 +103,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the size of the entries of a log that are kept, in bytes.
     fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64>;
+
+    /// Returns how full the servers' storage is, in percent; `None` if nobody says how much room there is.
+    fn fill_percent(&self) -> EngineFuture<'_, Option<u8>>;
 
     /// Removes the entries before `first`, which nobody needs any more. The engine may keep some of them.
     fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()>;

@@ -6,27 +6,30 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId, QoS, TopicName};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+
 use super::{
+    author::Author,
     entry::{BatchItem, LogEntry, LogMessage},
     groups::Membership,
     log_state::{Checkpoint, CheckpointCandidates, LogState},
     progress::Progress,
     recent::RecentEntries,
+    storage::PROBE_INTERVAL,
 };
 use crate::{
     cluster::{
         Cluster, GIVE_UP_AFTER,
-        engine::{Outage, RETRY_INTERVAL},
+        engine::{EngineError, Outage, RETRY_INTERVAL},
     },
-    hub::AppendQueueFull,
+    hub::{NotAppended, RefusedAppends},
     lock::lock,
     store::{At, Position, StoredMessage},
-};
-use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId, TopicName};
-use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep},
 };
 
 /// Messages in a batch, and their bytes, at most; one message may have more.
@@ -60,17 +63,35 @@ pub(in crate::cluster) struct Shard {
 /// Messages that wait to be appended.
 #[derive(Debug, Default)]
 struct Queue {
-    items: VecDeque<(Bytes, Position)>,
+    items: VecDeque<QueuedItem>,
     bytes: usize,
     /// The position of the last message that was queued.
     last_position: Position,
 }
 
+/// An item of a batch that is to be appended.
+#[derive(Debug)]
+struct QueuedItem {
+    bytes: Bytes,
+    position: Position,
+    /// The way to refuse it; `None` if it cannot be.
+    refused: Option<Arc<RefusedAppends>>,
+}
+
+/// The outcome of the tries to append a batch.
+enum Appended {
+    Done,
+    /// There is no room for it, and nothing of it is in the log.
+    Refused,
+    /// The log may have the batch or not: no further try would be known as the same one.
+    Unknown,
+}
+
 impl Queue {
-    fn push(&mut self, item: Bytes, position: Position) {
-        self.bytes += item.len();
-        self.items.push_back((item, position));
-        self.last_position = position;
+    fn push(&mut self, item: QueuedItem) {
+        self.bytes += item.bytes.len();
+        self.last_position = item.position;
+        self.items.push_back(item);
     }
 }
 
@@ -109,15 +130,15 @@ impl Shard {
     }
 
     /// The next batch, once there is one.
-    async fn next_batch(&self) -> Vec<(Bytes, Position)> {
+    async fn next_batch(&self) -> Vec<QueuedItem> {
         loop {
             let queue_grew = self.queue_grew.notified();
             {
                 let mut queue = lock(&self.queue);
                 let mut bytes = 0;
-                let fits = |(item, _): &&(Bytes, Position)| {
+                let fits = |item: &&QueuedItem| {
                     let before = bytes;
-                    bytes += item.len();
+                    bytes += item.bytes.len();
                     before == 0 || bytes <= MAX_BATCH_BYTES
                 };
                 let count = queue
@@ -128,7 +149,7 @@ impl Shard {
                     .count();
                 if count > 0 {
                     let batch: Vec<_> = queue.items.drain(..count).collect();
-                    queue.bytes -= batch.iter().map(|(item, _)| item.len()).sum::<usize>();
+                    queue.bytes -= batch.iter().map(|item| item.bytes.len()).sum::<usize>();
                     return batch;
                 }
             }
@@ -149,8 +170,15 @@ impl Cluster {
         from: &ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
-    ) -> Result<Position, AppendQueueFull> {
+        refused: Option<&Arc<RefusedAppends>>,
+    ) -> Result<Position, NotAppended> {
+        // Neither has a promise behind it, unlike a will.
+        let may_be_refused = refused.is_some() || message.qos == QoS::AtMostOnce;
         let shard = self.shard_of_topic(&message.message.topic);
+        if may_be_refused && self.storage.refuses(shard.number) {
+            self.storage.count_refused(1);
+            return Err(NotAppended);
+        }
         let session = packet_id.and_then(|_| self.session_number(from));
         let item = LogMessage {
             from: from.clone(),
@@ -159,15 +187,17 @@ impl Cluster {
             message,
         };
         // MQTT has a form for each message that has come by it.
-        let item = BatchItem::Message(item)
-            .encode()
-            .map_err(|_| AppendQueueFull)?;
+        let item = BatchItem::Message(item).encode().map_err(|_| NotAppended)?;
         let mut queue = lock(&shard.queue);
         if queue.bytes + item.len() > MAX_QUEUE_BYTES && !queue.items.is_empty() {
-            return Err(AppendQueueFull);
+            return Err(NotAppended);
         }
         let position = self.ledger.begin(1);
-        queue.push(item, position);
+        queue.push(QueuedItem {
+            bytes: item,
+            position,
+            refused: refused.cloned(),
+        });
         drop(queue);
         shard.queue_grew.notify_one();
         Ok(position)
@@ -189,7 +219,11 @@ impl Cluster {
         };
         let position = self.ledger.begin(shards.len());
         for shard in shards {
-            lock(&shard.queue).push(item.clone(), position);
+            lock(&shard.queue).push(QueuedItem {
+                bytes: item.clone(),
+                position,
+                refused: None,
+            });
             shard.queue_grew.notify_one();
         }
         position
@@ -199,48 +233,106 @@ impl Cluster {
     /// batch overtakes another, whatever has to be tried again.
     pub(in crate::cluster) async fn append_batches(self: Arc<Self>, shard: u16) {
         let shard = &self.shards[usize::from(shard)];
-        let mut read_back = shard.read_back.subscribe();
         let mut outage = Outage::new("append to a log", Some(shard.number));
         for count in 1.. {
-            let batch = shard.next_batch().await;
-            let (items, positions): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let entry = LogEntry::batch(&self.author, count, &items);
-            let id = format!(
-                "{}.{}.{}.{count}",
-                self.author.node, self.author.life, shard.number
-            );
+            let mut batch = shard.next_batch().await;
             let began = Instant::now();
-            *lock(&shard.appending) = Some((items.len(), began));
-            let is_back = read_back.wait_for(|last| *last >= count);
-            let is_back = self.appending_empty_entries(shard.number..shard.number + 1, is_back);
-            let tries = async {
-                while began.elapsed() < GIVE_UP_AFTER {
-                    match self
-                        .engine
-                        .append(shard.number, id.clone(), entry.clone())
-                        .await
-                    {
-                        Ok(()) => {
-                            outage.end();
-                            sleep(READ_BACK_TIMEOUT).await;
-                        }
-                        Err(error) => {
-                            outage.failed(&error);
-                            sleep(RETRY_INTERVAL).await;
+            while !batch.is_empty() {
+                *lock(&shard.appending) = Some((batch.len(), began));
+                match self.append_batch(shard, count, &batch, &mut outage).await {
+                    Appended::Done => {
+                        for item in batch.drain(..) {
+                            self.ledger.complete_part(item.position);
                         }
                     }
+                    Appended::Refused => {
+                        batch = self.refuse(shard, batch);
+                        sleep(PROBE_INTERVAL).await;
+                    }
+                    Appended::Unknown => {
+                        return self.fail("messages could not be appended for a minute");
+                    }
                 }
-            };
-            tokio::select! {
-                // The sender is this node's.
-                _ = is_back => {}
-                () = tries => return self.fail("messages could not be appended for a minute"),
             }
             *lock(&shard.appending) = None;
-            for position in positions {
-                self.ledger.complete_part(position);
-            }
         }
+    }
+
+    /// Tries to append a batch until this node has read it back.
+    async fn append_batch(
+        &self,
+        shard: &Shard,
+        count: u64,
+        batch: &[QueuedItem],
+        outage: &mut Outage,
+    ) -> Appended {
+        let items: Vec<_> = batch.iter().map(|item| item.bytes.clone()).collect();
+        let entry = LogEntry::batch(&self.author, count, &items);
+        let mut read_back = shard.read_back.subscribe();
+        let is_back = read_back.wait_for(|last| *last >= count);
+        let is_back = self.appending_empty_entries(shard.number..shard.number + 1, is_back);
+        let tries = async {
+            // The first try of which it is not known that nothing came of it.
+            let mut unsure_since: Option<Instant> = None;
+            while unsure_since.is_none_or(|since| since.elapsed() < GIVE_UP_AFTER)
+                || self.storage.is_full()
+            {
+                let began = Instant::now();
+                let Author { node, life } = &self.author;
+                let id = format!("{node}.{life}.{}.{count}", shard.number);
+                match self.engine.append(shard.number, id, entry.clone()).await {
+                    Ok(()) => {
+                        outage.end();
+                        self.storage.note_room(shard.number);
+                        unsure_since.get_or_insert(began);
+                        sleep(READ_BACK_TIMEOUT).await;
+                        continue;
+                    }
+                    Err(error @ EngineError::Full(_)) => self.storage.note_refusal(&error),
+                    Err(error @ EngineError::NoLeader(_)) => outage.failed(&error),
+                    Err(error) => {
+                        outage.failed(&error);
+                        unsure_since.get_or_insert(began);
+                    }
+                }
+                // A server without room does not lead the log any longer.
+                if unsure_since.is_none() && self.storage.refuses(shard.number) {
+                    return Appended::Refused;
+                }
+                sleep(RETRY_INTERVAL).await;
+            }
+            Appended::Unknown
+        };
+        tokio::select! {
+            // The sender is this node's.
+            _ = is_back => Appended::Done,
+            outcome = tries => outcome,
+        }
+    }
+
+    /// Refuses what can be refused of a batch and of what waits behind it. Returns the rest of the batch, for which no
+    /// other call waits any longer.
+    fn refuse(&self, shard: &Shard, batch: Vec<QueuedItem>) -> Vec<QueuedItem> {
+        let mut count = 0;
+        let mut stays = |item: &QueuedItem| {
+            let refused = item.refused.as_ref();
+            let is_refused = refused.is_some_and(|refused| refused.refuse(item.position));
+            if is_refused {
+                count += 1;
+                self.ledger.complete_part(item.position);
+            } else {
+                self.ledger.detach(item.position);
+            }
+            !is_refused
+        };
+        let mut batch = batch;
+        batch.retain(&mut stays);
+        let mut queue = lock(&shard.queue);
+        queue.items.retain(stays);
+        queue.bytes = queue.items.iter().map(|item| item.bytes.len()).sum();
+        drop(queue);
+        self.storage.count_refused(count);
+        batch
     }
 }
 

@@ -6,7 +6,7 @@ use std::{convert::Infallible, ops::Range, sync::atomic::Ordering, time::Duratio
 use tokio::time::sleep;
 
 use super::{author::Author, entry::LogEntry};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, engine::EngineError};
 
 /// Time after which an entry that has not come back is followed by an empty one.
 const EMPTY_ENTRY_INTERVAL: Duration = Duration::from_secs(3);
@@ -25,16 +25,21 @@ impl Cluster {
     }
 
     async fn append_empty_entries(&self, shards: Range<u16>) -> Infallible {
-        let Author { node, life } = &self.author;
         loop {
             sleep(EMPTY_ENTRY_INTERVAL).await;
             for shard in shards.clone() {
-                let number = self.empty_entries_sent.fetch_add(1, Ordering::Relaxed);
-                let id = format!("{node}.{life}.{shard}.push.{number}");
-                let entry = LogEntry::empty(&self.author);
                 // Or the next one does it.
-                let _ = self.engine.append(shard, id, entry).await;
+                let _ = self.append_empty_entry(shard).await;
             }
         }
+    }
+
+    /// Appends an empty entry.
+    pub(super) async fn append_empty_entry(&self, shard: u16) -> Result<(), EngineError> {
+        let Author { node, life } = &self.author;
+        let number = self.empty_entries_sent.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{node}.{life}.{shard}.push.{number}");
+        let entry = LogEntry::empty(&self.author);
+        self.engine.append(shard, id, entry).await
     }
 }

@@ -18,6 +18,8 @@ struct OpenCalls {
     last: u64,
     /// The number of parts that each open call waits for.
     parts: BTreeMap<u64, usize>,
+    /// The number of parts that each open call waits for, of calls that hold up no later one.
+    detached: BTreeMap<u64, usize>,
     /// `None` once nothing can be settled any more.
     settled: Option<watch::Sender<Position>>,
 }
@@ -29,6 +31,7 @@ impl Ledger {
             open: Mutex::new(OpenCalls {
                 last: 0,
                 parts: BTreeMap::new(),
+                detached: BTreeMap::new(),
                 settled: Some(sender),
             }),
             settled,
@@ -50,19 +53,27 @@ impl Ledger {
     /// A part of that call is done.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
-        let Some(parts) = open.parts.get_mut(&position) else {
-            return;
-        };
-        *parts -= 1;
-        if *parts == 0 {
-            open.parts.remove(&position);
+        if complete_one(&mut open.parts, position) {
+            open.publish_settled();
+        } else {
+            complete_one(&mut open.detached, position);
+        }
+    }
+
+    /// Lets later calls be settled before that one, which may take as long as there is no room in the cluster. Nobody
+    /// waits for it, or only for its own end.
+    pub(in crate::cluster) fn detach(&self, Position(position): Position) {
+        let mut open = lock(&self.open);
+        if let Some(parts) = open.parts.remove(&position) {
+            open.detached.insert(position, parts);
             open.publish_settled();
         }
     }
 
     /// Returns `true` if a call still waits for a part, apart from the calls before it.
     pub(in crate::cluster) fn is_open(&self, Position(position): Position) -> bool {
-        lock(&self.open).parts.contains_key(&position)
+        let open = lock(&self.open);
+        open.parts.contains_key(&position) || open.detached.contains_key(&position)
     }
 
     /// Nothing is settled from here on.
@@ -101,9 +112,38 @@ impl OpenCalls {
     }
 }
 
+/// Takes a part from a call. Returns `true` if it was its last one.
+fn complete_one(calls: &mut BTreeMap<u64, usize>, position: u64) -> bool {
+    let Some(parts) = calls.get_mut(&position) else {
+        return false;
+    };
+    *parts -= 1;
+    let is_done = *parts == 0;
+    if is_done {
+        calls.remove(&position);
+    }
+    is_done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_call_waits_for_one_that_is_detached() {
+        let ledger = Ledger::new();
+        let settled = || ledger.settled().borrow().0;
+        let calls: Vec<_> = [1, 2, 1].map(|parts| ledger.begin(parts)).into();
+        ledger.complete_part(calls[0]);
+        ledger.complete_part(calls[2]);
+        assert_eq!(settled(), 1);
+        ledger.detach(calls[1]);
+        assert_eq!(settled(), 3);
+        ledger.complete_part(calls[1]);
+        assert!(ledger.is_open(calls[1]));
+        ledger.complete_part(calls[1]);
+        assert!(!ledger.is_open(calls[1]));
+    }
 
     #[test]
     fn a_call_is_settled_with_all_calls_before_it() {

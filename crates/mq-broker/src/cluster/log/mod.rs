@@ -14,6 +14,7 @@ mod log_state;
 mod progress;
 mod qos0;
 mod recent;
+mod storage;
 
 pub(super) use append::{Shard, hash_partition};
 pub(super) use arrival_marks::ArrivalMarks;
@@ -24,3 +25,4 @@ pub(super) use fences::Fences;
 pub(super) use groups::Membership;
 pub(super) use ledger::Ledger;
 pub(super) use log_state::{BatchCounts, Checkpoint};
+pub(super) use storage::Storage;

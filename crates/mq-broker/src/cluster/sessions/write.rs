@@ -20,7 +20,7 @@ use crate::{
     Escaped,
     cluster::{
         Cluster, GIVE_UP_AFTER,
-        engine::{Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL},
+        engine::{EngineError, Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL},
     },
     lock::lock,
     store::{Change, LogPosition, Position},
@@ -312,7 +312,10 @@ impl Cluster {
         expiry: Expiry,
     ) -> Result<Option<u64>, NodeEnded> {
         let began = Instant::now();
-        while began.elapsed() < GIVE_UP_AFTER && !self.ledger.has_failed() {
+        // Without room it is not done by mistake: there is a time for it again.
+        while (began.elapsed() < GIVE_UP_AFTER || self.storage.is_full())
+            && !self.ledger.has_failed()
+        {
             match self
                 .engine
                 .put(key.clone(), last, bytes.clone(), expiry)
@@ -320,6 +323,7 @@ impl Cluster {
             {
                 Ok(PutOutcome::Written(version)) => return Ok(Some(version)),
                 Ok(PutOutcome::Conflict) => {}
+                Err(error @ EngineError::Full(_)) => self.storage.note_refusal(&error),
                 Err(error) => lock(&self.value_outage).failed(&error),
             }
             // This try, or an earlier one, may have been done all the same.

@@ -9,6 +9,7 @@ use crate::{
     hub::{Acknowledgement, RoutedMessage},
     mailbox::BACKPRESSURE_TIMEOUT,
     session::Session,
+    store::Position,
 };
 
 impl Attached<'_> {
@@ -67,6 +68,7 @@ impl Attached<'_> {
             ticket,
             reason,
             refused_topic,
+            appended,
         }) = routed.acknowledge(session, &mut self.publisher)
         else {
             return;
@@ -75,7 +77,15 @@ impl Attached<'_> {
             let why = "no room for it";
             self.wire.hub.refused_publish(session, &topic, why, now);
         }
-        if self.publisher.journal.has_store() {
+        if reason.is_error() && !self.wire.connection.has_reason_codes() {
+            // Without an acknowledgement it sends the message again.
+            self.wire.disconnect_for(reason);
+        } else if appended != Position::default() {
+            let refused = self.publisher.refused_appends.as_ref();
+            self.wire
+                .unsettled_acks
+                .push_appended(ticket, reason, appended, refused);
+        } else if self.publisher.journal.has_store() {
             self.wire.unsettled_acks.push(ticket, reason);
         } else {
             self.wire.connection.ack(now, ticket, reason);

@@ -186,6 +186,10 @@ impl<'a> Attached<'a> {
             }
             // Nothing leaves before the changes behind it are in the store.
             let store = self.store_wait(now);
+            if !closed && self.wire.connection.is_closed() {
+                // The cluster has refused a message of a client that cannot be told so.
+                continue;
+            }
             let resumes_at = self.publish_rate_limiter.resumes_at(now);
             let want_read = resumes_at.is_none()
                 && !self.backlog.is_full()

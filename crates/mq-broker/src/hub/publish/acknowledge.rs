@@ -7,7 +7,10 @@ use super::{
     Publisher,
     outcome::{Outcome, RoutedMessage},
 };
-use crate::{session::Session, store::SessionChange};
+use crate::{
+    session::Session,
+    store::{Position, SessionChange},
+};
 
 /// The answer to the publisher of a message.
 pub(crate) struct Acknowledgement {
@@ -15,6 +18,8 @@ pub(crate) struct Acknowledgement {
     pub(crate) reason: ReasonCode,
     /// The topic of a message that was refused.
     pub(crate) refused_topic: Option<TopicName>,
+    /// The message's position on its way to the cluster; 0 if it is not.
+    pub(crate) appended: Position,
 }
 
 impl RoutedMessage {
@@ -32,15 +37,18 @@ impl RoutedMessage {
             is_retained,
             received,
             topic,
+            appended,
+            is_refused,
         } = self.outcome;
         let mut acknowledgement = Acknowledgement {
             ticket,
             reason: ReasonCode::Success,
             refused_topic: None,
+            appended,
         };
         if receivers == 0 {
             acknowledgement.reason = ReasonCode::NoMatchingSubscribers;
-        } else if lost >= receivers && !is_retained && publisher.can_refuse {
+        } else if is_refused || lost >= receivers && !is_retained && publisher.can_refuse {
             // No receiver had room for it.
             if let Some((packet_id, flow)) = received {
                 let change = SessionChange::ReceivedReleased { packet_id, flow };

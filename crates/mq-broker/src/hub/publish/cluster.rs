@@ -8,7 +8,7 @@ use mq_proto::{AckTicket, Delivery};
 use super::{Publication, Publisher, RoutedMessage};
 use crate::{
     clock,
-    hub::{AppendQueueFull, Hub},
+    hub::Hub,
     lock::read,
     session::Session,
     store::{Change, LogPosition, SessionChange, StoredMessage, from_wall_clock},
@@ -67,12 +67,18 @@ impl Hub {
             .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
             .filter(|_| publisher.journal.records_session(from))
             .map(AckTicket::packet_id);
-        match cluster.append(&from.client_id, packet_id, stored) {
-            Ok(position) => {
-                publisher.journal.note_recorded(position);
-                routed.passed_on();
+        // Nobody can be told that a will is refused: it waits.
+        let refused = publisher.refused_appends.as_ref();
+        let refused = refused.filter(|_| routed.ticket.is_some());
+        let appended = cluster.append(&from.client_id, packet_id, stored, refused);
+        if let Ok(position) = appended {
+            publisher.journal.note_recorded(position);
+            routed.passed_on(position);
+        } else {
+            if routed.ticket.is_none() {
+                self.metrics.dropped.add(1);
             }
-            Err(AppendQueueFull) => routed.refuse(&message.topic),
+            routed.refuse_whoever(&message.topic);
         }
         true
     }

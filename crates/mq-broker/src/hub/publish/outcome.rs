@@ -6,7 +6,7 @@ use mq_codec::{PacketId, TopicName};
 use mq_proto::{AckTicket, Delivery, FlowId, Message};
 
 use super::Publication;
-use crate::{hub, journal::Journal, metrics::Metrics, session::Session};
+use crate::{hub, journal::Journal, metrics::Metrics, session::Session, store::Position};
 
 /// A message that was routed, until it is acknowledged.
 ///
@@ -43,6 +43,10 @@ pub(super) struct Outcome {
     pub(super) received: Option<(PacketId, Option<FlowId>)>,
     /// The topic of a message that may have to be refused; in a box, as that is seldom.
     pub(super) topic: Option<Box<TopicName>>,
+    /// The position of a message on its way to the cluster; 0 if it is not.
+    pub(super) appended: Position,
+    /// `true` if no publisher may take the message for delivered, even one that can be told no reason.
+    pub(super) is_refused: bool,
 }
 
 impl RoutedMessage {
@@ -63,10 +67,17 @@ impl RoutedMessage {
         };
     }
 
-    /// Notes that the cluster has it, whose receivers are not known here.
-    pub(super) fn passed_on(&mut self) {
+    /// Notes that the cluster does not take it.
+    pub(super) fn refuse_whoever(&mut self, topic: &TopicName) {
+        self.refuse(topic);
+        self.outcome.is_refused = true;
+    }
+
+    /// Notes that it is on its way to the cluster, whose receivers are not known here.
+    pub(super) fn passed_on(&mut self, position: Position) {
         self.outcome = Outcome {
             receivers: 1,
+            appended: position,
             ..Outcome::default()
         };
     }

@@ -9,7 +9,8 @@ use super::{
     route::RouteCache,
 };
 use crate::{
-    journal::Journal, memory_limit::MemoryLimit, metrics::Metrics, workers::WorkerChannels,
+    hub::RefusedAppends, journal::Journal, memory_limit::MemoryLimit, metrics::Metrics,
+    workers::WorkerChannels,
 };
 
 /// The publishing side of one connection: its journal, and the caches and buffers that it keeps from message to
@@ -19,6 +20,8 @@ pub(crate) struct Publisher {
     pub(crate) journal: Journal,
     /// `true` if its acknowledgements can refuse a message (5.0).
     pub(crate) can_refuse: bool,
+    /// Messages that the cluster has refused after they were taken; `None` without a cluster.
+    pub(crate) refused_appends: Option<Arc<RefusedAppends>>,
     pub(super) route_cache: RouteCache,
     pub(super) permission_cache: PermissionCache,
     pub(super) mailbox_writer: MailboxWriter,
@@ -33,6 +36,7 @@ impl Publisher {
         Self {
             journal,
             can_refuse: false,
+            refused_appends: None,
             route_cache: RouteCache::default(),
             permission_cache: PermissionCache::default(),
             mailbox_writer: MailboxWriter::new(memory_limit, worker_channels),

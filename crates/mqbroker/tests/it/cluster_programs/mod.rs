@@ -97,6 +97,25 @@ impl Nats {
         }
     }
 
+    /// Bounds what each server stores. One that runs learns of more room by SIGHUP.
+    pub(crate) fn set_max_file_store(&self, most: &str) {
+        for n in 0..self.ports.len() {
+            let file = self.place(&format!("nats-{n}.conf"));
+            let config = fs::read_to_string(&file).unwrap();
+            let lines = config
+                .lines()
+                .map(|line| match line.split_once("jetstream {") {
+                    Some(_) => format!(
+                        "jetstream {{ store_dir: {:?}, max_file_store: {most} }}",
+                        self.data(n)
+                    ),
+                    None => line.to_owned(),
+                });
+            let lines: Vec<_> = lines.collect();
+            fs::write(&file, lines.join("\n")).unwrap();
+        }
+    }
+
     /// Starts all servers that do not run, which are the last ones.
     pub(crate) fn begin(&mut self) {
         for n in self.running.len()..self.ports.len() {

@@ -148,11 +148,15 @@ impl Engine for MemoryEngine {
                 let _ = changed.changed().await;
             }
             let append = move |state: &mut State| {
+                if state.is_full() {
+                    return Err(EngineError::full("there is no room in memory"));
+                }
                 if state.entry_ids.insert((shard, id)) {
                     state.logs[usize::from(shard)].append(entry);
                 }
+                Ok(())
             };
-            self.round_trip(append).await
+            self.round_trip(append).await?
         })
     }
 
@@ -165,6 +169,10 @@ impl Engine for MemoryEngine {
             let entries = state.logs[usize::from(shard)].entries.iter();
             entries.map(|entry| entry.bytes.len() as u64).sum()
         }))
+    }
+
+    fn fill_percent(&self) -> EngineFuture<'_, Option<u8>> {
+        Box::pin(self.round_trip(|state| state.fill_percent))
     }
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {

@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) rng: u64,
     pub(super) log_reads: usize,
     pub(super) max_value_bytes: Option<usize>,
+    /// The part of the storage that is in use, in percent; `None` if it has no end.
+    pub(super) fill_percent: Option<u8>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -130,6 +132,12 @@ impl MemoryWorld {
         lock(&self.state).max_value_bytes = Some(bytes);
     }
 
+    /// Sets the part of the storage that is in use, in percent: from 100 on nothing can be appended. `None` if it has no
+    /// end, as at first.
+    pub fn set_fill_percent(&self, percent: Option<u8>) {
+        lock(&self.state).fill_percent = percent;
+    }
+
     /// Returns how often a node began to read a log.
     pub fn log_reads(&self) -> usize {
         lock(&self.state).log_reads
@@ -216,6 +224,10 @@ impl State {
     pub(super) fn random_delay(&mut self) -> Duration {
         let most = u64::try_from(self.faults.max_delay.as_micros()).unwrap_or(u64::MAX);
         Duration::from_micros(self.random_below(most))
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.fill_percent.is_some_and(|percent| percent >= 100)
     }
 
     pub(super) fn fails_at_random(&mut self) -> bool {

@@ -2,11 +2,12 @@
 
 mod connect;
 mod settings;
+mod storage;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 mod tls;
 mod values;
 
-use std::{sync::Mutex, time::Duration};
+use std::{num::NonZeroU64, sync::Mutex, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions, HeaderMap, ServerAddr,
@@ -33,6 +34,7 @@ use super::{
 use crate::lock::lock;
 use connect::ConnectFailure;
 pub use settings::NatsSettings;
+use storage::publish_error;
 
 /// Time that an append, a put or a request may take before it is tried again.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,6 +60,8 @@ pub struct NatsEngine {
     cluster: String,
     node: String,
     shards: u16,
+    /// See [`NatsSettings::store_max_bytes`].
+    store_max_bytes: Option<u64>,
     client: Client,
     context: Context,
     values: Stream,
@@ -116,6 +120,7 @@ impl NatsEngine {
             cluster: cluster.clone(),
             node: node.to_owned(),
             shards: settings.shards,
+            store_max_bytes: settings.store_max_bytes.map(NonZeroU64::get),
             client,
             context,
             values,
@@ -190,7 +195,8 @@ impl Engine for NatsEngine {
             headers.insert(NATS_MESSAGE_ID, id);
             let subject = format!("{}.log.{shard}", self.cluster);
             let sent = self.context.publish_with_headers(subject, headers, entry);
-            sent.await.map_err(nats_error)?.await.map_err(nats_error)?;
+            let sent = sent.await.map_err(publish_error)?;
+            sent.await.map_err(publish_error)?;
             Ok(())
         })
     }
@@ -201,6 +207,10 @@ impl Engine for NatsEngine {
 
     fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64> {
         Box::pin(async move { Ok(self.stream_state(shard).await?.bytes) })
+    }
+
+    fn fill_percent(&self) -> EngineFuture<'_, Option<u8>> {
+        Box::pin(self.storage_percent())
     }
 
     fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()> {

@@ -1,6 +1,6 @@
 //! The addresses of the servers, and a node's credentials there.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{net::IpAddr, num::NonZeroU64, path::PathBuf, time::Duration};
 
 use async_nats::ServerAddr;
 
@@ -32,6 +32,8 @@ pub struct NatsSettings {
     pub shards: u16,
     /// On how many servers each message is, from 1 to 5. It holds for a new cluster. Default 3.
     pub replicas: usize,
+    /// Bytes that each server may store, its `max_file_store`, which it does not tell. Default: not known.
+    pub store_max_bytes: Option<NonZeroU64>,
     /// Time for which a broker that starts waits for the servers. Default 60 s: a service that systemd starts has 90 s.
     pub connect_timeout: Duration,
 }
@@ -49,6 +51,7 @@ impl NatsSettings {
             identity: None,
             shards: 8,
             replicas: 3,
+            store_max_bytes: None,
             connect_timeout: Duration::from_mins(1),
         }
     }

@@ -21,7 +21,9 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{CHANNEL_CAPACITY, ConsumerReader, NatsEngine, consumer_config, nats_error};
+use super::{
+    CHANNEL_CAPACITY, ConsumerReader, NatsEngine, consumer_config, nats_error, publish_error,
+};
 use crate::cluster::{
     EngineError, Expiry, Key, KeyKind, PutOutcome, RETRY_INTERVAL, VALUE_TTL, Value,
     engine::ENTRY_TIMEOUT,
@@ -94,12 +96,12 @@ impl NatsEngine {
         let subject = self.subject(&key);
         let bytes = encode_value(&key.name, bytes);
         let sent = self.context.publish_with_headers(subject, headers, bytes);
-        match sent.await.map_err(nats_error)?.await {
+        match sent.await.map_err(publish_error)?.await {
             Ok(ack) => Ok(PutOutcome::Written(ack.sequence)),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
                 Ok(PutOutcome::Conflict)
             }
-            Err(error) => Err(nats_error(error)),
+            Err(error) => Err(publish_error(error)),
         }
     }
 
@@ -135,7 +137,8 @@ impl NatsEngine {
         let sent = self
             .context
             .publish_with_headers(subject.to_owned(), headers, nothing);
-        let sent = sent.await.map_err(nats_error)?.await.map_err(nats_error)?;
+        let sent = sent.await.map_err(publish_error)?;
+        let sent = sent.await.map_err(publish_error)?;
         Ok(sent.sequence)
     }
 
