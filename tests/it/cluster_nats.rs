@@ -175,7 +175,7 @@ async fn values_have_names_of_any_length() {
                 let put = engine.put(key.clone(), 0, bytes.clone(), Expiry::AfterTtl);
                 match put.await {
                     Err(EngineError::Unavailable(_) | EngineError::NoLeader(_)) => {
-                        sleep(Duration::from_millis(50)).await
+                        sleep(Duration::from_millis(50)).await;
                     }
                     put => return put.unwrap(),
                 }

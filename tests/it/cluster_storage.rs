@@ -1,9 +1,9 @@
-//! Brokers of a cluster whose servers' storage is full, in virtual time.
+//! Brokers of a cluster whose servers' storage is full, or was set back to a copy, in virtual time.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use mq_broker::cluster::MemoryWorld;
-use mq_client::{Client, Error, QoS, Reconnect, Version, Will};
+use mq_client::{Client, Error, QoS, Reconnect, Subscription, Version, Will};
 use mq_codec::ReasonCode;
 use tokio::time::{sleep, timeout};
 
@@ -124,6 +124,30 @@ async fn a_will_waits_for_room_while_others_are_refused() {
     assert_eq!(next(&mut messages).await, "will");
 }
 
+/// Publishes so many messages to eight topics, which are acknowledged.
+async fn send_some(client: &Client, name: &str, count: usize) -> BTreeSet<String> {
+    let texts: Vec<_> = (0..count).map(|n| format!("{name} {n}")).collect();
+    for (n, text) in texts.iter().enumerate() {
+        let topic = format!("t/{}", n % 8);
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][n / 8 % 2];
+        send(client, message(&topic, text.as_str(), qos)).await;
+    }
+    texts.into_iter().collect()
+}
+
+/// Receives messages until all of these have come, each once. Others may come as well.
+async fn receive_all(messages: &mut Subscription, mut missing: BTreeSet<String>) {
+    let mut came = BTreeSet::new();
+    while !missing.is_empty() {
+        let Ok(Some(one)) = timeout(SOON, messages.recv()).await else {
+            panic!("{missing:?} are missing, and {came:?} came");
+        };
+        let text = one.text().unwrap().to_owned();
+        missing.remove(&text);
+        assert!(came.insert(text.clone()), "{text} came twice");
+    }
+}
+
 /// Fails if a node has left the cluster.
 async fn assert_stays(nodes: &[&Node]) {
     for node in nodes {
@@ -131,4 +155,90 @@ async fn assert_stays(nodes: &[&Node]) {
         let has_failed = timeout(Duration::ZERO, failed).await.is_ok();
         assert!(!has_failed, "{} has left the cluster", node.url());
     }
+}
+
+/// Long enough for all records of sessions to be written.
+const RECORDS_WRITTEN: Duration = Duration::from_secs(40);
+
+#[tokio::test(start_paused = true)]
+async fn what_is_acknowledged_after_the_servers_were_set_back_reaches_every_session() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("set-back", "a", &world).await;
+    let b = Node::start("set-back", "b", &world).await;
+    let c = Node::start("set-back", "c", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    for id in ["away", "absent"] {
+        a.make_away(id, "t/#", QoS::ExactlyOnce).await;
+    }
+    let reader = b.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    let before = send_some(&publisher, "before", 16).await;
+    sleep(RECORDS_WRITTEN).await;
+    let copy = world.copy();
+    let lost = send_some(&publisher, "lost", 80).await;
+    sleep(RECORDS_WRITTEN).await;
+    world.set_back(&copy);
+    let after = send_some(&publisher, "after", 32).await;
+    receive_all(&mut messages, before.union(&lost).cloned().collect()).await;
+    receive_all(&mut messages, after.clone()).await;
+    let kept: BTreeSet<_> = before.union(&after).cloned().collect();
+    let (away, mut messages) = c.come_back("away").await;
+    receive_all(&mut messages, kept.clone()).await;
+    sleep(RECORDS_WRITTEN).await;
+    let newest = send_some(&publisher, "newest", 16).await;
+    let (absent, mut absents) = b.come_back("absent").await;
+    receive_all(&mut absents, kept.union(&newest).cloned().collect()).await;
+    receive_all(&mut messages, newest).await;
+    assert_stays(&[&a, &b, &c]).await;
+    drop((reader, away, absent));
+}
+
+/// A back-up that was taken while the cluster ran may have such logs.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_begin_with_records_newer_than_the_logs_skip_nothing_that_they_acknowledge() {
+    let world = MemoryWorld::new(2, 1);
+    let mut a = Node::start("older-logs", "a", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    a.make_away("away", "t/#", QoS::ExactlyOnce).await;
+    send_some(&publisher, "before", 16).await;
+    let copy = world.copy();
+    send_some(&publisher, "lost", 80).await;
+    sleep(RECORDS_WRITTEN).await;
+    publisher.disconnect().await.unwrap();
+    a.end().await;
+    world.set_logs_back(&copy);
+    let b = Node::start("older-logs", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    let after = send_some(&publisher, "after", 32).await;
+    let (away, mut messages) = b.come_back("away").await;
+    receive_all(&mut messages, after).await;
+    drop(away);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_stays_with_its_node_if_the_record_is_set_back_to_an_earlier_owner() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("earlier", "a", &world).await;
+    let mut b = Node::start("earlier", "b", &world).await;
+    let c = Node::start("earlier", "c", &world).await;
+    let publisher = c.client("publisher").build().await.unwrap();
+    a.make_away("reader", "t/#", QoS::ExactlyOnce).await;
+    sleep(RECORDS_WRITTEN).await;
+    let copy = world.copy();
+    let (reader, mut messages) = b.come_back("reader").await;
+    let lost = send_some(&publisher, "lost", 16).await;
+    receive_all(&mut messages, lost).await;
+    sleep(RECORDS_WRITTEN).await;
+    world.set_back(&copy);
+    let after = send_some(&publisher, "after", 16).await;
+    receive_all(&mut messages, after).await;
+    sleep(RECORDS_WRITTEN).await;
+    assert_stays(&[&a, &b, &c]).await;
+    b.kill();
+    drop((reader, messages));
+    let newest = send_some(&publisher, "newest", 16).await;
+    let (reader, mut messages) = a.come_back("reader").await;
+    assert!(reader.last_connected().unwrap().session_present);
+    receive_all(&mut messages, newest).await;
+    assert_stays(&[&a, &c]).await;
 }

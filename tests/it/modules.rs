@@ -79,7 +79,15 @@ const BROKER: &[&str] = &[
 
 /// The modules of mq-broker's `cluster`, from the top down. A folder counts as one module.
 const CLUSTER: &[&str] = &[
-    "settings", "status", "leave", "trim", "sessions", "life", "log", "engine",
+    "settings",
+    "status",
+    "leave",
+    "trim",
+    "known_places",
+    "sessions",
+    "life",
+    "log",
+    "engine",
 ];
 
 /// Names such as `Error` of `crate::Error`, and the modules that they come from.

@@ -111,6 +111,8 @@ pub struct ClusterLog {
     pub shard: u16,
     /// The last entry that the node has read.
     pub read: u64,
+    /// Entries that were in it and are lost, as the servers' storage was set back while the node lived.
+    pub lost_entries: u64,
     /// The entries behind that one; `None` if the servers do not say.
     pub behind: Option<u64>,
     /// Messages of the node's clients that are not in it yet.

@@ -237,7 +237,7 @@ async fn serve(
     if has_failed && is_node {
         bail!(
             "the node has left its cluster, as the log says: start the broker again; what was acknowledged is in \
-             the cluster"
+             the cluster, but for what the log names as lost"
         );
     }
     if has_failed {

@@ -311,7 +311,13 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     let logs: Vec<_> = logs.collect();
     let help = "The last entry of a log that this node has read";
     let read = logs.iter().map(|(labels, read)| (labels, *read));
-    gauges(encoder, "cluster_log_read", help, read)
+    gauges(encoder, "cluster_log_read", help, read)?;
+    let lost = shown.logs.iter().map(|log| log.lost_entries);
+    let lost = logs.iter().zip(lost);
+    let lost =
+        lost.map(|((labels, _), lost)| (labels, usize::try_from(lost).unwrap_or(usize::MAX)));
+    let help = "Entries of a log that are lost, as the servers' storage was set back while this node lived";
+    gauges(encoder, "cluster_log_lost_entries", help, lost)
 }
 
 /// A gauge with a value for each set of labels.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -44,7 +44,8 @@ pub(super) type Lives = HashMap<String, LastHeartbeat>;
 #[derive(Debug)]
 pub(super) struct LastHeartbeat {
     life: u64,
-    version: u64,
+    /// The heartbeat's number in that life. The version of its value would not do: it goes back with the servers' storage.
+    heartbeat: u64,
     /// The number of this node's own heartbeats since. So a node that was stopped, or cut off with all others, takes
     /// none of them for dead.
     missed: u32,
@@ -112,6 +113,11 @@ impl NodeStatus {
     /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
     pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
         self.floors.get(&life).map(Vec::as_slice)
+    }
+
+    /// Returns what [`floor_of`](Self::floor_of) does of all lives.
+    pub(super) fn floors(&self) -> impl Iterator<Item = &[At]> {
+        self.floors.values().map(Vec::as_slice)
     }
 
     /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
@@ -192,28 +198,39 @@ impl Cluster {
             self.fail("another node has its name");
             return Ok(PutOutcome::Conflict);
         }
+        // It is an earlier one if the values were set back.
+        status.life = self.author.life;
         status.heartbeat = heartbeat.unwrap_or(status.heartbeat + 1);
         let floor = lock(&self.floor).at.clone();
         status.set_floor(self.author.life, floor);
         let key = Key::new(KeyKind::Node, &*self.author.node);
-        self.engine
-            .put(key, version, status.encode(), Expiry::Never)
-            .await
+        let put = self
+            .engine
+            .put(key, version, status.encode(), Expiry::Never);
+        let put = put.await?;
+        if let PutOutcome::Written(written) = put {
+            let before = self.heartbeat_version.swap(written, Ordering::Relaxed);
+            if version < before {
+                self.rewrite_records();
+            }
+        }
+        Ok(put)
     }
 
     /// Notes the signs of life of all nodes.
     pub(super) async fn watch_heartbeats(self: Arc<Self>) {
         let mut watched = self.engine.watch(KeyKind::Node);
         while let Some((node, value)) = watched.recv().await {
-            if let Ok(NodeStatus { life, .. }) = NodeStatus::decode(&value.bytes) {
-                self.note_heartbeat(node, life, value.version);
+            if let Ok(status) = NodeStatus::decode(&value.bytes) {
+                self.note_heartbeat(node, status.life, status.heartbeat);
             }
         }
     }
 
-    fn note_heartbeat(&self, node: String, life: u64, version: u64) {
+    fn note_heartbeat(&self, node: String, life: u64, heartbeat: u64) {
         let mut lives = lock(&self.lives);
-        if lives.get(&node).is_some_and(|seen| seen.version >= version) {
+        let is_old = |seen: &LastHeartbeat| (seen.life, seen.heartbeat) >= (life, heartbeat);
+        if lives.get(&node).is_some_and(is_old) {
             return;
         }
         if node == self.author.node {
@@ -224,7 +241,7 @@ impl Cluster {
         }
         let seen = LastHeartbeat {
             life,
-            version,
+            heartbeat,
             missed: 0,
             at: Instant::now(),
         };
@@ -307,11 +324,12 @@ impl Cluster {
 
     /// Has the logs say that a life ends there.
     pub(super) async fn append_fences(&self, author: &Author) -> Result<(), EngineError> {
-        for shard in 0..self.engine.shards() {
-            let id = format!("fence.{}.{}.{shard}", author.node, author.life);
-            self.engine
-                .append(shard, id, LogEntry::fence(author))
-                .await?;
+        for shard in &self.shards {
+            shard.set_backs.until_filled().await;
+            let Author { node, life } = author;
+            let (log, set_backs) = (shard.number, shard.set_backs.count());
+            let id = format!("fence.{node}.{life}.{log}.{set_backs}");
+            self.engine.append(log, id, LogEntry::fence(author)).await?;
         }
         Ok(())
     }

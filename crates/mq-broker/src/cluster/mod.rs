@@ -34,6 +34,7 @@
 //!
 //! ```text
 //!  mod, status, leave, trim     the node, and what needs all rooms
+//!  known_places
 //!    |
 //!  sessions/                    records; claims, releases, adoptions; the messages that a session has to get
 //!    |
@@ -53,6 +54,7 @@
 //! subscription leaves with its session goes to members of its node alone, and to nobody if it ends with its node.
 
 mod engine;
+mod known_places;
 mod leave;
 mod life;
 mod log;
@@ -89,7 +91,7 @@ use crate::{
 };
 pub use engine::{
     DEDUPLICATION_WINDOW, Engine, EngineCause, EngineError, EngineFuture, Entry, Expiry, Faults,
-    Key, KeyKind, MemoryEngine, MemoryWorld, NodeRequest, PutOutcome, VALUE_TTL, Value,
+    Key, KeyKind, MemoryCopy, MemoryEngine, MemoryWorld, NodeRequest, PutOutcome, VALUE_TTL, Value,
 };
 #[cfg(feature = "cluster")]
 pub use engine::{NatsEngine, NatsSettings};
@@ -123,6 +125,8 @@ pub(crate) struct Cluster {
     /// Counts what was noted in `fences`.
     fences_noted: watch::Sender<u64>,
     lives: Mutex<Lives>,
+    /// The version of this node's last heartbeat.
+    heartbeat_version: AtomicU64,
     /// Counts the signs of this node's life that have come back.
     own_heartbeats: watch::Sender<u64>,
     floor: Mutex<Floor>,
@@ -191,6 +195,7 @@ impl Cluster {
             fences: RwLock::new(fences),
             fences_noted: watch::Sender::new(0),
             lives: Mutex::default(),
+            heartbeat_version: AtomicU64::default(),
             own_heartbeats: watch::Sender::new(0),
             floor: Mutex::default(),
             qos0_turn: AtomicU64::default(),
@@ -233,6 +238,7 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).copy_old_messages());
         tasks.spawn(Arc::clone(self).trim_logs());
         tasks.spawn(Arc::clone(self).watch_storage());
+        tasks.spawn(Arc::clone(self).watch_log_ends());
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -240,7 +246,8 @@ impl Cluster {
             };
             retry_at_start(|| self.end_life(&earlier)).await?;
         }
-        self.catch_up().await
+        self.catch_up().await?;
+        self.check_known_places().await
     }
 
     /// `None` before this node takes part, and once its broker has gone.

@@ -39,6 +39,7 @@ impl ClusterStatus for Cluster {
             ClusterLog {
                 shard: shard.number,
                 read: shard.progress.finished().entry(),
+                lost_entries: shard.set_backs.lost_entries(),
                 behind: None,
                 messages_waiting,
             }

@@ -29,6 +29,11 @@ impl At {
         self.0 >> INDEX
     }
 
+    /// Returns the last entry of which some place is before this one; 0 if there is none.
+    pub(crate) fn last_before(self) -> u64 {
+        Self(self.0.saturating_sub(1)).entry()
+    }
+
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }

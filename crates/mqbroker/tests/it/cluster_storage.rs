@@ -1,10 +1,13 @@
-//! Nodes of a cluster whose servers have no majority, or no room.
+//! Nodes of a cluster whose servers have no majority, no room, or an earlier state.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
-use mq_client::{Client, Error, Outgoing, QoS, Receipt};
+use mq_client::{Client, Error, Outgoing, QoS, Receipt, Subscription};
 use mq_codec::ReasonCode;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::block_in_place,
+    time::{sleep, timeout},
+};
 
 use crate::cluster_programs::{Nats, SOON, signal};
 
@@ -115,4 +118,102 @@ async fn nodes_over_full_servers_refuse_messages_by_0x97_and_go_on_once_there_is
         }
     };
     timeout(SOON, goes_on).await.expect("there is room again");
+}
+
+/// Publishes so many messages, which are acknowledged.
+async fn send_some(client: &Client, name: &str, count: usize) -> BTreeSet<String> {
+    let texts: BTreeSet<_> = (0..count).map(|n| format!("{name} {n}")).collect();
+    for text in &texts {
+        acknowledged(send(client, text).await).await;
+    }
+    texts
+}
+
+/// Receives messages until all of these have come.
+async fn receive_all(messages: &mut Subscription, mut missing: BTreeSet<String>) {
+    while !missing.is_empty() {
+        match timeout(SOON, messages.recv()).await {
+            Ok(Some(message)) => missing.remove(message.text().unwrap()),
+            _ => panic!("{missing:?} are missing"),
+        };
+    }
+}
+
+/// Puts a copy of a folder in the place of another one.
+fn replace(folder: &str, by: &str) {
+    let _ = fs::remove_dir_all(folder);
+    let copied = Command::new("cp").arg("-a").args([by, folder]).status();
+    assert!(copied.unwrap().success());
+}
+
+/// Sets the first so many of three servers back to a copy that was taken of them, while the nodes live. The others start
+/// later.
+async fn set_back(count: usize) {
+    let Some(mut nats) = Nats::start(3, false) else {
+        return;
+    };
+    // No node is to take the other one for dead while the servers agree on leaders.
+    let nodes = ["a", "b"].map(|name| nats.node(name, 20));
+    let builder = |id: &str| mq_testkit::kept(&nodes[1].url(), id);
+    let away = builder("away").build().await.unwrap();
+    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
+    let publisher = mq_testkit::kept(&nodes[0].url(), "publisher");
+    let publisher = publisher.build().await.unwrap();
+    let reader = builder("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let before = send_some(&publisher, "before", 20).await;
+    block_in_place(|| {
+        nats.end();
+        for n in 0..3 {
+            replace(&nats.place(&format!("copy-{n}")), &nats.data(n));
+        }
+        nats.begin();
+    });
+    let lost = send_some(&publisher, "lost", 200).await;
+    receive_all(&mut messages, &before | &lost).await;
+    block_in_place(|| {
+        nats.running.clear();
+        for n in 0..count {
+            replace(&nats.data(n), &nats.place(&format!("copy-{n}")));
+        }
+        nats.begin_first(count);
+    });
+    sleep(Duration::from_secs(5)).await;
+    nats.begin();
+    let after = send_some(&publisher, "after", 50).await;
+    receive_all(&mut messages, after.clone()).await;
+    // The stream of records may have no leader yet: the server is busy then.
+    let comes_back = async {
+        loop {
+            let away = mq_testkit::kept(&nodes[0].url(), "away");
+            let messages = away.messages();
+            if let Ok(away) = away.build().await {
+                break (away, messages);
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let comes_back = timeout(SOON, comes_back).await;
+    let (away, mut messages) = comes_back.expect("it is let in");
+    receive_all(&mut messages, &before | &after).await;
+    let said = [log_of(&nats, "a"), log_of(&nats, "b")].concat();
+    let mut named = said.iter().filter(|line| line.contains("was set back"));
+    assert!(named.any(|line| line.contains("missing=")), "{said:#?}");
+    let mut left = said
+        .iter()
+        .filter(|line| line.contains("leaves its cluster"));
+    assert_eq!(left.next(), None);
+    drop((away, reader));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_go_on_after_all_servers_were_restored_to_an_earlier_copy() {
+    set_back(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_go_on_after_two_of_three_servers_were_restored_to_an_earlier_copy() {
+    set_back(2).await;
 }

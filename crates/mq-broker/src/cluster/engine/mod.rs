@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 pub(super) use encoding::{Malformed, Reader, Writer};
-pub use memory::{Faults, MemoryEngine, MemoryWorld};
+pub use memory::{Faults, MemoryCopy, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
 pub(super) use outage::Outage;
@@ -94,9 +94,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Returns the largest size of a value, in bytes.
     fn max_value_bytes(&self) -> usize;
 
-    /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
-    /// [`DEDUPLICATION_WINDOW`] is not appended again, which is no error. It may come only behind another one.
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()>;
+    /// Appends an entry to a log, durable on a majority, and returns its number. An entry with an id that was appended
+    /// within [`DEDUPLICATION_WINDOW`] is not appended again, which is no error: the number is that of then. The entry may
+    /// come only behind another one.
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, u64>;
 
     /// Returns the number of a log's last entry; 0 if there was none yet.
     fn last_entry(&self, shard: u16) -> EngineFuture<'_, u64>;

@@ -20,6 +20,7 @@ use super::{
     log_state::{Checkpoint, CheckpointCandidates, LogState},
     progress::Progress,
     recent::RecentEntries,
+    set_backs::SetBacks,
     storage::PROBE_INTERVAL,
 };
 use crate::{
@@ -58,6 +59,7 @@ pub(in crate::cluster) struct Shard {
     /// The last checkpoint, with its version.
     pub(in crate::cluster) checkpoint: Mutex<(u64, Checkpoint)>,
     pub(super) candidates: Mutex<CheckpointCandidates>,
+    pub(in crate::cluster) set_backs: SetBacks,
 }
 
 /// Messages that wait to be appended.
@@ -111,6 +113,7 @@ impl Shard {
             recent: Mutex::new(RecentEntries::new(recent)),
             checkpoint: Mutex::default(),
             candidates: Mutex::default(),
+            set_backs: SetBacks::new(),
         }
     }
 
@@ -274,18 +277,27 @@ impl Cluster {
         let tries = async {
             // The first try of which it is not known that nothing came of it.
             let mut unsure_since: Option<Instant> = None;
+            let mut set_backs = shard.set_backs.count();
             while unsure_since.is_none_or(|since| since.elapsed() < GIVE_UP_AFTER)
                 || self.storage.is_full()
             {
+                shard.set_backs.until_filled().await;
+                if core::mem::replace(&mut set_backs, shard.set_backs.count()) != set_backs {
+                    unsure_since = None;
+                }
                 let began = Instant::now();
                 let Author { node, life } = &self.author;
-                let id = format!("{node}.{life}.{}.{count}", shard.number);
+                let id = format!("{node}.{life}.{}.{set_backs}.{count}", shard.number);
                 match self.engine.append(shard.number, id, entry.clone()).await {
-                    Ok(()) => {
+                    Ok(number) => {
                         outage.end();
                         self.storage.note_room(shard.number);
                         unsure_since.get_or_insert(began);
                         sleep(READ_BACK_TIMEOUT).await;
+                        let read = shard.progress.finished().entry();
+                        if number <= read {
+                            self.note_set_back(shard, number, read);
+                        }
                         continue;
                     }
                     Err(error @ EngineError::Full(_)) => self.storage.note_refusal(&error),

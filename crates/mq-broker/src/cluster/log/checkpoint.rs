@@ -85,8 +85,10 @@ impl Cluster {
     /// Reads the logs up to where they end now: what was published before a client comes is known by then.
     pub(in crate::cluster) async fn catch_up(&self) -> Result<(), EngineError> {
         let mut ends = Vec::new();
-        for shard in 0..self.engine.shards() {
-            ends.push(retry_at_start(|| self.engine.last_entry(shard)).await?);
+        for shard in &self.shards {
+            let end = retry_at_start(|| self.engine.last_entry(shard.number)).await?;
+            shard.set_backs.note_start(end);
+            ends.push(end);
         }
         let left = || {
             let shards = self.shards.iter().zip(&ends);

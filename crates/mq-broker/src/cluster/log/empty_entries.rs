@@ -34,8 +34,8 @@ impl Cluster {
         }
     }
 
-    /// Appends an empty entry.
-    pub(super) async fn append_empty_entry(&self, shard: u16) -> Result<(), EngineError> {
+    /// Appends an empty entry, and returns its number.
+    pub(super) async fn append_empty_entry(&self, shard: u16) -> Result<u64, EngineError> {
         let Author { node, life } = &self.author;
         let number = self.empty_entries_sent.fetch_add(1, Ordering::Relaxed);
         let id = format!("{node}.{life}.{shard}.push.{number}");

@@ -14,6 +14,8 @@ mod log_state;
 mod progress;
 mod qos0;
 mod recent;
+mod set_back;
+mod set_backs;
 mod storage;
 
 pub(super) use append::{Shard, hash_partition};

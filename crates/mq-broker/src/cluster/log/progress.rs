@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::store::At;
 
-/// The progress of a node in one log.
+/// The progress of a node in one log. No place goes back, even if the log was [set back](super::set_back).
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Progress {
     begun: AtomicU64,
@@ -14,13 +14,13 @@ pub(in crate::cluster) struct Progress {
 impl Progress {
     /// The node begins with that message. Within the lock under which it finds the receivers.
     pub(in crate::cluster) fn begin(&self, at: At) {
-        self.begun.store(at.0, Ordering::Release);
+        self.begun.fetch_max(at.0, Ordering::Release);
     }
 
     /// Notes that a message, and all before, have been queued for their receivers.
     pub(in crate::cluster) fn finish(&self, at: At) {
         self.begun.fetch_max(at.0, Ordering::Release);
-        self.finished.store(at.0, Ordering::Release);
+        self.finished.fetch_max(at.0, Ordering::Release);
     }
 
     /// A subscription that is made while no receivers are being found gets all behind this place.

@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     /// The other node that has a session, if that may still append something.
-    fn other_owner<'a>(&self, record: &'a Record) -> Option<&'a Author> {
+    pub(super) fn other_owner<'a>(&self, record: &'a Record) -> Option<&'a Author> {
         let owner = record.owner.as_ref();
         owner.filter(|owner| **owner != self.author && !self.is_over(owner))
     }
@@ -169,6 +169,7 @@ impl Cluster {
             let (_, status) = status.map_err(|_| ClaimRefused::Busy)?;
             record.raise_to_floor(&status);
         }
+        self.mend_places(&mut record.next).await?;
         let coming = timeout(CLAIM_TIMEOUT, self.catch_up_to(&record.next));
         coming.await.map_err(|_| ClaimRefused::Busy)?;
         let mine = Record {
@@ -189,6 +190,22 @@ impl Cluster {
         }))
     }
 
+    /// Lowers places of a record that its logs do not reach, since they were set back while no node lived: what this life
+    /// has seen come is read for the session.
+    async fn mend_places(&self, next: &mut [At]) -> Result<(), ClaimRefused> {
+        for (shard, next) in self.shards.iter().zip(next) {
+            let entry = next.last_before();
+            if shard.progress.finished().entry() >= entry {
+                continue;
+            }
+            let is_set_back = self.check_reaches(shard, entry).await;
+            if is_set_back.map_err(|_| ClaimRefused::Busy)? {
+                *next = shard.set_backs.first_of_this_life().min(*next);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until this node has read the logs as far as a session's last owner: what that has looked at must not come
     /// to the session again.
     async fn catch_up_to(&self, next: &[At]) {
@@ -203,7 +220,7 @@ impl Cluster {
 
     /// Asks the owner of a session to let it go, and ends its life if it has none any more. Returns whether it has
     /// answered.
-    async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
+    pub(super) async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
         if self.is_dead(owner) {
             if let Err(error) = self.end_life(owner).await {
                 warn!(node = owner.node, %error, "a node's life cannot be ended");

@@ -2,7 +2,7 @@
 //! log from being trimmed.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use crate::{
     cluster::{
         Cluster,
         engine::{ENTRY_TIMEOUT, EngineError},
-        log::{BatchItem, LogEntry, LogMessage},
+        log::{BatchItem, LogEntry, LogMessage, Shard},
     },
     lock::lock,
     store::{At, LogPosition, StoredMessage},
@@ -148,6 +148,39 @@ impl Cluster {
         Ok(())
     }
 
+    /// Keeps messages that a log has lost behind its new end in the records of this node's sessions, as far as they are
+    /// in memory. Records forget the others: their places may stand for other messages from now on.
+    pub(in crate::cluster) fn keep_lost_messages(&self, shard: &Shard, end: u64) {
+        let is_lost = |at: &LogPosition| at.shard == shard.number && at.at.entry() > end;
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        let mut entries = HashMap::new();
+        let mut changed = Vec::new();
+        for (id, owned) in sessions.iter_mut() {
+            let owed = owned.recorded.owed();
+            let lost = owed.filter_map(|(place, owed)| Some((place, owed.position()?)));
+            let lost: Vec<_> = lost.filter(|(_, position)| is_lost(position)).collect();
+            for (place, position) in &lost {
+                let entry = position.at.entry();
+                let messages = entries
+                    .entry(entry)
+                    .or_insert_with(|| messages_in_memory(shard, entry));
+                match messages.get(&position.at) {
+                    Some(message) if owned.recorded.embedded_bytes() < MAX_COPIED_BYTES => {
+                        owned.copy(*place, *position, message, round);
+                    }
+                    _ => owned.forget(*place, round),
+                }
+            }
+            if !lost.is_empty() {
+                changed.push(id.clone());
+            }
+        }
+        for id in changed {
+            self.request_write(&mut sessions, &id, None);
+        }
+    }
+
     fn put_copies(
         &self,
         position: LogPosition,
@@ -165,6 +198,22 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Returns the messages of an entry by their places, if the entry is in memory.
+fn messages_in_memory(shard: &Shard, entry: u64) -> HashMap<At, StoredMessage> {
+    let recent = lock(&shard.recent).range(entry, entry);
+    let recent = recent.into_iter().flatten();
+    let batches = recent.filter_map(|entry| LogEntry::decode(&entry.bytes).ok());
+    let items = batches.flat_map(|batch| match batch {
+        LogEntry::Batch { items, .. } => items,
+        LogEntry::Fence(_) => Vec::new(),
+    });
+    let messages = items.enumerate().filter_map(|(index, item)| match item {
+        BatchItem::Message(item) => Some((At::new(entry, index), item.message)),
+        BatchItem::Member(_) => None,
+    });
+    messages.collect()
 }
 
 impl RecordedSession {
@@ -189,5 +238,15 @@ impl RecordedSession {
             }
         };
         owed.is_some_and(|owed| owed.copy(position, logged))
+    }
+
+    /// Removes a message that is lost.
+    pub(super) fn forget(&mut self, place: MessagePlace) {
+        match place {
+            MessagePlace::Waiting(number) => {
+                self.waiting.remove(&number);
+            }
+            MessagePlace::InFlight(id) => self.in_flight.retain(|(of, _)| *of != id),
+        }
     }
 }

@@ -143,6 +143,12 @@ impl OwnedSession {
         is_there
     }
 
+    /// Removes a message that its log has lost, in a round.
+    pub(super) fn forget(&mut self, place: MessagePlace, round: u64) {
+        self.recorded.forget(place);
+        self.changed_in_round.get_or_insert(round);
+    }
+
     /// Returns `true` if the session stays, with all that it had elsewhere.
     pub(super) fn is_complete(&self) -> bool {
         self.fate == SessionFate::Stays && !self.awaits_messages

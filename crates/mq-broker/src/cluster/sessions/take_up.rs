@@ -158,7 +158,7 @@ impl Cluster {
             warn!(
                 client = %id,
                 messages = found.lost,
-                "a session has lost messages that its logs had no more room for"
+                "a session has lost messages that are not in its logs any more"
             );
         }
         let round = lock(&self.floor).round;

@@ -20,7 +20,7 @@ use crate::{
     Escaped,
     cluster::{
         Cluster, GIVE_UP_AFTER,
-        engine::{EngineError, Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL},
+        engine::{EngineError, Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL, Value},
     },
     lock::lock,
     store::{Change, LogPosition, Position},
@@ -312,15 +312,17 @@ impl Cluster {
         expiry: Expiry,
     ) -> Result<Option<u64>, NodeEnded> {
         let began = Instant::now();
+        let mut expected = last;
         // Without room it is not done by mistake: there is a time for it again.
         while (began.elapsed() < GIVE_UP_AFTER || self.storage.is_full())
             && !self.ledger.has_failed()
         {
-            match self
+            let put = self
                 .engine
-                .put(key.clone(), last, bytes.clone(), expiry)
-                .await
-            {
+                .put(key.clone(), expected, bytes.clone(), expiry);
+            let put = put.await;
+            let is_conflict = matches!(put, Ok(PutOutcome::Conflict));
+            match put {
                 Ok(PutOutcome::Written(version)) => return Ok(Some(version)),
                 Ok(PutOutcome::Conflict) => {}
                 Err(error @ EngineError::Full(_)) => self.storage.note_refusal(&error),
@@ -331,6 +333,12 @@ impl Cluster {
                 Ok(Some(value)) if value.version > last => {
                     return Ok((value.bytes == bytes).then_some(value.version));
                 }
+                Ok(older) if is_conflict => {
+                    expected = older.as_ref().map_or(0, |older| older.version);
+                    if let Some(older) = older.filter(|older| older.version < last) {
+                        self.end_earlier_ownership(&key, &older).await;
+                    }
+                }
                 Ok(_) => {}
                 Err(error) => lock(&self.value_outage).failed(&error),
             }
@@ -338,5 +346,38 @@ impl Cluster {
         }
         self.fail("a value could not be put for a minute");
         Err(NodeEnded)
+    }
+
+    /// Asks a node to let a session go which is its own by a record that was set back.
+    async fn end_earlier_ownership(&self, key: &Key, older: &Value) {
+        if key.kind != KeyKind::Session {
+            return;
+        }
+        let id = ByteStr::new(key.name.clone());
+        if let (Ok(id), Ok(record)) = (id, Record::decode(&older.bytes))
+            && let Some(owner) = self.other_owner(&record)
+        {
+            self.request_release(owner, &id).await;
+        }
+    }
+
+    /// Writes the records of all sessions of this node again, as those in the engine are of before.
+    pub(in crate::cluster) fn rewrite_records(&self) {
+        let mut sessions = lock(&self.sessions);
+        error!(
+            sessions = sessions.len(),
+            "the records of sessions were set back: this node writes those of its own again"
+        );
+        let round = lock(&self.floor).round;
+        let complete = sessions.iter_mut();
+        let complete = complete.filter(|(_, owned)| !owned.awaits_messages);
+        let complete = complete.map(|(id, owned)| {
+            owned.changed_in_round.get_or_insert(round);
+            owned.written_hash = 0;
+            id.clone()
+        });
+        for id in complete.collect::<Vec<_>>() {
+            self.request_write(&mut sessions, &id, None);
+        }
     }
 }

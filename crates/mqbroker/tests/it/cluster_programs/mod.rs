@@ -118,7 +118,12 @@ impl Nats {
 
     /// Starts all servers that do not run, which are the last ones.
     pub(crate) fn begin(&mut self) {
-        for n in self.running.len()..self.ports.len() {
+        self.begin_first(self.ports.len());
+    }
+
+    /// Starts the first so many servers, but for those that run, which are the first of them.
+    pub(crate) fn begin_first(&mut self, count: usize) {
+        for n in self.running.len()..count {
             let server = self.server(n);
             self.running.push(server);
         }

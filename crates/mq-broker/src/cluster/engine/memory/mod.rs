@@ -22,7 +22,7 @@ use super::{
     Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome, Value,
 };
 use crate::lock::lock;
-pub use world::{Faults, MemoryWorld};
+pub use world::{Faults, MemoryCopy, MemoryWorld};
 use world::{Node, State, Trimmed};
 
 /// Time for which a node waits for another one's reply.
@@ -131,7 +131,7 @@ impl MemoryEngine {
 
 impl Engine for MemoryEngine {
     fn shards(&self) -> u16 {
-        let shards = lock(&self.world.state).logs.len();
+        let shards = lock(&self.world.state).shared.logs.len();
         u16::try_from(shards).unwrap_or(u16::MAX)
     }
 
@@ -140,10 +140,10 @@ impl Engine for MemoryEngine {
         most.unwrap_or(usize::MAX)
     }
 
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()> {
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, u64> {
         Box::pin(async move {
             let mut changed = self.world.changed.subscribe();
-            while lock(&self.world.state).logs[usize::from(shard)].is_stalled {
+            while lock(&self.world.state).shared.logs[usize::from(shard)].is_stalled {
                 // The world outlives its engines.
                 let _ = changed.changed().await;
             }
@@ -151,22 +151,21 @@ impl Engine for MemoryEngine {
                 if state.is_full() {
                     return Err(EngineError::full("there is no room in memory"));
                 }
-                if state.entry_ids.insert((shard, id)) {
-                    state.logs[usize::from(shard)].append(entry);
-                }
-                Ok(())
+                let log = &mut state.shared.logs[usize::from(shard)];
+                let number = state.shared.entry_ids.entry((shard, id));
+                Ok(*number.or_insert_with(|| log.append(entry)))
             };
             self.round_trip(append).await?
         })
     }
 
     fn last_entry(&self, shard: u16) -> EngineFuture<'_, u64> {
-        Box::pin(self.round_trip(move |state| state.logs[usize::from(shard)].last_number))
+        Box::pin(self.round_trip(move |state| state.shared.logs[usize::from(shard)].last_number))
     }
 
     fn log_bytes(&self, shard: u16) -> EngineFuture<'_, u64> {
         Box::pin(self.round_trip(move |state| {
-            let entries = state.logs[usize::from(shard)].entries.iter();
+            let entries = state.shared.logs[usize::from(shard)].entries.iter();
             entries.map(|entry| entry.bytes.len() as u64).sum()
         }))
     }
@@ -184,7 +183,7 @@ impl Engine for MemoryEngine {
             if here.is_some_and(|node| node.lagging_logs.contains(&shard)) {
                 return None;
             }
-            let entry = match state.logs[usize::from(shard)].entry_after(last) {
+            let entry = match state.shared.logs[usize::from(shard)].entry_after(last) {
                 Ok(entry) => entry?,
                 Err(Trimmed) => return Some(None),
             };
@@ -195,13 +194,13 @@ impl Engine for MemoryEngine {
 
     fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()> {
         Box::pin(self.round_trip(move |state| {
-            let entries = &mut state.logs[usize::from(shard)].entries;
+            let entries = &mut state.shared.logs[usize::from(shard)].entries;
             while entries.pop_front_if(|entry| entry.number < first).is_some() {}
         }))
     }
 
     fn get(&self, key: Key) -> EngineFuture<'_, Option<Value>> {
-        Box::pin(self.round_trip(move |state| state.values.get(&key).cloned()))
+        Box::pin(self.round_trip(move |state| state.shared.values.get(&key).cloned()))
     }
 
     // All values last: there is no need to forget any.
@@ -217,29 +216,45 @@ impl Engine for MemoryEngine {
             return Box::pin(ready(Err(EngineError::unavailable(problem))));
         }
         Box::pin(self.round_trip(move |state| {
-            let known = state.values.get(&key).map_or(0, |value| value.version);
+            let known = state
+                .shared
+                .values
+                .get(&key)
+                .map_or(0, |value| value.version);
             if known != expected {
                 return PutOutcome::Conflict;
             }
-            state.last_version += 1;
-            let version = state.last_version;
-            state.values.insert(key, Value { version, bytes });
+            state.shared.last_version += 1;
+            let version = state.shared.last_version;
+            state.shared.values.insert(key, Value { version, bytes });
             PutOutcome::Written(version)
         }))
     }
 
     fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>> {
         Box::pin(self.round_trip(move |state| {
-            let values = state.values.iter().filter(|(key, _)| key.kind == kind);
+            let values = state
+                .shared
+                .values
+                .iter()
+                .filter(|(key, _)| key.kind == kind);
             let values = values.map(|(key, value)| (key.name.clone(), value.clone()));
             values.collect()
         }))
     }
 
     fn watch(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)> {
-        let mut seen = 0;
+        let (mut seen, mut set_backs) = (0, 0);
         self.spawn_reader(move |state| {
-            let values = state.values.iter().filter(|(key, _)| key.kind == kind);
+            if state.set_backs != set_backs {
+                // A reader of servers that have started again begins anew.
+                (seen, set_backs) = (0, state.set_backs);
+            }
+            let values = state
+                .shared
+                .values
+                .iter()
+                .filter(|(key, _)| key.kind == kind);
             let next = values
                 .filter(|(_, value)| value.version > seen)
                 .min_by_key(|(_, value)| value.version);

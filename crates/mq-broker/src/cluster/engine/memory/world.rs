@@ -26,10 +26,9 @@ pub struct MemoryWorld {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) logs: Vec<Log>,
-    pub(super) entry_ids: HashSet<(u16, String)>,
-    pub(super) values: BTreeMap<Key, Value>,
-    pub(super) last_version: u64,
+    pub(super) shared: Shared,
+    /// The number of times that it was set back to a copy.
+    pub(super) set_backs: u64,
     pub(super) nodes: HashMap<String, Node>,
     pub(super) faults: Faults,
     pub(super) rng: u64,
@@ -38,6 +37,20 @@ pub(super) struct State {
     /// The part of the storage that is in use, in percent; `None` if it has no end.
     pub(super) fill_percent: Option<u8>,
 }
+
+/// Logs and values: the part of the state that servers of a real cluster have on their disks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared {
+    pub(super) logs: Vec<Log>,
+    /// The numbers of the entries, by log and identifier.
+    pub(super) entry_ids: HashMap<(u16, String), u64>,
+    pub(super) values: BTreeMap<Key, Value>,
+    pub(super) last_version: u64,
+}
+
+/// A copy of everything that a [`MemoryWorld`] shares, as a back-up of the servers.
+#[derive(Clone, Debug)]
+pub struct MemoryCopy(Shared);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
@@ -51,10 +64,11 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn append(&mut self, bytes: Bytes) {
+    pub(super) fn append(&mut self, bytes: Bytes) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
         self.entries.push_back(Entry { number, bytes });
+        number
     }
 
     /// The entry behind that number; an error if it is not kept any more.
@@ -99,7 +113,10 @@ impl MemoryWorld {
     #[must_use]
     pub fn new(shards: u16, seed: u64) -> Arc<Self> {
         let state = State {
-            logs: vec![Log::default(); usize::from(shards)],
+            shared: Shared {
+                logs: vec![Log::default(); usize::from(shards)],
+                ..Shared::default()
+            },
             rng: seed,
             ..State::default()
         };
@@ -146,7 +163,30 @@ impl MemoryWorld {
     /// Returns the number of entries that are kept, of all logs.
     pub fn entry_count(&self) -> usize {
         let state = lock(&self.state);
-        state.logs.iter().map(|log| log.entries.len()).sum()
+        state.shared.logs.iter().map(|log| log.entries.len()).sum()
+    }
+
+    /// Returns a copy of all logs and values.
+    pub fn copy(&self) -> MemoryCopy {
+        MemoryCopy(lock(&self.state).shared.clone())
+    }
+
+    /// Puts a copy in the place of all logs and values, as if the servers were restored while the nodes live.
+    pub fn set_back(&self, to: &MemoryCopy) {
+        let mut state = lock(&self.state);
+        state.shared = to.0.clone();
+        state.set_backs += 1;
+        drop(state);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Puts a copy in the place of all logs, and leaves the values as they are.
+    pub fn set_logs_back(&self, to: &MemoryCopy) {
+        let mut state = lock(&self.state);
+        state.shared.logs.clone_from(&to.0.logs);
+        state.shared.entry_ids.clone_from(&to.0.entry_ids);
+        drop(state);
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Stops a node's entries of a log, or lets them through again: as if its server had stopped.
@@ -177,7 +217,7 @@ impl MemoryWorld {
     /// # Panics
     /// If there is no log of that number.
     pub fn set_log_stalled(&self, shard: u16, is_stalled: bool) {
-        lock(&self.state).logs[usize::from(shard)].is_stalled = is_stalled;
+        lock(&self.state).shared.logs[usize::from(shard)].is_stalled = is_stalled;
         self.changed.send_modify(|count| *count += 1);
     }
 
@@ -186,7 +226,7 @@ impl MemoryWorld {
     /// # Panics
     /// If there is no log of that number.
     pub fn delay_next_entry(&self, shard: u16) {
-        let log = &mut lock(&self.state).logs[usize::from(shard)];
+        let log = &mut lock(&self.state).shared.logs[usize::from(shard)];
         log.delayed_entry = log.last_number + 1;
     }
 

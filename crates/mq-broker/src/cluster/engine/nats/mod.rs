@@ -189,15 +189,14 @@ impl Engine for NatsEngine {
         most.saturating_sub(values::MAX_VALUE_OVERHEAD)
     }
 
-    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, ()> {
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, u64> {
         Box::pin(async move {
             let mut headers = HeaderMap::new();
             headers.insert(NATS_MESSAGE_ID, id);
             let subject = format!("{}.log.{shard}", self.cluster);
             let sent = self.context.publish_with_headers(subject, headers, entry);
             let sent = sent.await.map_err(publish_error)?;
-            sent.await.map_err(publish_error)?;
-            Ok(())
+            Ok(sent.await.map_err(publish_error)?.sequence)
         })
     }
 
