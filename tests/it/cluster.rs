@@ -19,14 +19,14 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::seeds::over_seeds;
 
 /// In virtual time.
-const SOON: Duration = Duration::from_mins(2);
+pub(crate) const SOON: Duration = Duration::from_mins(2);
 
 /// A node.
 pub(crate) struct Node {
     cluster: String,
     name: String,
     engine: Arc<MemoryEngine>,
-    change: fn(&mut ClusterSettings),
+    change: Box<dyn Fn(&mut ClusterSettings)>,
     pub(crate) broker: Option<Broker>,
 }
 
@@ -39,13 +39,13 @@ impl Node {
         cluster: &str,
         name: &str,
         world: &Arc<MemoryWorld>,
-        change: fn(&mut ClusterSettings),
+        change: impl Fn(&mut ClusterSettings) + 'static,
     ) -> Self {
         let mut node = Self {
             cluster: cluster.to_owned(),
             name: name.to_owned(),
             engine: world.engine(name),
-            change,
+            change: Box::new(change),
             broker: None,
         };
         node.begin().await.unwrap();

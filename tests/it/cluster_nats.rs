@@ -8,7 +8,7 @@ use std::{
     pin::pin,
     process::Command,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -154,6 +154,43 @@ async fn messages_reach_all_nodes_and_a_session_outlives_its_node() {
     }
     drop(two);
     a.shutdown().await;
+}
+
+/// Waits until so many servers tell their time, which is right.
+async fn until_told(engine: &NatsEngine, servers: usize) {
+    let told = async {
+        loop {
+            if let Ok(times) = engine.server_times().await
+                && times.len() == servers
+            {
+                return times;
+            }
+        }
+    };
+    let mut times = timeout(SOON, told).await.unwrap();
+    for told in &times {
+        let right = SystemTime::now() - told.at.elapsed();
+        let early = right.duration_since(told.time).unwrap_or_default();
+        let late = told.time.duration_since(right).unwrap_or_default();
+        assert!(early.max(late) < Duration::from_secs(1), "{told:?}");
+    }
+    times.sort_by(|one, other| one.server.cmp(&other.server));
+    times.dedup_by(|one, other| one.server == other.server);
+    assert_eq!(times.len(), servers, "{times:?}");
+}
+
+#[tokio::test]
+async fn most_of_the_servers_tell_their_time_or_it_is_not_known() {
+    let Some(mut servers) = Servers::start() else {
+        return;
+    };
+    let engine = servers.engine("a").await;
+    until_told(&engine, 3).await;
+    servers.kill(0);
+    until_told(&engine, 2).await;
+    servers.kill(1);
+    let unknown = async { while engine.server_times().await.is_ok() {} };
+    timeout(SOON, unknown).await.unwrap();
 }
 
 #[tokio::test]

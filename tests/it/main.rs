@@ -12,6 +12,7 @@ mod bridge;
 mod bridge_links;
 mod cluster;
 mod cluster_bench;
+mod cluster_clocks;
 mod cluster_nats;
 mod cluster_storage;
 mod compare_brokers;

@@ -87,6 +87,7 @@ const CLUSTER: &[&str] = &[
     "sessions",
     "life",
     "log",
+    "cluster_clock",
     "engine",
 ];
 

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::{
     session::Session,
-    store::{Change, Position, SessionChange},
+    store::{Change, Position, SessionChange, StoreClock},
     store_writer::StoreWriter,
 };
 
@@ -46,6 +46,11 @@ impl Journal {
     /// Returns `true` if there is a store.
     pub(crate) fn has_store(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Returns the clock of the times that the store keeps.
+    pub(crate) fn store_clock(&self) -> StoreClock<'_> {
+        StoreClock::new(self.0.as_ref().map(|open| open.writer.store()))
     }
 
     /// Records changes that belong together.

@@ -83,6 +83,11 @@ pub struct Cluster {
     pub messages_waiting: usize,
     /// For how long the first of them has been on its way, in milliseconds.
     pub waiting_ms: u64,
+    /// Milliseconds by which the wall clock of its machine is ahead of the servers' time; negative if it is behind.
+    pub clock_offset_ms: i64,
+    /// The reason for which the time of the cluster is not known, if it is not. Sessions that may be over are not adopted
+    /// then.
+    pub clock_problem: Option<String>,
     /// All nodes that it has heard of, itself among them, by name.
     pub nodes: Vec<ClusterNode>,
     /// The logs, by number.
@@ -123,6 +128,9 @@ pub struct ClusterLog {
 pub(crate) trait ClusterStatus: fmt::Debug + Send + Sync {
     /// Returns the status as far as the node itself knows it.
     fn own_status(&self) -> Cluster;
+
+    /// Returns the reason why no client should be sent to the node, if there is one.
+    fn why_not_ready(&self) -> Option<String>;
 
     /// Returns that with the servers' part of it, within 2 s.
     fn full_status(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;

@@ -39,7 +39,10 @@ pub use client::{comes_and_goes, kept, next, refused};
 pub use http::ask;
 pub use manual::ManualClient;
 pub use multimeter::{Multimeter, MultimeterModel};
-pub use programs::{Running, chromium, free_port, listens, mosquitto, nightly, program, skipped};
+pub use programs::{
+    Running, chromium, faketime, free_port, give_clock, listens, mosquitto, nightly, program,
+    skipped,
+};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
 pub use schema::schema_problems;

@@ -2,7 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         LazyLock,
@@ -59,6 +59,35 @@ pub fn program(names: &[&str]) -> Option<PathBuf> {
 #[must_use]
 pub fn chromium() -> Option<PathBuf> {
     program(&["chromium", "chromium-browser", "google-chrome"])
+}
+
+/// The library that gives a program another wall clock than the machine's, where Debian keeps it; reports a skipped test
+/// if there is none.
+///
+/// # Panics
+/// As [`skipped`].
+#[must_use]
+pub fn faketime() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut files = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let found = files.find(|file| file.is_file());
+    if found.is_none() {
+        skipped("there is no libfaketime");
+    }
+    found
+}
+
+/// Gives a program a wall clock of its own, by [`faketime`]: the file has the seconds by which it is ahead, such as `+60`,
+/// and may be replaced at any time. Its timers go by the machine's clock.
+pub fn give_clock(command: &mut Command, faketime: &Path, file: &Path) {
+    command
+        .env("LD_PRELOAD", faketime)
+        .env("FAKETIME_TIMESTAMP_FILE", file)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
 /// A process that ends with the test.

@@ -1,6 +1,6 @@
 //! The metrics as text: `OpenMetrics`, which Prometheus asks for, or Prometheus' own text format.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use hyper::header::{ACCEPT, HeaderMap};
 use prometheus_client::{
@@ -297,6 +297,14 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     let known = own.iter().zip(shown.storage_percent.map(usize::from));
     let help = "The part of the servers' storage that is in use, in percent, if that is known";
     gauges(encoder, "cluster_storage_percent", help, known)?;
+    let help = "Seconds by which the wall clock of this machine is ahead of the servers' time";
+    let name = "cluster_clock_offset_seconds";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    if let Some(own) = &own {
+        let offset = Duration::from_millis(shown.clock_offset_ms.unsigned_abs()).as_secs_f64();
+        let sign = if shown.clock_offset_ms < 0 { -1.0 } else { 1.0 };
+        family.encode_family(own)?.encode_gauge(&(sign * offset))?;
+    }
     let nodes = shown.nodes.iter();
     let nodes: Vec<_> = nodes
         .map(|node| ([("node", node.name.as_str())], seconds(node.heard_ms)))

@@ -239,9 +239,11 @@ impl Admin {
     fn why_not_ready(&self) -> Option<String> {
         let is_ending = *self.shutdown.borrow();
         let slow = || self.hub.store_writer()?.why_not_ready();
+        let cluster = || self.cluster.as_ref()?.why_not_ready();
         self.why_not_healthy()
             .or_else(|| is_ending.then(|| "shutting down".to_owned()))
             .or_else(slow)
+            .or_else(cluster)
     }
 }
 

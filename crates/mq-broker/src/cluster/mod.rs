@@ -42,6 +42,8 @@
 //!    |
 //!  log/                         entries; the way into a log and out of it; what follows from a log alone
 //!    |
+//!  cluster_clock                the time of the servers, by which nodes keep the times of what they share
+//!    |
 //!  engine/                      what nodes share: the trait, NATS, memory; the byte form of entries and values
 //! ```
 //!
@@ -53,6 +55,7 @@
 //! mailbox is dropped and counted. A session whose record no value has room for ends. What a member of a shared
 //! subscription leaves with its session goes to members of its node alone, and to nobody if it ends with its node.
 
+mod cluster_clock;
 mod engine;
 mod known_places;
 mod leave;
@@ -70,7 +73,7 @@ use std::{
         Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
@@ -89,14 +92,17 @@ use crate::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },
 };
+pub use cluster_clock::WallClock;
 pub use engine::{
     DEDUPLICATION_WINDOW, Engine, EngineCause, EngineError, EngineFuture, Entry, Expiry, Faults,
-    Key, KeyKind, MemoryCopy, MemoryEngine, MemoryWorld, NodeRequest, PutOutcome, VALUE_TTL, Value,
+    Key, KeyKind, MemoryCopy, MemoryEngine, MemoryWorld, NodeRequest, PutOutcome, ServerTime,
+    VALUE_TTL, Value,
 };
 #[cfg(feature = "cluster")]
 pub use engine::{NatsEngine, NatsSettings};
 pub use settings::{ClusterSettings, EngineSettings};
 
+use cluster_clock::ClusterClock;
 use engine::{Outage, RETRY_INTERVAL};
 use life::Lives;
 use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, Storage, load_checkpoints};
@@ -114,6 +120,7 @@ pub(crate) struct Cluster {
     engine: Arc<dyn Engine>,
     /// This node in its present life.
     author: Author,
+    clock: ClusterClock,
     lease: Duration,
     log_max_bytes: u64,
     /// The logs, by number.
@@ -169,10 +176,13 @@ impl Cluster {
             node,
             lease,
             log_max_bytes,
+            wall_clock,
             ..
         } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
         let author = retry_at_start(|| life::begin_life(&*engine, node.clone())).await?;
+        let clock = ClusterClock::new(wall_clock);
+        clock.measure(&*engine).await;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
         for (number, checkpoint) in (0..).zip(retry_at_start(|| load_checkpoints(&*engine)).await?)
@@ -186,6 +196,7 @@ impl Cluster {
             engine,
             arrival_marks: Mutex::new(ArrivalMarks::new(author.clone())),
             author,
+            clock,
             lease,
             log_max_bytes,
             storage: Storage::new(shards.len()),
@@ -230,6 +241,8 @@ impl Cluster {
         tasks.spawn(
             Arc::clone(self).serve_release_requests(self.engine.requests(), Arc::clone(local)),
         );
+        let this = Arc::clone(self);
+        tasks.spawn(async move { this.clock.keep_measuring(&*this.engine).await });
         tasks.spawn(Arc::clone(self).send_heartbeats());
         tasks.spawn(Arc::clone(self).watch_heartbeats());
         tasks.spawn(Arc::clone(self).adopt_sessions());
@@ -293,6 +306,11 @@ impl Store for Cluster {
 
     fn settled(&self) -> watch::Receiver<Position> {
         self.ledger.settled()
+    }
+
+    /// Returns the time of the cluster: other nodes read what this one writes.
+    fn now(&self) -> SystemTime {
+        self.clock.now()
     }
 }
 

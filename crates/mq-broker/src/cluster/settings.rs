@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, WallClock};
 #[cfg(feature = "cluster")]
 use super::{NatsEngine, NatsSettings};
 
@@ -21,6 +21,8 @@ pub struct ClusterSettings {
     /// Bytes of the last entries of each log that the node keeps in memory, for sessions that come from other nodes: what
     /// they have to get of these is not read from the servers again. Default 4 MiB.
     pub recent_bytes: usize,
+    /// The wall clock of the node's machine, which is compared with the servers' time. Default the system's.
+    pub wall_clock: WallClock,
 }
 
 /// The engine of a cluster, and how a node connects to it.
@@ -57,6 +59,7 @@ impl ClusterSettings {
             lease: Duration::from_secs(3),
             log_max_bytes: 10_000_000_000,
             recent_bytes: 4 << 20,
+            wall_clock: WallClock::default(),
         }
     }
 

@@ -55,9 +55,15 @@ impl ClusterStatus for Cluster {
             sessions: lock(&self.sessions).len(),
             messages_waiting: logs.iter().map(|log| log.messages_waiting).sum(),
             waiting_ms: milliseconds(longest),
+            clock_offset_ms: self.clock.wall_clock_offset_ms(),
+            clock_problem: self.clock.problem(),
             nodes,
             logs,
         }
+    }
+
+    fn why_not_ready(&self) -> Option<String> {
+        self.clock.problem()
     }
 
     fn full_status(&self) -> Pin<Box<dyn Future<Output = view::Cluster> + Send + '_>> {

@@ -15,7 +15,7 @@ use crate::{
     journal::Journal,
     lock::write,
     session::{KeptWill, OperatorView, Presence, Session, SessionState},
-    store::{SessionChange, User, to_wall_clock},
+    store::{SessionChange, User},
 };
 
 /// Interval at which a bridge looks for messages in its [absent session](Hub::wait_for_messages).
@@ -206,7 +206,8 @@ impl Hub {
             return;
         }
         self.update_memberships(&session, MemberState::Away, journal);
-        let expires_at = session.expires_at().map(to_wall_clock);
+        let clock = journal.store_clock();
+        let expires_at = session.expires_at().map(|at| clock.time_at(at));
         journal.record_of(&session, SessionChange::Detached { expires_at });
         drop(state);
         self.timers.set(&session);

@@ -17,7 +17,7 @@ use crate::{
     escaped::Escaped,
     lock::lock,
     quota::network_of,
-    store::to_wall_clock,
+    store::StoreClock,
     view::{Ban, Banned, CannotBan, Page, Query},
 };
 
@@ -96,7 +96,7 @@ impl Bans {
         let bans = bans.iter().filter(|(_, until)| **until > now);
         let all = bans.map(|(banned, until)| Ban {
             banned: banned.clone(),
-            ends_at: to_wall_clock(*until),
+            ends_at: StoreClock::MACHINE.time_at(*until),
         });
         let mut all: Vec<_> = all
             .filter(|ban| {

@@ -178,7 +178,7 @@ impl Hub {
                 let rows = store.queued(&session.client_id, numbers, most);
                 for (_, message) in rows.unwrap_or_default() {
                     most = most.saturating_sub(message.message.payload.len());
-                    to.push_back(message.into_delivery(0));
+                    to.push_back(message.into_delivery(0, self.store_clock()));
                 }
             }
         };

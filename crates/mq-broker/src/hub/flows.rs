@@ -13,7 +13,7 @@ use crate::{
     delivery::{DeliveryTag as _, LaneSlot},
     journal::Journal,
     session::{Session, SessionState},
-    store::{FlowRecord, SessionChange, StoredFlow, StoredMessage, from_wall_clock, to_wall_clock},
+    store::{FlowRecord, SessionChange, StoreClock, StoredFlow, StoredMessage},
 };
 
 /// Records that a flow is kept: until `expires_at`, or while it has a lane and for `expiry` after it.
@@ -25,10 +25,11 @@ pub(crate) fn keep_flow(
     expires_at: Option<Instant>,
     journal: &mut Journal,
 ) {
+    let clock = journal.store_clock();
     let kept = StoredFlow {
         slot: slot.number(),
         expiry,
-        expires_at: expires_at.map(to_wall_clock),
+        expires_at: expires_at.map(|at| clock.time_at(at)),
     };
     journal.record_of(session, SessionChange::FlowKept { flow, kept });
 }
@@ -47,11 +48,13 @@ pub(super) fn sent_by_slot(
     sent
 }
 
-/// Restores the flows of a session from the store. `sent` has the messages in flight by their slots.
+/// Restores the flows of a session from the store, whose clock is `clock`. `sent` has the messages in flight by their
+/// slots.
 pub(super) fn restore_flows(
     flows: HashMap<FlowId, FlowRecord>,
     mut sent: HashMap<u16, Vec<PacketId>>,
     now: Instant,
+    clock: StoreClock<'_>,
     protocol: &mut mq_proto::Session,
     state: &mut SessionState,
 ) {
@@ -63,7 +66,7 @@ pub(super) fn restore_flows(
         } = record.kept;
         // The end of the earlier broker was the end of its lanes.
         let end = now.checked_add(expiry).unwrap_or(now);
-        let expires_at = expires_at.map_or(end, from_wall_clock);
+        let expires_at = expires_at.map_or(end, |time| clock.instant_of(time));
         let sent = sent.remove(&slot).unwrap_or_default();
         protocol.restore_flow(flow, expires_at, sent, record.received);
         let slot = LaneSlot::of_number(slot);

@@ -81,7 +81,8 @@ impl LocalSessions for Hub {
     }
 
     fn restore_retained(&self, message: StoredMessage) {
-        self.retained.restore(message, &self.metrics);
+        self.retained
+            .restore(message, self.store_clock(), &self.metrics);
     }
 
     fn begin_arrival(

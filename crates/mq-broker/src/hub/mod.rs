@@ -62,7 +62,7 @@ use crate::{
     metrics::Metrics,
     refusal_log::RefusalLog,
     session::Session,
-    store::{Snapshot, Store},
+    store::{Snapshot, Store, StoreClock},
     store_writer::{StorePatience, StoreWriter},
     workers::WorkerChannels,
 };
@@ -227,6 +227,11 @@ impl Hub {
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
         self.store_writer().map(StoreWriter::store)
+    }
+
+    /// Returns the clock of the times that the store keeps.
+    pub(crate) fn store_clock(&self) -> StoreClock<'_> {
+        StoreClock::new(self.store())
     }
 
     /// Returns `true` if the store is so far behind that it gets nothing new to keep.

@@ -15,7 +15,7 @@ use crate::{
     mailbox::{MailboxLoad, MailboxRules},
     router::Cursor,
     session::{ConnectionFigures, Presence, Session},
-    store::{User, to_wall_clock},
+    store::{StoreClock, User},
     view::{
         self, Ban, Banned, CannotBan, LONGEST_BAN_MINUTES, NotConnected, Page, Query, TopicRates,
     },
@@ -176,7 +176,9 @@ impl Operators<'_> {
         let items = sessions.iter().map(|(_, session)| view::Session {
             client_id: session.client_id.as_str().to_owned(),
             user: name(session.user()),
-            ends_at: session.expires_at().map(to_wall_clock),
+            ends_at: session
+                .expires_at()
+                .map(|at| StoreClock::MACHINE.time_at(at)),
             queue: session.mailbox.len(),
             dropped: session.mailbox.dropped(),
             subscriptions: session.subscriptions.lock().len(),
@@ -309,7 +311,7 @@ impl Operators<'_> {
         });
         Ok(Ban {
             banned,
-            ends_at: to_wall_clock(until),
+            ends_at: StoreClock::MACHINE.time_at(until),
         })
     }
 

@@ -7,14 +7,14 @@ use crate::{
     journal::Journal,
     metrics::Metrics,
     session::Session,
-    store::{Change, SessionChange, StoredMessage},
+    store::{Change, SessionChange, StoreClock, StoredMessage},
 };
 
-/// Numbers a delivery, and makes the change that records it as queued.
-pub(super) fn queued(session: &Session, delivery: &mut Delivery) -> Change {
+/// Numbers a delivery, and makes the change that records it as queued, with times by that clock.
+pub(super) fn queued(session: &Session, delivery: &mut Delivery, clock: StoreClock<'_>) -> Change {
     let number = session.next_number();
     delivery.set_number(number);
-    let message = StoredMessage::new(delivery);
+    let message = StoredMessage::new(delivery, clock);
     let change = SessionChange::Queued { number, message };
     Change::Session(session.client_id.clone(), change)
 }

@@ -69,19 +69,20 @@ impl ArrivingSession {
             received,
             ..
         } = record;
+        let clock = hub.store_clock();
         let will = will.map(|will| Box::new(KeptWill::restore(will, &hub.memory.all)));
         let in_flight = in_flight
             .into_iter()
-            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0, clock))));
         state.keep_protocol(mq_proto::Session::restore(in_flight, received));
         let queued: Vec<_> = queued
             .into_iter()
-            .map(|(number, message)| message.into_delivery(number))
+            .map(|(number, message)| message.into_delivery(number, clock))
             .collect();
         session.mailbox.put_back(queued.into_iter());
         let now = clock::now();
         hub.update_memberships(&session, MemberState::Away, &mut hub.journal());
-        session.set_away(now, will, life.left(now));
+        session.set_away(now, will, life.left(now, clock));
         if let Some(will) = session.take_due_will(now) {
             hub.publish_will(&session, *will);
         }

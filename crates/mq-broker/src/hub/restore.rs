@@ -25,7 +25,8 @@ impl Restore<'_> {
     pub(super) fn run(&self, kept: Snapshot) {
         let Self(hub) = self;
         for message in kept.retained.into_values() {
-            hub.retained.restore(message, &hub.metrics);
+            hub.retained
+                .restore(message, hub.store_clock(), &hub.metrics);
         }
         for (client_id, record) in kept.sessions {
             let is_bridge = client_id.starts_with(BRIDGE_PREFIX);
@@ -68,6 +69,7 @@ impl Restore<'_> {
             released_slots,
         } = record;
         let Self(hub) = self;
+        let clock = hub.store_clock();
         let user = user.as_ref();
         let sessions = &hub.sessions;
         let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
@@ -87,13 +89,13 @@ impl Restore<'_> {
         let sent_on_flows = sent_by_slot(&in_flight, &released_slots);
         let in_flight = in_flight
             .into_iter()
-            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0, clock))));
         let protocol = mq_proto::Session::restore(in_flight, received);
         #[cfg(feature = "mqtt-next")]
         let mut protocol = protocol;
         let now = clock::now();
         #[cfg(feature = "mqtt-next")]
-        restore_flows(flows, sent_on_flows, now, &mut protocol, &mut state);
+        restore_flows(flows, sent_on_flows, now, clock, &mut protocol, &mut state);
         state.keep_protocol(protocol);
         for (filter, (options, subscription_id)) in subscriptions {
             let subscriber = Subscriber {
@@ -112,10 +114,10 @@ impl Restore<'_> {
         let queued = queued.into_iter();
         let deliveries = queued.map(|(number, mut message)| {
             message.slot = slot_of(message.slot);
-            message.into_delivery(number)
+            message.into_delivery(number, clock)
         });
         session.mailbox.restore(deliveries, spilled);
-        session.set_away(now, None, life.left(now));
+        session.set_away(now, None, life.left(now, clock));
         drop(state);
         hub.timers.set(&session);
     }

@@ -13,7 +13,7 @@ use crate::{
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     router::{Cursor, Retained, RetainedStore},
-    store::StoredMessage,
+    store::{StoreClock, StoredMessage},
 };
 
 /// The retained messages of all topics.
@@ -100,14 +100,14 @@ impl RetainedMessages {
         topics.count(metrics);
     }
 
-    /// Retains a message that the store, or the cluster, has kept.
-    pub(super) fn restore(&self, message: StoredMessage, metrics: &Metrics) {
+    /// Retains a message that the store, or the cluster, has kept, with times by that clock.
+    pub(super) fn restore(&self, message: StoredMessage, clock: StoreClock<'_>, metrics: &Metrics) {
         let Delivery {
             message,
             qos,
             expires_at,
             ..
-        } = message.into_delivery(0);
+        } = message.into_delivery(0, clock);
         self.retain_anyway(&message, qos, expires_at, metrics);
     }
 

@@ -165,6 +165,7 @@ impl Hub {
         };
         let authorizer = self.access_control.authorizer.as_deref();
         let keeps = journal.records_session(session);
+        let clock = journal.store_clock();
         let mut changes = Vec::new();
         let (mut count, mut bytes) = (0, 0);
         let RetainedSearch {
@@ -195,7 +196,7 @@ impl Hub {
             delivery.expires_at = retained.expires_at;
             delivery.subscription_ids.extend(*subscription_id);
             if keeps && qos > QoS::AtMostOnce {
-                changes.push(queued(session, &mut delivery));
+                changes.push(queued(session, &mut delivery, clock));
             }
             count += 1;
             bytes += message.payload.len();

@@ -7,7 +7,7 @@ use mq_proto::{Delivery, Message};
 
 use crate::{
     memory_limit::MemoryLimit,
-    store::{StoredMessage, StoredWill},
+    store::{StoreClock, StoredMessage, StoredWill},
 };
 
 /// A will as the broker keeps it: in memory of its own, which counts until the will is published or
@@ -64,12 +64,12 @@ impl KeptWill {
         }
     }
 
-    /// Returns the form in which a cluster keeps it.
-    pub(crate) fn stored(&self) -> StoredWill {
+    /// Returns the form in which a cluster keeps it, whose clock that is.
+    pub(crate) fn stored(&self, clock: StoreClock<'_>) -> StoredWill {
         let mut delivery = Delivery::new(Arc::new(self.message.clone()), self.qos);
         delivery.retain = self.retain;
         StoredWill {
-            message: StoredMessage::new(&delivery),
+            message: StoredMessage::new(&delivery, clock),
             delay: self.delay,
         }
     }

@@ -17,13 +17,14 @@ mod in_memory;
 mod log_position;
 mod snapshot;
 mod spilled;
+mod store_clock;
 
 use std::{
     fmt,
     ops::RangeInclusive,
     path::Path,
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use mq_codec::{
@@ -32,10 +33,7 @@ use mq_codec::{
 use mq_proto::{Delivery, FlowId, Message};
 use tokio::sync::watch;
 
-use crate::{
-    clock,
-    delivery::{DeliveryTag as _, LaneSlot},
-};
+use crate::delivery::{DeliveryTag as _, LaneSlot};
 
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
@@ -47,6 +45,7 @@ pub(crate) use log_position::{At, LogPosition};
 pub(crate) use snapshot::BRIDGE_PREFIX;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 pub use spilled::Spilled;
+pub(crate) use store_clock::StoreClock;
 
 /// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
 ///
@@ -69,6 +68,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// the sender when the store has failed for good: connections that wait for it then end, with a
     /// reason, and [`Broker::store_failed`](crate::Broker::store_failed) resolves.
     fn settled(&self) -> watch::Receiver<Position>;
+
+    /// Returns the present time by the clock of the times that are kept. Default the wall clock of the machine.
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
 
     /// Whether [`queued`](Self::queued) works, so that queues may go on here beyond what memory holds
     /// ([`Overflow::Spill`](crate::Overflow::Spill)). Default no.
@@ -301,27 +305,27 @@ pub struct StoredMessage {
 }
 
 impl StoredMessage {
-    /// A delivery as it is kept.
-    pub(crate) fn new(delivery: &Delivery) -> Self {
+    /// A delivery as it is kept, with times by that clock.
+    pub(crate) fn new(delivery: &Delivery, clock: StoreClock<'_>) -> Self {
         Self {
             message: Arc::clone(&delivery.message),
             qos: delivery.qos,
             retain: delivery.retain,
             subscription_ids: delivery.subscription_ids.clone(),
-            expires_at: delivery.expires_at.map(to_wall_clock),
+            expires_at: delivery.expires_at.map(|at| clock.time_at(at)),
             shared: delivery.is_shared(),
             slot: delivery.lane().number(),
         }
     }
 
     /// The delivery again; `number` is what it is known by in its queue, 0 if it is not there.
-    pub(crate) fn into_delivery(self, number: u64) -> Delivery {
+    pub(crate) fn into_delivery(self, number: u64, clock: StoreClock<'_>) -> Delivery {
         let mut delivery = Delivery {
             message: self.message,
             qos: self.qos,
             retain: self.retain,
             subscription_ids: self.subscription_ids,
-            expires_at: self.expires_at.map(from_wall_clock),
+            expires_at: self.expires_at.map(|time| clock.instant_of(time)),
             tag: 0,
         };
         delivery.set_number(number);
@@ -331,19 +335,4 @@ impl StoredMessage {
         delivery.set_lane(LaneSlot::of_number(self.slot));
         delivery
     }
-}
-
-/// An instant as wall-clock time, which means something to the next process as well.
-pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
-    let now = clock::now();
-    let wall = SystemTime::now();
-    match at.checked_duration_since(now) {
-        Some(left) => wall + left,
-        None => wall - now.saturating_duration_since(at),
-    }
-}
-
-/// A wall-clock time as an instant; a time in the past becomes now.
-pub(crate) fn from_wall_clock(at: SystemTime) -> Instant {
-    clock::now() + at.duration_since(SystemTime::now()).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilt
 use mq_proto::FlowId;
 
 use super::{
-    BrokerId, Change, SessionChange, Spilled, StoredFlow, StoredMessage, User, from_wall_clock,
+    BrokerId, Change, SessionChange, Spilled, StoreClock, StoredFlow, StoredMessage, User,
 };
 
 /// Prefix of the client identifiers of bridges' sessions.
@@ -82,12 +82,12 @@ pub enum Life {
 }
 
 impl Life {
-    /// How long it goes on, if no connection has it at `now`.
-    pub(crate) fn left(self, now: Instant) -> Option<Duration> {
+    /// How long it goes on, if no connection has it at `now`; `clock` is that of its times.
+    pub(crate) fn left(self, now: Instant, clock: StoreClock<'_>) -> Option<Duration> {
         match self {
             // The end of the earlier owner was the end of its connections.
             Self::Connected(expiry) => expiry,
-            Self::Away(at) => at.map(|at| from_wall_clock(at).saturating_duration_since(now)),
+            Self::Away(at) => at.map(|at| clock.instant_of(at).saturating_duration_since(now)),
         }
     }
 }

@@ -28,9 +28,6 @@ pub(crate) const SCHEMES: [(&str, u16); 3] = [("tcp", 1883), ("tls", 8883), ("qu
 /// Logs of the cluster.
 pub(crate) const SHARDS: usize = 2;
 
-/// Gives a process another clock than the machine's, by a file.
-const FAKETIME: &str = "faketime/libfaketime.so.1";
-
 /// Where clients come to, and the folder of all files.
 pub(crate) struct Place {
     folder: TempDir,
@@ -179,7 +176,7 @@ impl<'a> Processes<'a> {
         let mut all = Self {
             place,
             nats: place.net.stage(nats),
-            faketime: has_clocks.then(faketime).flatten(),
+            faketime: has_clocks.then(mq_testkit::faketime).flatten(),
             nodes: [const { None }; 3],
             servers: [const { None }; 3],
             ended: 0,
@@ -242,17 +239,6 @@ impl<'a> Processes<'a> {
             assert!(ended.is_none(), "a NATS server has ended: {ended:?}");
         }
     }
-}
-
-/// Where Debian keeps it.
-fn faketime() -> Option<PathBuf> {
-    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
-    let mut files = folders.map(|folder| folder.path().join(FAKETIME));
-    let found = files.find(|file| file.is_file());
-    if found.is_none() {
-        mq_testkit::skipped("there is no libfaketime: the nodes' clocks do not jump");
-    }
-    found
 }
 
 fn configure(place: &Place) {
@@ -321,12 +307,8 @@ impl Processes<'_> {
                     command.env("RUST_LOG", "info");
                 }
                 if let Some(library) = &self.faketime {
-                    command
-                        .env("LD_PRELOAD", library)
-                        .env("FAKETIME_TIMESTAMP_FILE", file(format!("{node}.clock")))
-                        .env("FAKETIME_NO_CACHE", "1")
-                        // Timers do not jump with the time of day.
-                        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                    let clock = file(format!("{node}.clock"));
+                    mq_testkit::give_clock(&mut command, library, &clock);
                 }
                 command
             }

@@ -34,7 +34,7 @@ const TOPICS: usize = 4;
 const OUTSTANDING: usize = 16;
 
 /// A client whose session is kept. It comes to these nodes, the first that answers.
-fn client(id: &str, nodes: &[&Node]) -> ClientBuilder {
+pub(crate) fn client(id: &str, nodes: &[&Node]) -> ClientBuilder {
     let builder = mq_testkit::kept(&nodes[0].url(), id);
     let others = nodes[1..].iter();
     others.fold(builder, |builder, node| {
@@ -222,7 +222,7 @@ async fn make_session(id: &str, node: &Node, filter: &str) {
 }
 
 /// Publishes a message, which is acknowledged.
-async fn send(node: &Node, message: Outgoing) {
+pub(crate) async fn send(node: &Node, message: Outgoing) {
     let client = client("sender", &[node]).build().await.unwrap();
     let mut receipt = client.send(message).await.unwrap();
     let acknowledged = timeout(SOON, receipt.acknowledged()).await;
@@ -231,7 +231,7 @@ async fn send(node: &Node, message: Outgoing) {
 }
 
 /// So many texts that come to a session.
-async fn texts(id: &str, node: &Node, count: usize) -> Vec<String> {
+pub(crate) async fn texts(id: &str, node: &Node, count: usize) -> Vec<String> {
     let builder = client(id, &[node]);
     let mut messages = builder.messages();
     let client = builder.build().await.unwrap();
@@ -255,7 +255,7 @@ async fn retained(node: &Node, topic: &str) -> String {
 }
 
 /// Waits until a node shows that.
-fn until_shown(nats: &Nats, node: &Node, holds: impl Fn(&serde_json::Value) -> bool) {
+pub(crate) fn until_shown(nats: &Nats, node: &Node, holds: impl Fn(&serde_json::Value) -> bool) {
     let began = Instant::now();
     loop {
         let shown = nats.status(&node.name);

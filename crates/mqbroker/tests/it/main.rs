@@ -21,6 +21,8 @@ mod check_config;
 #[cfg(all(unix, feature = "cluster"))]
 mod cluster;
 #[cfg(all(unix, feature = "cluster"))]
+mod cluster_clocks;
+#[cfg(all(unix, feature = "cluster"))]
 mod cluster_operation;
 #[cfg(all(unix, feature = "cluster"))]
 mod cluster_storage;

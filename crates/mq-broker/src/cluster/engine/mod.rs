@@ -7,7 +7,14 @@ mod memory;
 mod nats;
 mod outage;
 
-use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -146,6 +153,21 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Receives the requests of other nodes to this one. Called once.
     fn requests(&self) -> mpsc::Receiver<NodeRequest>;
+
+    /// Returns the present times of the servers, each by its own clock. Nodes keep the times of what they share by them.
+    /// Fails if not most of the servers answer.
+    fn server_times(&self) -> EngineFuture<'_, Vec<ServerTime>>;
+}
+
+/// The time of one server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerTime {
+    /// The server's name.
+    pub server: String,
+    /// The time that its clock shows.
+    pub time: SystemTime,
+    /// The instant at which the clock shows it, as well as that is known: to half a second.
+    pub at: Instant,
 }
 
 /// Time that the next entry or value that is there may take.

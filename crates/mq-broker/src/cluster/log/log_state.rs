@@ -218,6 +218,7 @@ mod tests {
     use mq_proto::{Delivery, Message};
 
     use super::*;
+    use crate::store::StoreClock;
 
     fn author(life: u64) -> Author {
         Author {
@@ -263,7 +264,10 @@ mod tests {
     fn a_topic_has_its_last_retained_message_until_a_value_has_it() {
         let message = |payload: &'static str| {
             let message = Message::new(TopicName::new("t").unwrap(), payload);
-            StoredMessage::new(&Delivery::new(message, QoS::AtLeastOnce))
+            StoredMessage::new(
+                &Delivery::new(message, QoS::AtLeastOnce),
+                StoreClock::MACHINE,
+            )
         };
         let mut state = LogState::default();
         for (entry, payload) in [(1, "x"), (2, "")] {

@@ -7,7 +7,7 @@ use mq_codec::ByteStr;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::record::Record;
+use super::{record::Record, recorded_session::RecordedSession};
 use crate::{
     cluster::{
         Cluster,
@@ -16,6 +16,7 @@ use crate::{
     },
     hub::LocalSessions,
     lock::{lock, read},
+    store::Life,
 };
 
 /// Interval at which a node looks for sessions that nobody has, if nothing has happened.
@@ -79,8 +80,10 @@ impl Cluster {
     /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
     async fn adopt_all(&self, local: &dyn LocalSessions) -> Result<bool, EngineError> {
         let living = self.live_nodes();
-        let mut all_taken = true;
-        let mut orphans = self.orphans(&living).await?;
+        let is_time_known = self.clock.is_reliable();
+        // The rest is taken once it is known.
+        let mut all_taken = is_time_known;
+        let mut orphans = self.orphans(&living, is_time_known).await?;
         while !orphans.is_empty() {
             let some = orphans.split_off(orphans.len().saturating_sub(MAX_ADOPTED_AT_ONCE));
             let mut claimed = Vec::new();
@@ -113,8 +116,12 @@ impl Cluster {
         Ok(all_taken)
     }
 
-    /// This node's part of the sessions that no living node has.
-    async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
+    /// This node's part of the sessions that no living node has. Of those that may be over none, if the time is not known.
+    async fn orphans(
+        &self,
+        living: &[String],
+        is_time_known: bool,
+    ) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
         let mut orphans = Vec::new();
         for (id, Value { version, bytes }) in self.engine.values(KeyKind::Session).await? {
             let Ok(id) = ByteStr::new(id) else {
@@ -130,7 +137,10 @@ impl Cluster {
                 Some(owner) if *owner == self.author => !lock(&self.sessions).contains_key(&id),
                 Some(owner) => self.is_over(owner) && self.is_assigned_here(&id, living),
             };
-            if record.session.is_some() && is_for_this {
+            let is_adoptable = |session: &RecordedSession| {
+                is_time_known || !matches!(session.life, Life::Away(Some(_)))
+            };
+            if is_for_this && record.session.as_ref().is_some_and(is_adoptable) {
                 orphans.push((id, record, version));
             }
         }

@@ -19,8 +19,12 @@ use crate::{
     },
     hub::{ArrivingSession, LocalSessions},
     lock::lock,
-    store::{At, LogPosition, SessionRecord},
+    store::{At, Life, LogPosition, SessionRecord},
 };
+
+/// Time that a session has left at least which is taken up while the time of the cluster is not known: its client comes
+/// for it.
+const LIFE_WITHOUT_TIME: Duration = Duration::from_mins(1);
 
 /// Time for which a node goes on with a log that brings nothing.
 const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -145,7 +149,8 @@ impl Cluster {
             wanted,
             ..
         } = pending;
-        let (life, will) = (wanted.recorded.life, wanted.recorded.will.clone());
+        let life = self.arriving_life(wanted.recorded.life);
+        let will = wanted.recorded.will.clone();
         let found = wanted.finish();
         info!(
             client = %id,
@@ -189,6 +194,16 @@ impl Cluster {
         drop(sessions);
         local.finish_arrival(arriving, record, will.map(|will| *will));
         Ok(())
+    }
+
+    /// Returns the life that a session has left here, by its record.
+    fn arriving_life(&self, recorded: Life) -> Life {
+        match recorded {
+            Life::Away(Some(ends_at)) if !self.clock.is_reliable() => {
+                Life::Away(Some(ends_at.max(self.clock.now() + LIFE_WITHOUT_TIME)))
+            }
+            life => life,
+        }
     }
 
     /// Reads again what sessions have to get.

@@ -220,8 +220,10 @@ impl Attached<'_> {
         let session = &self.hold.session;
         match messages {
             Ok(ReadMessages { numbers, messages }) => {
+                let clock = self.wire.hub.store_clock();
                 let messages = messages.into_iter();
-                let deliveries = messages.map(|(number, message)| message.into_delivery(number));
+                let deliveries =
+                    messages.map(|(number, message)| message.into_delivery(number, clock));
                 session.mailbox.add_read(numbers, deliveries);
                 // The rules of an earlier time let them through.
                 let journal = &mut self.publisher.journal;

@@ -11,7 +11,7 @@ use crate::{
     hub::Hub,
     lock::read,
     session::Session,
-    store::{Change, LogPosition, SessionChange, StoredMessage, from_wall_clock},
+    store::{Change, LogPosition, SessionChange, StoredMessage},
 };
 
 /// A message of a client at some node, for the sessions of this one.
@@ -56,7 +56,7 @@ impl Hub {
         let mut delivery = Delivery::new(Arc::clone(message), qos);
         delivery.retain = retain;
         delivery.expires_at = expires_at;
-        let stored = StoredMessage::new(&delivery);
+        let stored = StoredMessage::new(&delivery, self.store_clock());
         if qos == QoS::AtMostOnce && !retain {
             let members = cluster.send_qos0(&from.client_id, stored);
             publication.group_members = Some(self.sessions.keys_of(&members));
@@ -108,7 +108,7 @@ impl Hub {
             message,
             qos,
             retain,
-            expires_at: expires_at.map(from_wall_clock),
+            expires_at: expires_at.map(|time| self.store_clock().instant_of(time)),
             now: clock::now(),
             is_bridged: sender.as_ref().is_some_and(|from| from.is_bridge()),
             sender: sender.map(|from| from.key),

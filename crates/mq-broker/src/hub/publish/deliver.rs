@@ -146,9 +146,10 @@ impl<'a> Delivering<'a> {
 
     /// Numbers the deliveries that the store keeps, and adds their changes.
     fn collect_changes(&mut self, changes: &mut Vec<Change>) {
+        let clock = self.journal.store_clock();
         for (session, delivery) in &mut self.writer.ready {
             if delivery.qos > QoS::AtMostOnce && self.journal.records_session(session) {
-                changes.push(queued(session, delivery));
+                changes.push(queued(session, delivery, clock));
             }
         }
     }
@@ -226,7 +227,7 @@ impl<'a> Delivering<'a> {
                 let change = SessionChange::Attached { expiry, user };
                 changes.push(Change::Session(session.client_id.clone(), change));
             }
-            changes.push(queued(session, &mut delivery));
+            changes.push(queued(session, &mut delivery, self.journal.store_clock()));
             self.journal.record(changes);
             // Only now: the store ignores changes of a session that has not begun there.
             session.make_persistent();

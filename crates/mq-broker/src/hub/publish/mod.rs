@@ -180,7 +180,7 @@ impl Hub {
         let effect = self
             .retained
             .retain(message, *qos, *expires_at, &self.metrics)?;
-        let change = || record::retained(publication, effect);
+        let change = || record::retained(publication, effect, self.store_clock());
         Ok(publisher.journal.has_store().then(change))
     }
 

@@ -26,7 +26,7 @@ impl Hub {
         journal: &mut Journal,
     ) {
         if let Some(cluster) = &self.cluster {
-            let will = will.map(|will| Box::new(will.stored()));
+            let will = will.map(|will| Box::new(will.stored(self.store_clock())));
             journal.note_recorded(cluster.record_will(&session.client_id, will));
         }
     }

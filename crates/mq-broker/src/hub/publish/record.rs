@@ -6,11 +6,15 @@ use super::{super::RetainEffect, Publication, RoutedMessage};
 use crate::{
     journal::Journal,
     session::Session,
-    store::{Change, SessionChange, StoredMessage, to_wall_clock},
+    store::{Change, SessionChange, StoreClock, StoredMessage},
 };
 
-/// Returns the change of a topic's retained message.
-pub(super) fn retained(publication: &Publication, effect: RetainEffect) -> Change {
+/// Returns the change of a topic's retained message, with times by that clock.
+pub(super) fn retained(
+    publication: &Publication,
+    effect: RetainEffect,
+    clock: StoreClock<'_>,
+) -> Change {
     match effect {
         RetainEffect::Removed => Change::Unretained(publication.message.topic.detached()),
         RetainEffect::Set(message) => Change::Retained(StoredMessage {
@@ -18,7 +22,7 @@ pub(super) fn retained(publication: &Publication, effect: RetainEffect) -> Chang
             qos: publication.qos,
             retain: true,
             subscription_ids: Vec::new(),
-            expires_at: publication.expires_at.map(to_wall_clock),
+            expires_at: publication.expires_at.map(|at| clock.time_at(at)),
             shared: false,
             slot: 0,
         }),

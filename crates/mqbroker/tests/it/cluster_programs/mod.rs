@@ -214,10 +214,35 @@ impl Nats {
 
     /// A node that serves.
     pub(crate) fn node(&self, name: &str, lease_s: u32) -> Node {
+        self.node_with(name, lease_s, None)
+    }
+
+    /// A node that serves, with a wall clock of its own by that library. It is off by so many seconds at first.
+    pub(crate) fn node_with_clock(
+        &self,
+        name: &str,
+        lease_s: u32,
+        faketime: PathBuf,
+        ahead_s: i32,
+    ) -> Node {
+        self.set_clock(name, ahead_s);
+        self.node_with(name, lease_s, Some(faketime))
+    }
+
+    /// Lets the clock of a node be off by so many seconds.
+    pub(crate) fn set_clock(&self, name: &str, ahead_s: i32) {
+        // It is read at any time, and never a part of it.
+        let new = self.place("new.clock");
+        fs::write(&new, format!("{ahead_s:+}\n")).unwrap();
+        fs::rename(new, self.place(&format!("{name}.clock"))).unwrap();
+    }
+
+    fn node_with(&self, name: &str, lease_s: u32, faketime: Option<PathBuf>) -> Node {
         let mut node = Node {
             name: name.to_owned(),
             port: free_port(),
             lease_s,
+            faketime,
             running: None,
         };
         node.start(self);
@@ -240,6 +265,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) port: u16,
     lease_s: u32,
+    /// The library that gives it a wall clock of its own.
+    faketime: Option<PathBuf>,
     pub(crate) running: Option<Running>,
 }
 
@@ -261,6 +288,10 @@ impl Node {
         let log = log.open(nats.place(&format!("{name}.log"))).unwrap();
         let mut command = nats.command(name, &configuration);
         command.env("RUST_LOG", "info").stderr(log);
+        if let Some(library) = &self.faketime {
+            let clock = nats.place(&format!("{name}.clock"));
+            mq_testkit::give_clock(&mut command, library, clock.as_ref());
+        }
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         self.running = Some(Running(child));

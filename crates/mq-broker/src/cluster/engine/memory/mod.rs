@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use super::{
-    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome, Value,
+    Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, PutOutcome,
+    ServerTime, Value,
 };
 use crate::lock::lock;
 pub use world::{Faults, MemoryCopy, MemoryWorld};
@@ -308,6 +309,10 @@ impl Engine for MemoryEngine {
             let reply = replied.ok().and_then(Result::ok).ok_or_else(silent)?;
             self.round_trip(|_| reply).await
         })
+    }
+
+    fn server_times(&self) -> EngineFuture<'_, Vec<ServerTime>> {
+        Box::pin(self.round_trip(|state| state.clocks.times()))
     }
 
     fn requests(&self) -> mpsc::Receiver<NodeRequest> {

@@ -3,17 +3,17 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    super::{Entry, Key, NodeRequest, Value},
+    super::{Entry, Key, NodeRequest, ServerTime, Value},
     MemoryEngine,
 };
-use crate::lock::lock;
+use crate::{clock, lock::lock};
 
 /// The logs and values that several brokers of one process share, as nodes of a cluster: for tests and for programs
 /// that embed brokers. It can be made as unreliable as a network.
@@ -36,6 +36,43 @@ pub(super) struct State {
     pub(super) max_value_bytes: Option<usize>,
     /// The part of the storage that is in use, in percent; `None` if it has no end.
     pub(super) fill_percent: Option<u8>,
+    pub(super) clocks: ServerClocks,
+}
+
+/// The clocks of the servers.
+#[derive(Debug)]
+pub(super) struct ServerClocks {
+    /// An instant, and the right time then.
+    began: (Instant, SystemTime),
+    /// Seconds by which each clock is ahead of the right time.
+    ahead_s: Vec<u64>,
+}
+
+impl Default for ServerClocks {
+    fn default() -> Self {
+        Self {
+            began: (clock::now(), SystemTime::now()),
+            ahead_s: vec![0],
+        }
+    }
+}
+
+impl ServerClocks {
+    fn time_at(&self, instant: Instant) -> SystemTime {
+        let (began, time) = self.began;
+        time + instant.saturating_duration_since(began)
+    }
+
+    pub(super) fn times(&self) -> Vec<ServerTime> {
+        let at = clock::now();
+        let clocks = self.ahead_s.iter().enumerate();
+        let times = clocks.map(|(n, ahead_s)| ServerTime {
+            server: format!("server-{n}"),
+            time: self.time_at(at) + Duration::from_secs(*ahead_s),
+            at,
+        });
+        times.collect()
+    }
 }
 
 /// Logs and values: the part of the state that servers of a real cluster have on their disks.
@@ -228,6 +265,17 @@ impl MemoryWorld {
     pub fn delay_next_entry(&self, shard: u16) {
         let log = &mut lock(&self.state).shared.logs[usize::from(shard)];
         log.delayed_entry = log.last_number + 1;
+    }
+
+    /// Sets the clocks of the servers: one server for each number of seconds by which its clock is ahead of the right
+    /// time. By default there is one, whose clock is right.
+    pub fn set_server_clocks(&self, ahead_s: &[u64]) {
+        ahead_s.clone_into(&mut lock(&self.state).clocks.ahead_s);
+    }
+
+    /// Returns the right time.
+    pub fn time(&self) -> SystemTime {
+        lock(&self.state).clocks.time_at(clock::now())
     }
 
     /// Cuts a node off from all that is shared, or ends that.

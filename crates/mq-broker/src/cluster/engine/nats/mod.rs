@@ -1,6 +1,7 @@
 //! NATS `JetStream` as the engine: a stream for each log, and one for values, with one message a subject.
 
 mod connect;
+mod server_times;
 mod settings;
 mod storage;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
@@ -29,7 +30,7 @@ use tracing::debug;
 
 use super::{
     Engine, EngineError, EngineFuture, Entry, Expiry, Key, KeyKind, NodeRequest, Outage,
-    PutOutcome, RETRY_INTERVAL, Value,
+    PutOutcome, RETRY_INTERVAL, ServerTime, Value,
 };
 use crate::lock::lock;
 use connect::ConnectFailure;
@@ -62,6 +63,8 @@ pub struct NatsEngine {
     shards: u16,
     /// See [`NatsSettings::store_max_bytes`].
     store_max_bytes: Option<u64>,
+    /// Servers that keep each message.
+    replicas: usize,
     client: Client,
     context: Context,
     values: Stream,
@@ -121,6 +124,7 @@ impl NatsEngine {
             node: node.to_owned(),
             shards: settings.shards,
             store_max_bytes: settings.store_max_bytes.map(NonZeroU64::get),
+            replicas: values.cached_info().config.num_replicas,
             client,
             context,
             values,
@@ -281,6 +285,10 @@ impl Engine for NatsEngine {
             let reply = self.client.request(subject, payload).await;
             Ok(reply.map_err(nats_error)?.payload)
         })
+    }
+
+    fn server_times(&self) -> EngineFuture<'_, Vec<ServerTime>> {
+        Box::pin(self.ask_server_times())
     }
 
     fn requests(&self) -> mpsc::Receiver<NodeRequest> {
