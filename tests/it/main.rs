@@ -15,6 +15,7 @@ mod cluster_bench;
 mod cluster_clocks;
 mod cluster_nats;
 mod cluster_storage;
+mod cluster_wills;
 mod compare_brokers;
 mod end_to_end;
 mod energy;

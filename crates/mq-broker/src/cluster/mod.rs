@@ -76,7 +76,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
+use mq_codec::{ByteStr, ReasonCode, TopicFilter};
 use tokio::{
     runtime::Handle,
     sync::watch,
@@ -87,7 +87,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOverPolicy,
-    hub::{LocalSessions, MemberState, NodeFuture, Nodes, NotAppended, RefusedAppends},
+    hub::{LocalSessions, LogMark, MemberState, NodeFuture, Nodes, NotAppended, RefusedAppends},
     store::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },
@@ -318,11 +318,11 @@ impl Nodes for Cluster {
     fn append(
         &self,
         from: &ByteStr,
-        packet_id: Option<PacketId>,
+        mark: LogMark,
         message: StoredMessage,
         refused: Option<&Arc<RefusedAppends>>,
     ) -> Result<Position, NotAppended> {
-        self.append_message(from, packet_id, message, refused)
+        self.append_message(from, mark, message, refused)
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
@@ -355,8 +355,7 @@ impl Nodes for Cluster {
     fn record_published_will(&self, client: &ByteStr) -> Position {
         self.record_change(client, |owned, round| {
             self.note_will_published(owned);
-            owned.end_will(round);
-            false
+            owned.set_will(None, round)
         })
     }
 

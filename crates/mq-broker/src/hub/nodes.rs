@@ -26,7 +26,7 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     fn append(
         &self,
         from: &ByteStr,
-        packet_id: Option<PacketId>,
+        mark: LogMark,
         message: StoredMessage,
         refused: Option<&Arc<RefusedAppends>>,
     ) -> Result<Position, NotAppended>;
@@ -85,6 +85,17 @@ pub(crate) enum MemberState {
     Away,
     /// The session is no member any more.
     Gone,
+}
+
+/// The mark by which the next owner of a session knows a message of its client in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogMark {
+    /// The owner need not know the message.
+    None,
+    /// The packet identifier of a QoS 2 message, which the client has not released.
+    PacketId(PacketId),
+    /// The message is the session's will, which is not published again.
+    Will,
 }
 
 /// There is no room for a message: too many wait to be appended to the logs, or the cluster's storage is full.

@@ -2,15 +2,19 @@
 //! mosquitto's clients.
 
 use std::{
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, Output, Stdio},
-    time::Instant,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use mq_testkit::{free_port, program};
 
-use crate::cluster_programs::{Nats, SOON, ended, signal};
+use crate::{
+    cluster_operation::until_shown,
+    cluster_programs::{Nats, SOON, ended, signal},
+};
 
 /// What a broker says that does not start.
 fn refused(nats: &Nats, table: &str) -> String {
@@ -92,6 +96,33 @@ fn nodes_behind_tls_and_a_password_serve_mosquittos_clients_and_outlive_one_of_t
     node_b.kill();
     send(c, "after");
     assert_eq!(receive(a, "2"), "before\nafter\n");
+}
+
+#[test]
+fn a_will_that_a_node_has_published_does_not_come_again_when_the_node_dies() {
+    let (Some(nats), Some(subscribe)) = (Nats::start(1, false), program(&["mosquitto_sub"])) else {
+        return;
+    };
+    let [mut a, b] = ["a", "b"].map(|name| nats.node(name, 1));
+    let mut watcher = mosquitto(&subscribe, b.port, &["-t", "will", "-W", "12"]);
+    let mut watcher = watcher.stdout(Stdio::piped()).spawn().unwrap();
+    let mut wills = BufReader::new(watcher.stdout.take().unwrap()).lines();
+    until_shown(&nats, &b, |shown| shown["sessions"] == 1);
+    let session = ["-i", "gone", "-c", "-x", "3600", "-t", "t"];
+    let mut gone = mosquitto(&subscribe, a.port, &session);
+    gone.args(["--will-topic", "will", "--will-payload", "gone"]);
+    let mut gone = gone.args(["--will-qos", "1"]).spawn().unwrap();
+    until_shown(&nats, &a, |shown| shown["sessions"] == 1);
+    gone.kill().unwrap();
+    gone.wait().unwrap();
+    assert_eq!(wills.next().unwrap().unwrap(), "gone");
+    sleep(Duration::from_millis(1_500));
+    a.kill();
+    // Until its time is over.
+    let again: Vec<_> = wills.map(Result::unwrap).collect();
+    assert!(again.is_empty(), "{again:?}");
+    ended(watcher);
+    assert_eq!(nats.status("b")["sessions"], 1, "the session has gone on");
 }
 
 #[test]

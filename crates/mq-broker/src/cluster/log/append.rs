@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId, QoS, TopicName};
+use mq_codec::{ByteStr, QoS, TopicName};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -28,7 +28,7 @@ use crate::{
         Cluster, GIVE_UP_AFTER,
         engine::{EngineError, Outage, RETRY_INTERVAL},
     },
-    hub::{NotAppended, RefusedAppends},
+    hub::{LogMark, NotAppended, RefusedAppends},
     lock::lock,
     store::{At, Position, StoredMessage},
 };
@@ -171,7 +171,7 @@ impl Cluster {
     pub(in crate::cluster) fn append_message(
         &self,
         from: &ByteStr,
-        packet_id: Option<PacketId>,
+        mark: LogMark,
         message: StoredMessage,
         refused: Option<&Arc<RefusedAppends>>,
     ) -> Result<Position, NotAppended> {
@@ -182,7 +182,11 @@ impl Cluster {
             self.storage.count_refused(1);
             return Err(NotAppended);
         }
-        let session = packet_id.and_then(|_| self.session_number(from));
+        let (packet_id, session) = match mark {
+            LogMark::None => (None, None),
+            LogMark::PacketId(packet_id) => (Some(packet_id), self.session_number(from)),
+            LogMark::Will => (None, self.session_number(from)),
+        };
         let item = LogMessage {
             from: from.clone(),
             packet_id,

@@ -40,7 +40,8 @@ pub(in crate::cluster) struct LogMessage {
     pub(in crate::cluster) from: ByteStr,
     /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
     pub(in crate::cluster) packet_id: Option<PacketId>,
-    /// The number of the client's session, as in the session's record. A later session knows nothing of the message.
+    /// The number of the client's session, as in the session's record, of a message with a packet identifier and of the
+    /// session's will; 0 of others. A later session knows nothing of the message.
     pub(in crate::cluster) session: u64,
     /// The message as it was published.
     pub(in crate::cluster) message: StoredMessage,

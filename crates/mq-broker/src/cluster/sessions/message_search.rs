@@ -83,6 +83,8 @@ pub(super) struct MessageSearch {
     /// Messages behind the places that the record has looked at.
     new_messages: Vec<(OwedMessage, StoredMessage)>,
     received: HashSet<PacketId>,
+    /// `true` if the session's last owner has published the will that the record still has.
+    pub(super) is_will_published: bool,
 }
 
 impl MessageSearch {
@@ -102,6 +104,7 @@ impl MessageSearch {
             found_by_position: HashMap::new(),
             new_messages: Vec::new(),
             received: HashSet::new(),
+            is_will_published: false,
         }
     }
 
@@ -114,12 +117,13 @@ impl MessageSearch {
         let begun = self.begun.get(usize::from(position.shard));
         let is_ahead = begun.is_none_or(|begun| position.at > *begun);
         let is_behind = !is_ahead && position.at >= self.next(position.shard);
-        if is_behind
-            && item.from == self.id
-            && item.session == self.recorded.number
-            && let Some(packet_id) = item.packet_id
-        {
-            self.received.insert(packet_id);
+        if is_behind && item.from == self.id && item.session == self.recorded.number {
+            match item.packet_id {
+                Some(packet_id) => {
+                    self.received.insert(packet_id);
+                }
+                None => self.is_will_published = true,
+            }
         }
         if self.wanted_positions.contains(&position) {
             self.found_by_position

@@ -114,13 +114,6 @@ impl OwnedSession {
         self.note_difference(round, urgency)
     }
 
-    /// Ends its will, which was published, in a round.
-    pub(in crate::cluster) fn end_will(&mut self, round: u64) {
-        // It is not in a record before the log has the will: rather twice than not at all.
-        self.recorded.will = None;
-        self.note_difference(round, Urgency::Later);
-    }
-
     /// Notes in a round that the record lacks a change. Returns whether it is urgent.
     fn note_difference(&mut self, round: u64, urgency: Urgency) -> bool {
         self.changed_in_round.get_or_insert(round);

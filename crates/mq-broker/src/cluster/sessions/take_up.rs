@@ -151,6 +151,7 @@ impl Cluster {
         } = pending;
         let life = self.arriving_life(wanted.recorded.life);
         let will = wanted.recorded.will.clone();
+        let will = will.filter(|_| !wanted.is_will_published);
         let found = wanted.finish();
         info!(
             client = %id,
@@ -183,6 +184,7 @@ impl Cluster {
             owned.recorded.waiting.insert(number, owed);
             queued.insert(number, message);
         }
+        owned.recorded.will.clone_from(&will);
         owned.messages_arrived(round);
         let record = SessionRecord {
             life,

@@ -8,7 +8,7 @@ use mq_proto::{AckTicket, Delivery};
 use super::{Publication, Publisher, RoutedMessage};
 use crate::{
     clock,
-    hub::Hub,
+    hub::{Hub, LogMark},
     lock::read,
     session::Session,
     store::{Change, LogPosition, SessionChange, StoredMessage},
@@ -67,10 +67,15 @@ impl Hub {
             .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
             .filter(|_| publisher.journal.records_session(from))
             .map(AckTicket::packet_id);
+        let mark = match packet_id {
+            Some(packet_id) => LogMark::PacketId(packet_id),
+            None if publisher.is_of_will => LogMark::Will,
+            None => LogMark::None,
+        };
         // Nobody can be told that a will is refused: it waits.
         let refused = publisher.refused_appends.as_ref();
         let refused = refused.filter(|_| routed.ticket.is_some());
-        let appended = cluster.append(&from.client_id, packet_id, stored, refused);
+        let appended = cluster.append(&from.client_id, mark, stored, refused);
         if let Ok(position) = appended {
             publisher.journal.note_recorded(position);
             routed.passed_on(position);

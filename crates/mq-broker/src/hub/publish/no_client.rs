@@ -64,6 +64,7 @@ impl Hub {
             ..Received::own(message, qos)
         };
         let mut publisher = self.publisher();
+        publisher.is_of_will = true;
         let routed = self.publish(Some(session), received, clock::now(), &mut publisher);
         self.finish(routed, publisher);
     }

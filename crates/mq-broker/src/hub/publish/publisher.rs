@@ -22,6 +22,8 @@ pub(crate) struct Publisher {
     pub(crate) can_refuse: bool,
     /// Messages that the cluster has refused after they were taken; `None` without a cluster.
     pub(crate) refused_appends: Option<Arc<RefusedAppends>>,
+    /// `true` if its message is a session's will.
+    pub(super) is_of_will: bool,
     pub(super) route_cache: RouteCache,
     pub(super) permission_cache: PermissionCache,
     pub(super) mailbox_writer: MailboxWriter,
@@ -37,6 +39,7 @@ impl Publisher {
             journal,
             can_refuse: false,
             refused_appends: None,
+            is_of_will: false,
             route_cache: RouteCache::default(),
             permission_cache: PermissionCache::default(),
             mailbox_writer: MailboxWriter::new(memory_limit, worker_channels),
