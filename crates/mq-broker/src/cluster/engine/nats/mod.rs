@@ -46,6 +46,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which a consumer that brings nothing and reports no error counts as working.
 const STEADY_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 
+/// Interval at which the reader of a log that brings nothing asks for the log's end. A consumer whose server lost the log's
+/// last part sends heartbeats and brings nothing.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Time for which a server answers one pull request.
 const PULL_EXPIRY: Duration = Duration::from_secs(10);
 
@@ -373,6 +377,7 @@ async fn forward_entries(
     };
     let consumer = stream.create_consumer(config).await.map_err(nats_error)?;
     let mut reading = ConsumerReader::begin(&consumer).await?;
+    let mut is_behind = false;
     loop {
         let message = tokio::select! {
             message = reading.next_for(bring) => message?,
@@ -381,7 +386,15 @@ async fn forward_entries(
                 outage.end();
                 continue;
             }
+            () = sleep(LOOK_INTERVAL) => {
+                let end = stream.get_info().await.map_err(nats_error)?.state.last_sequence;
+                if core::mem::replace(&mut is_behind, end > *last) && is_behind {
+                    return Err(nats_error("the consumer's server is behind the log"));
+                }
+                continue;
+            }
         };
+        is_behind = false;
         let Some(message) = message else {
             return Ok(());
         };
