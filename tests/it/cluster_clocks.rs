@@ -18,7 +18,7 @@ const TEN_SECONDS: Duration = Duration::from_secs(10);
 /// The time that a clock shows, by the right one and the time since its node began.
 type Shown = fn(SystemTime, Duration) -> SystemTime;
 
-/// When the clocks step that do.
+/// Time from the start until the clocks that step do so.
 const STEP_AT: Duration = Duration::from_secs(6);
 
 const CLOCKS: [(&str, Shown); 7] = [
@@ -64,7 +64,7 @@ async fn is_there(node: &Node, id: &str) -> bool {
     client.last_connected().unwrap().session_present
 }
 
-/// One node has that clock. One of the two dies, and its sessions go on at the other one.
+/// Runs two nodes, of which one has that clock. One of them dies, and its sessions go on at the other one.
 async fn everything_ends_in_its_time(name: &str, shown: Shown, wrong_dies: bool) {
     let cluster = format!("{name}-{wrong_dies}");
     let world = MemoryWorld::new(2, 1);

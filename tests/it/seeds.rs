@@ -9,13 +9,12 @@ pub(crate) fn over_seeds<T, F: Future<Output = T>>(
     seeds: Range<u64>,
     mut run: impl FnMut(u64) -> F,
 ) -> Vec<T> {
-    let seeds = match std::env::var("MQ_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) if std::env::var_os("MQ_NIGHTLY").is_some() => seeds,
-        Err(_) => seeds.start..seeds.start + (seeds.end - seeds.start) / 4,
+    let seeds = if let Ok(seed) = std::env::var("MQ_SEED") {
+        let seed: u64 = seed.parse().unwrap();
+        seed..seed + 1
+    } else {
+        let quarter = seeds.start..seeds.start + (seeds.end - seeds.start) / 4;
+        mq_testkit::nightly(quarter, seeds)
     };
     let each = seeds.map(|seed| {
         println!("MQ_SEED={seed}");

@@ -65,7 +65,7 @@ pub fn chromium() -> Option<PathBuf> {
 /// if there is none.
 ///
 /// # Panics
-/// As [`skipped`].
+/// If there is none, where `MQ_NO_SKIPS` is in the environment.
 #[must_use]
 pub fn faketime() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib")

@@ -27,12 +27,9 @@ pub(super) fn write(admin: &Admin, request: &HeaderMap) -> (&'static str, String
     let mut text = String::new();
     // A string takes all that is written to it.
     let _ = encode(&mut text, &registry);
-    let mut accepted = request.get_all(ACCEPT).iter();
-    if accepted.any(|types| {
-        types
-            .to_str()
-            .is_ok_and(|types| types.contains(OPEN_METRICS))
-    }) {
+    let accepted = request.get_all(ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|types| types.to_str().ok());
+    if accepted.any(|types| types.contains(OPEN_METRICS)) {
         (OPEN_METRICS_TYPE, text)
     } else {
         (TEXT_TYPE, to_text_format(&text))

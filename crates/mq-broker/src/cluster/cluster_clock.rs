@@ -26,7 +26,7 @@ const MAX_DIFFERENCE: Duration = Duration::from_secs(5);
 const MEASUREMENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Interval between two measurements while the time is not known.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const UNKNOWN_TIME_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time that a measurement may take.
 const MEASUREMENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -130,7 +130,7 @@ impl ClusterClock {
             sleep(if self.is_reliable() {
                 MEASUREMENT_INTERVAL
             } else {
-                RETRY_INTERVAL
+                UNKNOWN_TIME_INTERVAL
             })
             .await;
             self.measure(engine).await;

@@ -29,16 +29,9 @@ struct UnsettledAck {
 }
 
 impl UnsettledAcks {
-    pub(super) fn push(&mut self, ticket: AckTicket, reason: ReasonCode) {
-        self.acks.push_back(UnsettledAck {
-            ticket,
-            reason,
-            appended: Position::default(),
-        });
-    }
-
-    /// Adds the acknowledgement of a message that is on its way to the cluster.
-    pub(super) fn push_appended(
+    /// Adds the acknowledgement of a message. On its way to the cluster it has the position `appended`, and may be found in
+    /// `refused`.
+    pub(super) fn push(
         &mut self,
         ticket: AckTicket,
         reason: ReasonCode,
@@ -80,10 +73,10 @@ impl UnsettledAcks {
     }
 
     fn take_refused(&self) -> Vec<Position> {
-        let appended = self.acks.iter().map(|ack| ack.appended).max();
-        match (&self.refused, appended) {
-            (Some(refused), Some(last)) => refused.take_up_to(last),
-            _ => Vec::new(),
-        }
+        let Some(refused) = &self.refused else {
+            return Vec::new();
+        };
+        let last = self.acks.iter().map(|ack| ack.appended).max();
+        last.map_or_else(Vec::new, |last| refused.take_up_to(last))
     }
 }

@@ -82,7 +82,8 @@ pub enum Life {
 }
 
 impl Life {
-    /// How long it goes on, if no connection has it at `now`; `clock` is that of its times.
+    /// Returns the time that a session without a connection has left at `now`, or `None` if it does not end; its recorded
+    /// end is a time of `clock`.
     pub(crate) fn left(self, now: Instant, clock: StoreClock<'_>) -> Option<Duration> {
         match self {
             // The end of the earlier owner was the end of its connections.

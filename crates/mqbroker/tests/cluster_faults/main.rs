@@ -105,8 +105,8 @@ fn campaign() -> bool {
         None => plan::Part::Links,
     };
     let usual = match part {
-        plan::Part::Links if std::env::var_os("MQ_NIGHTLY").is_none() => 20,
-        plan::Part::Links | plan::Part::Clocks => 120,
+        plan::Part::Links => mq_testkit::nightly(20, 120),
+        plan::Part::Clocks => 120,
     };
     let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(usual));
     let settings = campaign::Settings {

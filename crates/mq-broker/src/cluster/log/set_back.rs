@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Interval at which a node asks for the end of a log that brings nothing.
-const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+const LOG_END_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Entries by which another node, or a record, may be ahead of the node that fills a log.
 const MARGIN: u64 = 1_000;
@@ -44,7 +44,7 @@ impl Cluster {
     /// Looks for logs that were set back, as long as the node lives. Those in use tell by the numbers of new entries.
     pub(in crate::cluster) async fn watch_log_ends(self: Arc<Self>) {
         let mut before = vec![At::default(); self.shards.len()];
-        let mut due = interval(LOOK_INTERVAL);
+        let mut due = interval(LOG_END_CHECK_INTERVAL);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             due.tick().await;

@@ -25,7 +25,7 @@ const WARN_PERCENT: u8 = 80;
 const REFUSE_PERCENT: u8 = 95;
 
 /// Interval at which a node asks how full the storage is.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const STORAGE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The interval from [`WARN_PERCENT`] on, and that at which logs are tried that have refused something.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -157,7 +157,7 @@ impl Cluster {
         loop {
             ticks.tick().await;
             if self.storage.is_nearly_full() || due <= Instant::now() {
-                due = Instant::now() + LOOK_INTERVAL;
+                due = Instant::now() + STORAGE_CHECK_INTERVAL;
                 match self.engine.fill_percent().await {
                     Ok(None) if core::mem::take(&mut is_first) => {
                         info!("nobody says how much the cluster's servers may store");

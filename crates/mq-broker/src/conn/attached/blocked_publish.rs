@@ -9,7 +9,6 @@ use crate::{
     hub::{Acknowledgement, RoutedMessage},
     mailbox::BACKPRESSURE_TIMEOUT,
     session::Session,
-    store::Position,
 };
 
 impl Attached<'_> {
@@ -80,13 +79,11 @@ impl Attached<'_> {
         if reason.is_error() && !self.wire.connection.has_reason_codes() {
             // Without an acknowledgement it sends the message again.
             self.wire.disconnect_for(reason);
-        } else if appended != Position::default() {
+        } else if self.publisher.journal.has_store() {
             let refused = self.publisher.refused_appends.as_ref();
             self.wire
                 .unsettled_acks
-                .push_appended(ticket, reason, appended, refused);
-        } else if self.publisher.journal.has_store() {
-            self.wire.unsettled_acks.push(ticket, reason);
+                .push(ticket, reason, appended, refused);
         } else {
             self.wire.connection.ack(now, ticket, reason);
         }

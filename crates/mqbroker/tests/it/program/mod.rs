@@ -222,7 +222,7 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
     get_with(port, path, "")
 }
 
-/// The same, with more header lines, each ended.
+/// Asks as [`get`] does, with header lines besides, each with its line end. Returns the status and the body.
 pub(crate) fn get_with(port: u16, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream

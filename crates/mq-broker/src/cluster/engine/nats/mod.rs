@@ -48,7 +48,7 @@ const STEADY_AFTER: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 
 /// Interval at which the reader of a log that brings nothing asks for the log's end. A consumer whose server lost the log's
 /// last part sends heartbeats and brings nothing.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const CONSUMER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time for which a server answers one pull request.
 const PULL_EXPIRY: Duration = Duration::from_secs(10);
@@ -386,7 +386,7 @@ async fn forward_entries(
                 outage.end();
                 continue;
             }
-            () = sleep(LOOK_INTERVAL) => {
+            () = sleep(CONSUMER_CHECK_INTERVAL) => {
                 let end = stream.get_info().await.map_err(nats_error)?.state.last_sequence;
                 if core::mem::replace(&mut is_behind, end > *last) && is_behind {
                     return Err(nats_error("the consumer's server is behind the log"));
