@@ -9,7 +9,7 @@ use mq_transport::{
 use serde::Deserialize;
 
 use super::{
-    no_store, read_secret, set,
+    Mistakes, no_store, read_secret, set,
     tables::{OverflowName, milliseconds},
 };
 use crate::{
@@ -130,48 +130,58 @@ pub struct TopicConfig {
 }
 
 impl BridgeConfig {
-    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
-        let name = self.name.clone();
-        let bridge = self.into_settings();
-        let bridge = bridge.map_err(|problem| format!("bridge {name:?}: {problem}"))?;
-        if settings.bridges.iter().any(|other| other.name == name) {
-            return Err(format!("bridge {name:?}: there are two of that name"));
-        }
-        let mut told = settings.bridges.iter().map(BridgeSettings::state_topic);
-        if let Some(topic) = bridge.state_topic()
-            && told.any(|other| other.as_ref() == Some(&topic))
-        {
-            return Err(format!(
-                "bridge {name:?}: another one tells its state under {topic:?} too: give one a `notification_topic`"
-            ));
-        }
-        if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
-            let problem = no_store(settings);
-            return Err(format!("bridge {name:?}: queue.overflow: {problem}"));
-        }
-        settings.bridges.push(bridge);
-        Ok(())
+    pub(super) fn apply(self, settings: &mut Settings, mistakes: &mut Mistakes) {
+        let table = format!("bridge {:?}: ", self.name);
+        let others = &settings.bridges;
+        let bridge = mistakes.within(table, |mistakes| {
+            if others.iter().any(|other| other.name == self.name) {
+                mistakes.push("there are two of that name");
+            }
+            let bridge = self.into_settings(mistakes);
+            if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
+                mistakes.push(format!("queue.overflow: {}", no_store(settings)));
+            }
+            let mut told = others.iter().map(BridgeSettings::state_topic);
+            if let Some(topic) = bridge.state_topic()
+                && told.any(|other| other.as_ref() == Some(&topic))
+            {
+                mistakes.push(format!(
+                    "another one tells its state under {topic:?} too: give one a `notification_topic`"
+                ));
+            }
+            bridge
+        });
+        settings.bridges.extend(bridge);
     }
 
-    fn into_settings(self) -> Result<BridgeSettings, String> {
-        let addresses = self.address.iter().map(|url| {
+    /// Returns the settings of the table; those of keys that are wrong have their defaults.
+    fn into_settings(self, mistakes: &mut Mistakes) -> BridgeSettings {
+        let before = mistakes.all.len();
+        let addresses = self.address.iter().filter_map(|url| {
             let address = url.parse::<Address>();
-            address.map_err(|error| format!("address: {error}"))
+            mistakes.note(address.map_err(|error| format!("address: {error}")))
         });
-        let addresses = addresses.collect::<Result<_, _>>()?;
-        let topics = self.topic.into_iter().map(TopicConfig::into_topic);
-        let topics = topics.collect::<Result<_, _>>()?;
+        let addresses = addresses.collect();
+        let topics = self
+            .topic
+            .into_iter()
+            .map(|topic| topic.into_topic(mistakes));
+        let topics = topics.collect();
         let mut settings = BridgeSettings::new(self.name, addresses, topics);
         settings.plaintext = self.plaintext;
         settings.client_id = self.client_id;
         settings.user_name = self.user_name;
         if let Some(path) = self.password_file {
-            settings.password = Some(read_secret(&path)?.into());
+            settings.password = mistakes.note(read_secret(&path)).map(Into::into);
         }
         let connect = &mut settings.connect;
         connect.trust = match (self.ca, self.fingerprint) {
-            (Some(_), Some(_)) => return Err("give ca or fingerprint, not both".to_owned()),
-            (Some(ca), None) => Trust::ca_file(ca),
+            (Some(ca), fingerprint) => {
+                if fingerprint.is_some() {
+                    mistakes.push("give ca or fingerprint, not both");
+                }
+                Trust::ca_file(ca)
+            }
             (None, Some(fingerprint)) => Trust::Fingerprint(fingerprint),
             (None, None) => Trust::System,
         };
@@ -179,7 +189,10 @@ impl BridgeConfig {
         connect.identity = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some(ClientIdentity::new(certificate, key)),
             (None, None) => None,
-            _ => return Err("give certificate and key, or neither".to_owned()),
+            _ => {
+                mistakes.push("give certificate and key, or neither");
+                None
+            }
         };
         set(&mut connect.early_data, self.early_data);
         let mut addresses = settings.addresses.iter();
@@ -190,14 +203,15 @@ impl BridgeConfig {
             self.congestion,
             self.initial_rtt_ms,
             self.repeat,
-        )?;
+            mistakes,
+        );
         if let Some(version) = self.mqtt {
-            settings.version = match version.as_str() {
-                "5.0" | "5" => Version::V5,
-                "3.1.1" => Version::V3_1_1,
-                "3.1" => Version::V3_1,
-                _ => return Err(format!("mqtt: {version:?} is not 5.0, 3.1.1 or 3.1")),
-            };
+            match version.as_str() {
+                "5.0" | "5" => settings.version = Version::V5,
+                "3.1.1" => settings.version = Version::V3_1_1,
+                "3.1" => settings.version = Version::V3_1,
+                _ => mistakes.push(format!("mqtt: {version:?} is not 5.0, 3.1.1 or 3.1")),
+            }
         }
         let seconds = |seconds: u16| Duration::from_secs(seconds.into());
         set(&mut settings.keep_alive, self.keep_alive_s.map(seconds));
@@ -211,8 +225,12 @@ impl BridgeConfig {
             (Some(Start::Lazy), timeout) => {
                 BridgeStart::Lazy(Duration::from_secs(timeout.unwrap_or(60)))
             }
-            (_, None) => BridgeStart::Automatic,
-            (_, Some(_)) => return Err("idle_timeout_s is for `start = \"lazy\"`".to_owned()),
+            (_, timeout) => {
+                if timeout.is_some() {
+                    mistakes.push("idle_timeout_s is for `start = \"lazy\"`");
+                }
+                BridgeStart::Automatic
+            }
         };
         set(&mut settings.max_hops, self.max_hops);
         set(&mut settings.equal_per_s, self.equal_per_s);
@@ -223,36 +241,38 @@ impl BridgeConfig {
         };
         settings.notification_topic = self.notification_topic;
         settings.queue = self.queue.into_queue();
-        settings.check().map(drop)?;
-        Ok(settings)
+        // A check of what is left after a mistake would find what follows from that.
+        if mistakes.all.len() == before {
+            mistakes.note(settings.check().map(drop));
+        }
+        settings
     }
 }
 
-/// How its connections recover from loss.
+/// Sets how the bridge's connections recover from loss.
 fn recover(
     connect: &mut ConnectOptions,
     is_quic: bool,
     congestion: Option<String>,
     initial_rtt_ms: Option<f64>,
     repeat: Option<String>,
-) -> Result<(), String> {
+    mistakes: &mut Mistakes,
+) {
     if !is_quic && (initial_rtt_ms.is_some() || repeat.is_some()) {
-        return Err("initial_rtt_ms and repeat are for addresses over quic://".to_owned());
+        mistakes.push("initial_rtt_ms and repeat are for addresses over quic://");
     }
     if let Some(control) = congestion {
         let control = control.parse::<CongestionControl>();
-        connect.congestion = Some(control.map_err(|error| format!("congestion: {error}"))?);
+        connect.congestion = mistakes.note(control.map_err(|error| format!("congestion: {error}")));
     }
     let quic = &mut connect.quic;
-    set(
-        &mut quic.initial_rtt,
-        milliseconds("initial_rtt_ms", initial_rtt_ms)?,
-    );
+    let time = milliseconds("initial_rtt_ms", initial_rtt_ms);
+    set(&mut quic.initial_rtt, mistakes.note(time).flatten());
     if let Some(policy) = repeat {
         let policy = policy.parse::<Repeat>();
-        quic.repeat = policy.map_err(|error| format!("repeat: {error}"))?;
+        let policy = policy.map_err(|error| format!("repeat: {error}"));
+        set(&mut quic.repeat, mistakes.note(policy));
     }
-    Ok(())
 }
 
 impl QueueConfig {
@@ -269,15 +289,17 @@ impl QueueConfig {
 }
 
 impl TopicConfig {
-    fn into_topic(self) -> Result<BridgeTopic, String> {
+    fn into_topic(self, mistakes: &mut Mistakes) -> BridgeTopic {
         let mut topic = BridgeTopic::new(self.pattern);
         set(&mut topic.direction, self.direction);
         if let Some(qos) = self.qos {
-            topic.qos =
-                QoS::from_bits(qos).ok_or_else(|| format!("topic.qos: {qos} is not 0, 1 or 2"))?;
+            match QoS::from_bits(qos) {
+                Some(qos) => topic.qos = qos,
+                None => mistakes.push(format!("topic.qos: {qos} is not 0, 1 or 2")),
+            }
         }
         topic.local_prefix = self.local_prefix;
         topic.remote_prefix = self.remote_prefix;
-        Ok(topic)
+        topic
     }
 }

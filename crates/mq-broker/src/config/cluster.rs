@@ -7,6 +7,7 @@ use std::{
 
 use serde::Deserialize;
 
+use super::Mistakes;
 use crate::Settings;
 
 /// The `[cluster]` table: this broker as a node of a cluster on NATS; see [`NatsSettings`](crate::cluster).
@@ -46,43 +47,55 @@ pub struct ClusterConfig {
 
 impl ClusterConfig {
     #[cfg(feature = "cluster")]
-    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
-        let cluster = self.into_settings();
-        let cluster = cluster.map_err(|problem| format!("cluster.{problem}"))?;
+    pub(super) fn apply(self, settings: &mut Settings, mistakes: &mut Mistakes) {
         if settings.store.is_some() {
-            let problem = "store: a node of a cluster has no store of its own, as the cluster keeps what \
-                           outlives it: leave out [store] or [cluster]";
-            return Err(problem.to_owned());
+            mistakes.push(
+                "store: a node of a cluster has no store of its own, as the cluster keeps what outlives it: leave \
+                 out [store] or [cluster]",
+            );
         }
-        settings.cluster = Some(cluster);
-        Ok(())
+        let table = "cluster.".to_owned();
+        settings.cluster = mistakes.within(table, |mistakes| self.into_settings(mistakes));
     }
 
+    /// Returns the settings of the table; those of keys that are wrong have their defaults.
     #[cfg(feature = "cluster")]
-    fn into_settings(self) -> Result<crate::cluster::ClusterSettings, String> {
+    fn into_settings(self, mistakes: &mut Mistakes) -> crate::cluster::ClusterSettings {
         use std::time::Duration;
 
         use super::{read_secret, set};
         use crate::cluster::{ClusterSettings, NatsSettings};
 
+        let before = mistakes.all.len();
         let name = self.name.unwrap_or_else(|| "mq".to_owned());
         let mut nats = NatsSettings::new(name, self.servers);
         nats.plaintext = self.plaintext;
         nats.user = match (self.user, self.password_file) {
             (Some(user), Some(path)) => {
                 let password = read_secret(&path);
-                let password = password.map_err(|problem| format!("password_file: {problem}"))?;
-                Some((user, password.into()))
+                let password = password.map_err(|problem| format!("password_file: {problem}"));
+                mistakes
+                    .note(password)
+                    .map(|password| (user, password.into()))
             }
             (None, None) => None,
-            (Some(_), None) => return Err("user: it has no password_file".to_owned()),
-            (None, Some(_)) => return Err("password_file: it has no user".to_owned()),
+            (Some(_), None) => {
+                mistakes.push("user: it has no password_file");
+                None
+            }
+            (None, Some(_)) => {
+                mistakes.push("password_file: it has no user");
+                None
+            }
         };
         nats.ca = self.ca;
         nats.identity = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => return Err("certificate: give certificate and key, or neither".to_owned()),
+            _ => {
+                mistakes.push("certificate: give certificate and key, or neither");
+                None
+            }
         };
         set(&mut nats.shards, self.shards.map(NonZeroU16::get));
         set(&mut nats.replicas, self.replicas);
@@ -95,15 +108,18 @@ impl ClusterConfig {
         if let Some(seconds) = self.lease_s {
             cluster.lease = Duration::from_secs(seconds.get().into());
         }
-        cluster.check()?;
-        Ok(cluster)
+        // A check of what is left after a mistake would find what follows from that.
+        if mistakes.all.len() == before {
+            mistakes.note(cluster.check());
+        }
+        cluster
     }
 
     #[cfg(not(feature = "cluster"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
-    pub(super) fn apply(self, _: &mut Settings) -> Result<(), String> {
-        let problem =
-            "cluster: this build is no node of a cluster: build it with the feature `cluster`";
-        Err(problem.to_owned())
+    pub(super) fn apply(self, _: &mut Settings, mistakes: &mut Mistakes) {
+        mistakes.push(
+            "cluster: this build is no node of a cluster: build it with the feature `cluster`",
+        );
     }
 }

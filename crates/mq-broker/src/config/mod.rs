@@ -1,6 +1,7 @@
 //! The configuration file: TOML, checked once, then [`Settings`].
 
 use std::{
+    mem,
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
@@ -247,8 +248,7 @@ impl Config {
         settings.map_err(|mut mistakes| mistakes.swap_remove(0))
     }
 
-    /// Checks the values and reads the certificate and its key, and returns every mistake: of the tables `auth`, `cluster`
-    /// and each `bridge` the first one, as their keys depend on each other. `path` is named in errors.
+    /// Checks the values and reads the certificate and its key, and returns every mistake. `path` is named in errors.
     ///
     /// # Errors
     /// The mistakes, as of [`into_settings`](Self::into_settings); at least one.
@@ -283,12 +283,15 @@ impl Config {
             store.apply(&mut settings, mistakes);
         }
         if let Some(cluster) = self.cluster {
-            mistakes.note(cluster.apply(&mut settings));
+            cluster.apply(&mut settings, mistakes);
         }
         self.admin.apply(&mut settings);
         let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
-        let auth = self.auth.map(|auth| auth.apply(&mut settings));
-        let is_auth_wrong = auth.is_some_and(|auth| mistakes.note(auth).is_none());
+        let before = mistakes.all.len();
+        if let Some(auth) = self.auth {
+            auth.apply(&mut settings, mistakes);
+        }
+        let is_auth_wrong = mistakes.all.len() > before;
         if !allow_anonymous
             && !is_auth_wrong
             && let Some(at) = settings.open_to_others()
@@ -348,7 +351,7 @@ impl Config {
             settings.protocol.connect_timeout = settings.handshake_timeout;
         }
         for bridge in self.bridge {
-            mistakes.note(bridge.apply(&mut settings));
+            bridge.apply(&mut settings, mistakes);
         }
         settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
         if let Some(seconds) = limits.shutdown_timeout_s {
@@ -372,6 +375,8 @@ fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
 /// Values of a file that are not allowed.
 struct Mistakes {
     path: PathBuf,
+    /// Name of the table that is being checked, where its checks leave that to [`within`](Self::within); empty elsewhere.
+    table: String,
     all: Vec<Error>,
 }
 
@@ -379,15 +384,24 @@ impl Mistakes {
     fn of(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            table: String::new(),
             all: Vec::new(),
         }
     }
 
-    fn push(&mut self, problem: impl Into<String>) {
+    fn push(&mut self, problem: impl AsRef<str>) {
         self.all.push(Error::Config {
             path: self.path.clone(),
-            problem: problem.into(),
+            problem: format!("{}{}", self.table, problem.as_ref()),
         });
+    }
+
+    /// Puts `table` before each mistake that `check` notes. Returns its value, or `None` if it noted any.
+    fn within<T>(&mut self, table: String, check: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let (outer, before) = (mem::replace(&mut self.table, table), self.all.len());
+        let value = check(self);
+        self.table = outer;
+        (self.all.len() == before).then_some(value)
     }
 
     /// Returns the value, or notes the mistake.

@@ -66,11 +66,9 @@ impl JwtConfig {
     /// No clock that anybody sets is wrong by more.
     const LONGEST_LEEWAY_S: u64 = 300;
 
-    fn into_settings(self) -> Result<JwtSettings, String> {
+    fn into_settings(self, mistakes: &mut Mistakes) -> JwtSettings {
         if cfg!(not(feature = "jwt")) {
-            return Err(
-                "auth.jwt: this build takes no tokens: its feature `jwt` is off".to_owned(),
-            );
+            mistakes.push("auth.jwt: this build takes no tokens: its feature `jwt` is off");
         }
         let mut settings = JwtSettings::new(self.keys);
         settings.issuer = self.issuer;
@@ -79,7 +77,7 @@ impl JwtConfig {
         settings.client_id_claim = self.client_id_claim;
         if let Some(seconds) = self.leeway_s {
             if seconds > Self::LONGEST_LEEWAY_S {
-                return Err(format!(
+                mistakes.push(format!(
                     "auth.jwt.leeway_s: {seconds} is more than {}: set the clocks instead",
                     Self::LONGEST_LEEWAY_S
                 ));
@@ -90,20 +88,20 @@ impl JwtConfig {
             &mut settings.disconnect_at_expiry,
             self.disconnect_at_expiry,
         );
-        Ok(settings)
+        settings
     }
 }
 
 impl AuthConfig {
-    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+    pub(super) fn apply(self, settings: &mut Settings, mistakes: &mut Mistakes) {
         if self.certificate_user.is_some() && settings.listen.client_auth == ClientAuth::Off {
-            return Err("auth.certificate_user: give tls.client_ca as well".to_owned());
+            mistakes.push("auth.certificate_user: give tls.client_ca as well");
         }
         let files = AccessFiles {
             password_file: self.password_file,
             acl_file: self.acl_file,
             certificate_user: self.certificate_user,
-            jwt: self.jwt.map(JwtConfig::into_settings).transpose()?,
+            jwt: self.jwt.map(|jwt| jwt.into_settings(mistakes)),
             allow_anonymous: self.allow_anonymous,
         };
         if files.password_file.is_none()
@@ -111,10 +109,9 @@ impl AuthConfig {
             && files.jwt.is_none()
             && !files.allow_anonymous
         {
-            return Err(
+            mistakes.push(
                 "auth: nobody could log in: give password_file, certificate_user, the table jwt \
-                 or `allow_anonymous = true`"
-                    .to_owned(),
+                 or `allow_anonymous = true`",
             );
         }
         // Without users and rules there is nothing to ask a client.
@@ -129,7 +126,6 @@ impl AuthConfig {
         if let Some(count) = self.failures_per_minute {
             settings.failures_per_minute = NonZeroU32::new(count);
         }
-        Ok(())
     }
 }
 

@@ -150,9 +150,12 @@ fn all_values_that_are_not_allowed_are_found_at_once_and_by_a_start() {
     let text = "listen = [\"tcp://127.0.0.1:1883\", \"nowhere\"]\n[tls]\nearly_data = \"much\"\n\
                 certificate = \"FOLDER/cert\"\n[quic]\ninitial_rtt_ms = 0.0\nmax_streams = 0\n\
                 packet_threshold = 0\n[store]\npath = \"FOLDER/store\"\ninterval_ms = 0\n\
-                not_ready_after_s = 0\n[auth]\nacl_file = \"FOLDER/acl\"\n[limits]\nmaximum_qos = 3\n\
+                not_ready_after_s = 0\n[auth]\nacl_file = \"FOLDER/acl\"\ncertificate_user = \"cn\"\n\
+                [auth.jwt]\nkeys = \"FOLDER/keys\"\nleeway_s = 1000\n[limits]\nmaximum_qos = 3\n\
                 overflow = \"spill\"\n[[bridge]]\nname = \"b\"\naddress = [\"tcp://127.0.0.1:1\"]\n\
-                certificate = \"FOLDER/cert\"\n[[bridge.topic]]\npattern = \"a/#\"\n";
+                certificate = \"FOLDER/cert\"\nmqtt = \"4\"\ncongestion = \"none\"\nidle_timeout_s = 5\n\
+                [[bridge.topic]]\npattern = \"a/#\"\nqos = 3\n\
+                [cluster]\nnode = \"a\"\nservers = [\"nats://127.0.0.1:1\"]\nuser = \"mq\"\nkey = \"FOLDER/key\"\n";
     let mistakes = place.mistakes(text);
     let expected = [
         "listen: ",
@@ -163,9 +166,17 @@ fn all_values_that_are_not_allowed_are_found_at_once_and_by_a_start() {
         "quic.packet_threshold: ",
         "store.interval_ms: ",
         "store.not_ready_after_s: ",
-        "auth: nobody could log in",
         "limits.maximum_qos: ",
-        "bridge \"b\": ",
+        "bridge \"b\": give certificate and key",
+        "bridge \"b\": mqtt: ",
+        "bridge \"b\": congestion: ",
+        "bridge \"b\": idle_timeout_s ",
+        "bridge \"b\": topic.qos: ",
+        "store: a node of a cluster has no store",
+        "cluster.user: ",
+        "cluster.certificate: ",
+        "auth.certificate_user: ",
+        "auth.jwt.leeway_s: ",
     ];
     for part in expected {
         let found = mistakes.iter().filter(|mistake| mistake.contains(part));
