@@ -15,11 +15,15 @@ use mq_transport::{Address, EarlyDataPolicy, Link};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpStream, UdpSocket},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
+/// Times that a copy is sent until it comes to the socket of its original, which one in sixteen does.
+const COPIES: usize = 200;
 /// Longer than any flight, and any message of a broker, is under way on loopback.
 const QUIET: Duration = Duration::from_millis(400);
+/// Time after which an [`impatient`] broker gives an unfinished handshake up.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait. A QUIC client whose datagrams meet the copy's connection gets through only once the
 /// broker has given that connection up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,11 +60,9 @@ async fn broker(policy: EarlyDataPolicy) -> TestBroker {
     TestBroker::start_with(change).await
 }
 
-/// A broker that soon gives an unfinished handshake up. In one of sixteen cases copy and original come to
-/// the same socket. QUIC then takes both for one connection, and the client gets through only when the
-/// broker gives it up.
+/// A broker that soon gives an unfinished handshake up: a client whose copy came to the same socket waits for that.
 async fn impatient() -> TestBroker {
-    let change = |settings: &mut Settings| settings.handshake_timeout = Duration::from_secs(2);
+    let change = |settings: &mut Settings| settings.handshake_timeout = HANDSHAKE_TIMEOUT;
     TestBroker::start_with(change).await
 }
 
@@ -142,11 +144,16 @@ impl Path {
     /// Delivers what was sent since `hold` returned `before` from another address, once all of it
     /// is there.
     async fn copy(&self, before: usize) -> Copied {
+        self.copy_after(before, QUIET / 4).await
+    }
+
+    /// As [`copy`](Self::copy), once nothing more has been sent for `quiet`.
+    async fn copy_after(&self, before: usize, quiet: Duration) -> Copied {
         let size = || -> usize { self.recorded()[before..].iter().map(Vec::len).sum() };
         let whole = async {
             loop {
                 let seen = size();
-                sleep(QUIET / 4).await;
+                sleep(quiet).await;
                 if seen > 0 && seen == size() {
                     return;
                 }
@@ -250,6 +257,38 @@ async fn a_copy_that_overtakes_repeats_only_marked_messages(scheme: Scheme) {
     )
     .await;
     client.disconnect().await.unwrap();
+}
+
+/// The kernel gives copy and original, which come from two addresses, to sockets of a listener by chance. At the same one,
+/// both are one connection to QUIC, and the original gets through once the broker has given the copy up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_at_the_socket_of_its_original_is_acted_on_twice_and_no_more() {
+    let broker = impatient().await;
+    let (_subscriber, mut messages) = subscriber(&broker).await;
+    let (path, connector) = primed(&broker, Scheme::Quic).await;
+    for _ in 0..COPIES {
+        let before = path.hold();
+        let mut builder = path.client(&connector);
+        let early = message("early", QoS::AtLeastOnce);
+        let mut receipt = builder.publish_early(early).unwrap();
+        let client = builder.start().unwrap();
+        let _copied = path.copy_after(before, QUIET / 20).await;
+        assert_eq!(&next(&mut messages).await.payload[..], b"early");
+        let released = Instant::now();
+        path.release();
+        let done = timeout(PATIENCE, receipt.acknowledged()).await;
+        done.expect("the original gets through").unwrap();
+        let is_same = released.elapsed() > HANDSHAKE_TIMEOUT / 2;
+        assert_eq!(&next(&mut messages).await.payload[..], b"early");
+        let stats = client.stats().await.unwrap();
+        assert_eq!(stats.early_data, EarlyData::Rejected);
+        client.disconnect().await.unwrap();
+        if is_same {
+            assert_come(&mut messages, &[]).await;
+            return;
+        }
+    }
+    panic!("no copy of {COPIES} came to the socket of its original");
 }
 
 async fn a_marked_message_waits_behind_an_unmarked_one(scheme: Scheme) {
