@@ -14,6 +14,7 @@ mod cluster;
 mod cluster_bench;
 mod cluster_clocks;
 mod cluster_nats;
+mod cluster_qos0;
 mod cluster_storage;
 mod cluster_wills;
 mod compare_brokers;

@@ -180,7 +180,9 @@ impl Cluster {
             }
             // If it fails, the next one may not.
             let _ = self.write_heartbeat(Some(heartbeat)).await;
-            lock(&self.arrival_marks).keep_nodes(&self.unfenced_nodes());
+            let nodes = self.unfenced_nodes();
+            lock(&self.arrival_marks).keep_nodes(&nodes);
+            self.interest.keep_nodes(&nodes, &self.author.node);
             self.broadcast_mark();
             if self.ledger.has_failed() {
                 return;

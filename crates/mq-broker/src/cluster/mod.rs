@@ -27,18 +27,22 @@
 //!                                              +-------follow--> node B --> its sessions --> subscriber
 //! ```
 //!
-//! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost; what comes late, by then
-//! for sessions that have come from another node, is not for them (`log/arrival_marks.rs`).
+//! QoS 0 that is not retained goes without the engine's log to the nodes that may have a subscriber (`interest/`), and may
+//! be lost; what comes late, by then for sessions that have come from another node, is not for them
+//! (`log/arrival_marks.rs`).
 //!
 //! # Rooms
 //!
 //! ```text
 //!  mod, status, leave, trim     the node, and what needs all rooms
-//!  known_places
+//!  known_places, requests
 //!    |
 //!  sessions/                    records; claims, releases, adoptions; the messages that a session has to get
 //!    |
+//!  interest/                    the filters of each node, in short
+//!    |
 //!  life                         signs of life, and the ends of lives
+//!  question                     the form of requests from node to node
 //!    |
 //!  log/                         entries; the way into a log and out of it; what follows from a log alone
 //!    |
@@ -57,10 +61,13 @@
 
 mod cluster_clock;
 mod engine;
+mod interest;
 mod known_places;
 mod leave;
 mod life;
 mod log;
+mod question;
+mod requests;
 mod sessions;
 mod settings;
 mod status;
@@ -104,6 +111,7 @@ pub use settings::{ClusterSettings, EngineSettings};
 
 use cluster_clock::ClusterClock;
 use engine::{Outage, RETRY_INTERVAL};
+use interest::Interest;
 use life::Lives;
 use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, Storage, load_checkpoints};
 use sessions::{Floor, OwnedSession};
@@ -142,6 +150,7 @@ pub(crate) struct Cluster {
     /// Counts [entries that say nothing](log).
     empty_entries_sent: AtomicU64,
     arrival_marks: Mutex<ArrivalMarks>,
+    interest: Interest,
     /// Records of sessions that cannot be read or written.
     value_outage: Mutex<Outage>,
     storage: Storage,
@@ -195,6 +204,7 @@ impl Cluster {
         Ok(Arc::new_cyclic(|this| Self {
             engine,
             arrival_marks: Mutex::new(ArrivalMarks::new(author.clone())),
+            interest: Interest::new(author.clone()),
             author,
             clock,
             lease,
@@ -238,9 +248,7 @@ impl Cluster {
             tasks.spawn(Arc::clone(self).append_batches(shard));
         }
         tasks.spawn(Arc::clone(self).receive_qos0(self.engine.broadcasts(), Arc::clone(local)));
-        tasks.spawn(
-            Arc::clone(self).serve_release_requests(self.engine.requests(), Arc::clone(local)),
-        );
+        tasks.spawn(Arc::clone(self).serve_requests(self.engine.requests(), Arc::clone(local)));
         let this = Arc::clone(self);
         tasks.spawn(async move { this.clock.keep_measuring(&*this.engine).await });
         tasks.spawn(Arc::clone(self).send_heartbeats());
@@ -252,6 +260,7 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).trim_logs());
         tasks.spawn(Arc::clone(self).watch_storage());
         tasks.spawn(Arc::clone(self).watch_log_ends());
+        tasks.spawn(Arc::clone(self).announce_summary(Arc::clone(local)));
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -327,6 +336,10 @@ impl Nodes for Cluster {
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
         self.send_qos0_to_nodes(from, message)
+    }
+
+    fn note_filter(&self, filter: &TopicFilter) -> Option<Position> {
+        self.announce_filter(filter)
     }
 
     fn update_membership(

@@ -1,14 +1,17 @@
 //! The hub, as the cluster sees it: the sessions of this node.
 
-use mq_codec::ByteStr;
+use mq_codec::{ByteStr, TopicFilter};
 
 use super::{
-    Hub,
+    Hub, SESSIONS_A_TURN,
     nodes::NodeFuture,
     publish::{ClusterMessage, Publisher},
     relocate::{ArrivingSession, ArrivingSubscription},
 };
-use crate::store::{LogPosition, SessionRecord, StoredMessage, StoredWill, User};
+use crate::{
+    lock::read,
+    store::{LogPosition, SessionRecord, StoredMessage, StoredWill, User},
+};
 
 /// The sessions and retained messages of this node, as its cluster changes them.
 pub(crate) trait LocalSessions: Send + Sync {
@@ -64,6 +67,12 @@ pub(crate) trait LocalSessions: Send + Sync {
 
     /// Counts messages that a session has lost.
     fn count_dropped(&self, messages: usize);
+
+    /// Calls `take` with the filter of each subscription of this node's sessions, until it returns `false`.
+    fn filters(&self, take: &mut dyn FnMut(&TopicFilter) -> bool);
+
+    /// Returns the number of subscriptions that have ended.
+    fn filters_ended(&self) -> u64;
 }
 
 impl LocalSessions for Hub {
@@ -123,5 +132,24 @@ impl LocalSessions for Hub {
 
     fn count_dropped(&self, messages: usize) {
         self.metrics.dropped.add(messages);
+    }
+
+    fn filters(&self, take: &mut dyn FnMut(&TopicFilter) -> bool) {
+        let (mut from, mut is_end) = (0, false);
+        while !is_end {
+            let some;
+            (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
+            if !some
+                .iter()
+                .all(|session| session.subscriptions.lock().keys().all(&mut *take))
+            {
+                return;
+            }
+            from += SESSIONS_A_TURN;
+        }
+    }
+
+    fn filters_ended(&self) -> u64 {
+        read(&self.routing).ended
     }
 }

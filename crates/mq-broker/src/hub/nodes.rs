@@ -35,6 +35,10 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// for, at any node.
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr>;
 
+    /// Notes a filter of a session of this node, for which messages of QoS 0 come from then on. Returns a position that is
+    /// settled when they come, unless they come already.
+    fn note_filter(&self, filter: &TopicFilter) -> Option<Position>;
+
     /// Publishes to all nodes whether a session is a member of one of its shared subscriptions; settled when they can
     /// know. `lasts` is `true` if the session outlives its connection.
     fn update_membership(

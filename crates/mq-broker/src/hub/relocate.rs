@@ -56,6 +56,12 @@ impl ArrivingSession {
         }
         then();
         drop(routing);
+        if let Some(cluster) = &hub.cluster {
+            for filter in state.subscriptions.lock().keys() {
+                // Nobody waits for it: QoS 0 that other nodes pass on before is lost to a session that moves.
+                let _ = cluster.note_filter(filter);
+            }
+        }
         Self { session, state }
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Routing {
     pub(super) router: Router,
     /// Memory of the router's nodes.
     share: MemoryShare,
+    /// Counts the subscriptions that have ended.
+    pub(super) ended: u64,
     /// The sessions by key; `None` is a free key.
     sessions: Vec<Option<Arc<Session>>>,
 }
@@ -31,6 +33,7 @@ impl Routing {
         Self {
             router: Router::new(),
             share: MemoryShare::new(memory_limit),
+            ended: 0,
             sessions: Vec::new(),
         }
     }
@@ -58,6 +61,7 @@ impl Routing {
 
     pub(super) fn unsubscribe(&mut self, filter: &TopicFilter, key: SessionKey) {
         self.router.unsubscribe(filter, key);
+        self.ended += 1;
         self.share.set_anyway(self.router.bytes());
     }
 

@@ -111,7 +111,12 @@ impl Hub {
         };
         journal.record_of(session, change);
         self.update_membership(session, &filter, MemberState::Present, journal);
+        let kept = filter.clone();
         hold.state.subscriptions.lock().insert(filter, subscriber);
+        let cluster = self.cluster.as_ref();
+        if let Some(position) = cluster.and_then(|cluster| cluster.note_filter(&kept)) {
+            journal.note_recorded(position);
+        }
         ReasonCode::granted(options.qos)
     }
 

@@ -145,7 +145,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Sends a message to all other nodes, or loses it.
     fn broadcast(&self, message: Bytes);
 
-    /// Receives the messages that other nodes broadcast. Called once.
+    /// Sends a message to another node, or loses it. Those to one node keep their order.
+    fn send(&self, node: &str, message: Bytes);
+
+    /// Receives the messages that other nodes broadcast, or send to this one. Called once.
     fn broadcasts(&self) -> mpsc::Receiver<Bytes>;
 
     /// Sends a request to another node, and returns its reply. Without a reply it fails, after 2 s at most.

@@ -24,7 +24,7 @@ impl Cluster {
         from: &ByteStr,
         message: StoredMessage,
     ) -> Vec<ByteStr> {
-        let topic = &message.message.topic;
+        let topic = &Arc::clone(&message.message).topic;
         let shard = self.shard_of_topic(topic);
         let turn = self.qos0_turn.fetch_add(1, Ordering::Relaxed);
         let chosen = lock(&shard.state)
@@ -36,13 +36,20 @@ impl Cluster {
             session: 0,
             message,
         };
+        let receivers = self.interest.receivers(topic);
+        if receivers.is_empty() {
+            return chosen;
+        }
         if let Ok(item) = item.encode() {
             let told = NodeMessage::Message {
                 header: &lock(&self.arrival_marks).header(),
                 chosen: chosen.clone(),
                 item: &item,
             };
-            self.engine.broadcast(told.encode());
+            let told = told.encode();
+            for node in receivers {
+                self.engine.send(&node, told.clone());
+            }
         }
         chosen
     }
@@ -65,7 +72,7 @@ impl Cluster {
                 .receive_one_qos0(&message, &*local, &mut publisher)
                 .is_err()
             {
-                error!("another node tells what is no message");
+                error!("cluster: malformed message from another node");
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use mq_codec::{ByteStr, ReasonCode};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
@@ -19,6 +18,7 @@ use crate::{
         engine::{Expiry, Key, KeyKind, Value},
         life,
         log::Author,
+        question::Question,
     },
     hub::{LocalSessions, MAX_RIVALS},
     lock::lock,
@@ -228,7 +228,7 @@ impl Cluster {
             }
             return false;
         }
-        let question = Bytes::copy_from_slice(id.as_bytes());
+        let question = Question::Release(id.clone()).encode();
         let answer = tokio::select! {
             answer = self.engine.request(&owner.node, question) => answer,
             // One that has left does not answer.

@@ -284,6 +284,20 @@ impl Engine for MemoryEngine {
         }
     }
 
+    fn send(&self, node: &str, message: Bytes) {
+        let mut state = lock(&self.world.state);
+        let is_cut_off = |node: Option<&Node>| node.is_none_or(|node| node.is_partitioned);
+        if self.is_dead.load(Ordering::Relaxed) || is_cut_off(state.nodes.get(&self.node)) {
+            return;
+        }
+        if let Some(node) = state.nodes.get_mut(node)
+            && !node.is_partitioned
+        {
+            node.sent += 1;
+            node.deliver_broadcast(message);
+        }
+    }
+
     fn broadcasts(&self) -> mpsc::Receiver<Bytes> {
         let (sender, broadcasts) = mpsc::channel(CHANNEL_CAPACITY);
         if let Some(node) = lock(&self.world.state).nodes.get_mut(&self.node) {

@@ -133,6 +133,8 @@ pub(super) struct Node {
     /// Broadcasts of other nodes that wait while the node's link is stalled; `None` if it is not.
     pub(super) stalled_broadcasts: Option<Vec<Bytes>>,
     pub(super) broadcasts: Option<mpsc::Sender<Bytes>>,
+    /// Messages that other nodes have sent to it, apart from broadcasts.
+    pub(super) sent: usize,
     pub(super) requests: Option<mpsc::Sender<NodeRequest>>,
 }
 
@@ -195,6 +197,12 @@ impl MemoryWorld {
     /// Returns how often a node began to read a log.
     pub fn log_reads(&self) -> usize {
         lock(&self.state).log_reads
+    }
+
+    /// Returns how many messages other nodes have sent to a node, apart from broadcasts.
+    pub fn sent_to(&self, node: &str) -> usize {
+        let state = lock(&self.state);
+        state.nodes.get(node).map_or(0, |node| node.sent)
     }
 
     /// Returns the number of entries that are kept, of all logs.

@@ -20,7 +20,7 @@ use async_nats::{
     },
 };
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream::SelectAll};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -72,7 +72,8 @@ pub struct NatsEngine {
     client: Client,
     context: Context,
     values: Stream,
-    broadcasts_out: mpsc::Sender<Bytes>,
+    /// Messages to other nodes, each with its subject.
+    messages_out: mpsc::Sender<(String, Bytes)>,
     broadcasts: Mutex<Option<mpsc::Receiver<Bytes>>>,
     requests: Mutex<Option<mpsc::Receiver<NodeRequest>>>,
     /// Tasks that end with the engine.
@@ -96,13 +97,13 @@ impl NatsEngine {
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
         let values = connect::create_streams(settings, &context).await?;
-        let broadcasts = subscribe(&client, format!("{cluster}.told"), |message| {
-            Some(message.payload)
-        });
+        // To all nodes, and to this one.
+        let subjects = [format!("{cluster}.told"), format!("{cluster}.told.{node}")];
+        let broadcasts = subscribe(&client, &subjects, |message| Some(message.payload));
         let broadcasts = broadcasts.await?;
-        let own_subject = format!("{cluster}.ask.{node}");
+        let own_subject = [format!("{cluster}.ask.{node}")];
         let responder = client.clone();
-        let requests = subscribe(&client, own_subject, move |message| {
+        let requests = subscribe(&client, &own_subject, move |message| {
             let (reply, replied) = oneshot::channel();
             let (client, reply_subject) = (responder.clone(), message.reply?);
             tokio::spawn(async move {
@@ -115,12 +116,12 @@ impl NatsEngine {
             Some(NodeRequest { payload, reply })
         });
         let requests = requests.await?;
-        let (broadcasts_out, mut to_send) = mpsc::channel(CHANNEL_CAPACITY);
-        let (sender, subject) = (client.clone(), format!("{cluster}.told"));
+        let (messages_out, mut to_send) = mpsc::channel(CHANNEL_CAPACITY);
+        let sender = client.clone();
         tokio::spawn(async move {
-            while let Some(message) = to_send.recv().await {
+            while let Some((subject, message)) = to_send.recv().await {
                 // Or it is lost.
-                let _ = sender.publish(subject.clone(), message).await;
+                let _ = sender.publish(subject, message).await;
             }
         });
         Ok(Self {
@@ -132,7 +133,7 @@ impl NatsEngine {
             client,
             context,
             values,
-            broadcasts_out,
+            messages_out,
             broadcasts: Mutex::new(Some(broadcasts)),
             requests: Mutex::new(Some(requests)),
             _tasks: tasks,
@@ -160,13 +161,17 @@ fn nats_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Eng
     EngineError::unavailable(NatsError(error.into()))
 }
 
-/// Brings the messages of a subject, as `take` makes of them.
+/// Brings the messages of these subjects, as `take` makes of them. Those of one subject keep their order.
 async fn subscribe<T: Send + 'static>(
     client: &Client,
-    subject: String,
+    subjects: &[String],
     take: impl Fn(async_nats::Message) -> Option<T> + Send + 'static,
 ) -> Result<mpsc::Receiver<T>, EngineError> {
-    let mut messages = client.subscribe(subject).await.map_err(nats_error)?;
+    let mut messages = SelectAll::new();
+    for subject in subjects {
+        let of_subject = client.subscribe(subject.clone()).await;
+        messages.push(of_subject.map_err(nats_error)?);
+    }
     let (bring, brought) = mpsc::channel(CHANNEL_CAPACITY);
     tokio::spawn(async move {
         loop {
@@ -274,7 +279,15 @@ impl Engine for NatsEngine {
 
     fn broadcast(&self, message: Bytes) {
         // Or it is lost.
-        let _ = self.broadcasts_out.try_send(message);
+        let _ = self
+            .messages_out
+            .try_send((format!("{}.told", self.cluster), message));
+    }
+
+    fn send(&self, node: &str, message: Bytes) {
+        // Or it is lost.
+        let subject = format!("{}.told.{node}", self.cluster);
+        let _ = self.messages_out.try_send((subject, message));
     }
 
     fn broadcasts(&self) -> mpsc::Receiver<Bytes> {

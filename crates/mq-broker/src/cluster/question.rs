@@ -1,0 +1,60 @@
+//! The form of the requests of nodes to each other.
+
+use bytes::Bytes;
+use mq_codec::ByteStr;
+
+use super::engine::{Malformed, Reader, Writer};
+
+const VERSION: u8 = 1;
+
+/// The content of a request of another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Question<'a> {
+    /// A request to release the session of a client identifier.
+    Release(ByteStr),
+    /// A summary of the asking node's filters, or what a later version of it adds.
+    Summary(&'a [u8]),
+}
+
+impl<'a> Question<'a> {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        match self {
+            Self::Release(id) => {
+                to.byte(0);
+                to.bytes(id.as_bytes());
+            }
+            Self::Summary(announcement) => {
+                to.byte(1);
+                to.bytes(announcement);
+            }
+        }
+        to.finish()
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let question = match from.byte()? {
+            0 => Self::Release(from.text()?),
+            1 => Self::Summary(from.bytes()?),
+            _ => return Err(Malformed),
+        };
+        from.expect_end()?;
+        Ok(question)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_comes_back_from_its_form() {
+        let id = ByteStr::new("reader").unwrap();
+        for question in [Question::Release(id), Question::Summary(b"\x00\xFF")] {
+            let bytes = question.encode();
+            assert_eq!(Question::decode(&bytes), Ok(question));
+            assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), Err(Malformed));
+        }
+    }
+}
