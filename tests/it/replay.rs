@@ -4,14 +4,17 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bytes::BytesMut;
-use mq_broker::Settings;
+use mq_broker::{
+    Settings,
+    cluster::{ClusterSettings, MemoryWorld},
+};
 use mq_client::{
     Client, Connector, EarlyData, Outgoing, QoS, Subscription, TopicName, Will, WillProperties,
 };
 use mq_codec::{ByteStr, Connect, Packet, PacketId, Publish, Version};
 use mq_proto::{LaneId, Outbox};
 use mq_testkit::{Scheme, TcpProxy, TestBroker, UdpProxy, next};
-use mq_transport::{Address, EarlyDataPolicy, Link};
+use mq_transport::{Address, ConnectOptions, EarlyDataPolicy, Link, ServerIdentity, Trust};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpStream, UdpSocket},
@@ -53,6 +56,7 @@ over_tls_and_quic!(
     with_connect_alone_a_copy_has_nothing_else_acted_on,
     an_unfinished_handshake_gives_its_session_up_at_once,
     a_copy_publishes_no_will,
+    a_copy_at_all_nodes_of_a_cluster_is_acted_on_at_one,
 );
 
 async fn broker(policy: EarlyDataPolicy) -> TestBroker {
@@ -80,9 +84,7 @@ enum Copied {
 
 impl Path {
     async fn start(broker: &TestBroker, scheme: Scheme) -> Self {
-        let address = broker.address(scheme);
-        let target = format!("{}:{}", address.host, address.port);
-        let target = target.parse().unwrap();
+        let target = target(broker, scheme);
         match scheme {
             Scheme::Quic => Self::Udp(
                 UdpProxy::start(target, Duration::ZERO).await.unwrap(),
@@ -149,6 +151,12 @@ impl Path {
 
     /// As [`copy`](Self::copy), once nothing more has been sent for `quiet`.
     async fn copy_after(&self, before: usize, quiet: Duration) -> Copied {
+        let (Self::Udp(_, target) | Self::Tcp(_, target)) = self;
+        self.copy_to(*target, before, quiet).await
+    }
+
+    /// As [`copy_after`](Self::copy_after), to another address.
+    async fn copy_to(&self, target: SocketAddr, before: usize, quiet: Duration) -> Copied {
         let size = || -> usize { self.recorded()[before..].iter().map(Vec::len).sum() };
         let whole = async {
             loop {
@@ -162,20 +170,25 @@ impl Path {
         timeout(PATIENCE, whole).await.unwrap();
         let flight = self.recorded().split_off(before);
         match self {
-            Self::Udp(_, target) => {
+            Self::Udp(..) => {
                 let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
                 for datagram in flight {
                     socket.send_to(&datagram, target).await.unwrap();
                 }
                 Copied::Udp(socket)
             }
-            Self::Tcp(_, target) => {
+            Self::Tcp(..) => {
                 let mut stream = TcpStream::connect(target).await.unwrap();
                 stream.write_all(&flight.concat()).await.unwrap();
                 Copied::Tcp(stream)
             }
         }
     }
+}
+
+fn target(broker: &TestBroker, scheme: Scheme) -> SocketAddr {
+    let Address { host, port, .. } = broker.address(scheme);
+    format!("{host}:{port}").parse().unwrap()
 }
 
 /// A way to the broker, and a client's connector that has a ticket for it.
@@ -482,5 +495,52 @@ async fn a_copy_publishes_no_will(scheme: Scheme) {
         .await
         .unwrap();
     assert_eq!(&next(&mut messages).await.payload[..], b"alive");
+    client.disconnect().await.unwrap();
+}
+
+/// The nodes have one certificate, so that a client may resume at any of them; tickets are of the node that issued them.
+async fn a_copy_at_all_nodes_of_a_cluster_is_acted_on_at_one(scheme: Scheme) {
+    let world = MemoryWorld::new(2, 1);
+    let identity = ServerIdentity::self_signed().unwrap();
+    let certificate = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(certificate.path(), identity.certificate_pem()).unwrap();
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c"] {
+        let change = |settings: &mut Settings| {
+            settings.cluster = Some(ClusterSettings::new(name, world.engine(name)));
+            settings.listen.identity = Some(identity.clone());
+            settings.handshake_timeout = HANDSHAKE_TIMEOUT;
+        };
+        nodes.push(TestBroker::start_with(change).await);
+    }
+    let (_subscriber, mut messages) = subscriber(&nodes[2]).await;
+    let path = Path::start(&nodes[0], scheme).await;
+    let connector = Connector::new(ConnectOptions {
+        trust: Trust::CaFile(certificate.path().to_owned()),
+        early_data: true,
+        ..ConnectOptions::default()
+    });
+    let connector = connector.unwrap();
+    path.prime(&connector).await;
+
+    let before = path.hold();
+    let mut builder = path.client(&connector);
+    let early = message("early", QoS::AtLeastOnce);
+    let mut receipt = builder.publish_early(early).unwrap();
+    let client = builder.start().unwrap();
+    let mut copies = Vec::new();
+    for other in &nodes[1..] {
+        let target = target(other, scheme);
+        copies.push(path.copy_to(target, before, QUIET / 4).await);
+    }
+    assert_come(&mut messages, &[]).await;
+    copies.push(path.copy(before).await);
+    assert_come(&mut messages, &["early"]).await;
+    path.release();
+    let done = timeout(PATIENCE, receipt.acknowledged()).await;
+    done.expect("the original gets through").unwrap();
+    assert_come(&mut messages, &["early"]).await;
+    let stats = client.stats().await.unwrap();
+    assert_eq!(stats.early_data, EarlyData::Rejected);
     client.disconnect().await.unwrap();
 }
