@@ -86,10 +86,11 @@ exec /usr/bin/install "${words[@]}"
 "#;
 
 /// What deploy/cluster/try listens at, and the variables that say so.
-const CLUSTER_PORTS: [(&str, [&str; 3]); 3] = [
+const CLUSTER_PORTS: [(&str, [&str; 3]); 4] = [
     ("MQTT_PORTS", ["1883", "1884", "1885"]),
     ("NATS_PORTS", ["4222", "4223", "4224"]),
     ("ROUTE_PORTS", ["6222", "6223", "6224"]),
+    ("HTTP_PORTS", ["8222", "8223", "8224"]),
 ];
 
 /// What a guide runs in.
@@ -286,17 +287,28 @@ fn from_the_edge_to_the_cloud() {
 }
 
 #[cfg(feature = "cluster")]
-#[test]
-fn three_brokers_as_one() {
-    if can_run(&["bash", "nats-server", "mosquitto_pub"]) {
+fn run_cluster(page: &str) {
+    if can_run(&["bash", "nats-server", "mosquitto_pub", "curl"]) {
         let place = Place::new();
         fs::create_dir_all(place.path("deploy/cluster")).unwrap();
         let script = "deploy/cluster/try";
         fs::copy(repository().join(script), place.path(script)).unwrap();
         let ports =
             CLUSTER_PORTS.map(|(name, ports)| format!("export {name}='{}'", ports.join(" ")));
-        place.run("cluster.md", &ports.join("\n"));
+        place.run(page, &ports.join("\n"));
     }
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn three_brokers_as_one() {
+    run_cluster("cluster.md");
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn two_brokers_and_a_witness() {
+    run_cluster("two-nodes.md");
 }
 
 #[test]
