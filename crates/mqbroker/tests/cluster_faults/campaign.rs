@@ -1,24 +1,30 @@
 //! One campaign: starting, harming, and checking.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use mq_client::{Client, QoS, Reconnect, Will};
-use nix::sys::signal::Signal;
+use mq_client::QoS;
 use tokio::{
     sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 
 use crate::{
     check::{Found, Willed},
     clients::{self, Sessions, Told, Who},
     cluster::{NODES, Place, Processes},
+    harm,
+    history::Operation,
     net::Net,
-    plan::{self, Condition, Part, Process, Step},
+    plan::Part,
     publisher::{self, Kind, Published, Sent},
-    reader::{self, All, Read},
+    reader::{All, Interest, Read, Reader, Tally},
     rivals::{self, Rivals},
+    servers::Servers,
     witness::Witness,
 };
 
@@ -66,7 +72,7 @@ pub(crate) async fn what_is_acknowledged_outlives_faults_of_processes_and_links(
 /// The clients of a campaign.
 struct Clients {
     publishers: JoinSet<Published>,
-    readers: JoinSet<Read>,
+    readers: JoinSet<(Interest, Read)>,
     rivals: JoinHandle<Rivals>,
     witness: JoinHandle<Witness>,
     moves: Vec<mpsc::Sender<()>>,
@@ -77,8 +83,9 @@ struct Clients {
 
 async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Processes<'_>) -> Found {
     serving(place, &mut processes).await;
-    let mut clients = start_clients(settings.seed, place).await;
-    let (harm, wills) = do_harm(settings, place, &mut processes, &clients.moves).await;
+    let mut clients = start_clients(settings, place).await;
+    let done = harm::do_harm(settings, place, &mut processes, &clients.moves).await;
+    let (harm, wills) = (done.harm, done.wills);
     serving(place, &mut processes).await;
     place.note("all is well again");
     clients.over.send(true).unwrap();
@@ -94,16 +101,25 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         clients.all.send(Some(Arc::new(all))).unwrap();
         found.published(&published);
         sessions.extend(published.iter().map(|one| one.sessions));
+        let mut members = Vec::new();
         while let Some(one) = clients.readers.join_next().await {
-            let read = one.unwrap();
-            found.read(&read, &published, &wills);
+            let (interest, read) = one.unwrap();
             sessions.push(read.sessions);
+            if interest == Interest::Shared {
+                members.push(read);
+            } else {
+                found.read(&read, interest, &published, &wills);
+            }
         }
+        found.group(&members, &published);
         for (node, name) in NODES.iter().enumerate() {
             let came = retained(place, node).await;
             found.retained(name, &came, &published);
         }
-        sum(&mut found, &sessions);
+        let count = |of: fn(&Sessions) -> usize| sessions.iter().map(of).sum::<usize>();
+        let (connections, moves) = (count(|one| one.connections), count(|one| one.moves));
+        println!("{connections} connections, of which clients asked for {moves}");
+        found.sessions(&sessions);
         found.rivals(clients.rivals.await.unwrap());
         found.witness(clients.witness.await.unwrap()).await;
         found
@@ -112,6 +128,15 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         found = checked => found,
         () = look_after(&mut processes) => unreachable!("it looks after them for ever"),
     };
+    for fault in done.faults {
+        found.fault(fault);
+    }
+    if settings.part == Part::Links
+        && let Err(fault) = Servers::new(place).in_step().await
+    {
+        found.fault(fault);
+    }
+    place.end_history();
     if settings.part == Part::Clocks && harm.jumps >= FELT && found.mistimed == 0 {
         found.fault(format!(
             "NATS servers have felt none of {} jumps",
@@ -130,7 +155,9 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
 fn acknowledged(published: &[Published], wills: &[Willed]) -> All {
     let topics = published.iter().flat_map(|one| &one.topics);
     let messages = topics.flat_map(|(topic, sent)| {
-        let owed = |sent: &Sent| sent.qos != QoS::AtMostOnce && sent.acknowledged.is_some();
+        let owed = |sent: &Sent| {
+            sent.qos != QoS::AtMostOnce && sent.acknowledged.is_some() && sent.expiry.is_none()
+        };
         let numbers = sent.iter().enumerate().filter(move |(_, sent)| owed(sent));
         numbers.map(|(number, _)| (topic.clone(), number.to_string()))
     });
@@ -139,192 +166,146 @@ fn acknowledged(published: &[Published], wills: &[Willed]) -> All {
     messages.chain(wills).collect()
 }
 
-fn sum(found: &mut Found, sessions: &[Sessions]) {
-    let connections: usize = sessions.iter().map(|one| one.connections).sum();
-    let moves: usize = sessions.iter().map(|one| one.moves).sum();
-    println!("{connections} connections, of which clients asked for {moves}");
-    found.sessions_lost = sessions.iter().map(|one| one.lost).sum();
-    found.gave_up = sessions.iter().map(|one| one.gave_up).sum();
-    let lost = found.sessions_lost;
-    if lost > 0 {
-        found.fault(format!("{lost} times a client found no session"));
+/// Clients that are about to start, each with what it is told by.
+struct Starting {
+    place: Arc<Place>,
+    seed: u64,
+    moves: Vec<mpsc::Sender<()>>,
+    over: watch::Sender<bool>,
+    all: watch::Sender<Option<Arc<All>>>,
+    publishers: JoinSet<Published>,
+    readers: JoinSet<(Interest, Read)>,
+}
+
+impl Starting {
+    fn told(&mut self, moves: bool) -> Told {
+        let (tell, own) = mpsc::channel(1);
+        if moves {
+            self.moves.push(tell);
+        }
+        Told {
+            moves: own,
+            over: self.over.subscribe(),
+        }
+    }
+
+    async fn reader(&mut self, who: Who, qos: QoS, interest: Interest, tally: Arc<Mutex<Tally>>) {
+        clients::make_session(&self.place, &who, Some((interest.filter(), qos))).await;
+        let told = self.told(!matches!(interest, Interest::Expiring { .. }));
+        let all = self.all.subscribe();
+        let reader = Reader {
+            place: Arc::clone(&self.place),
+            who,
+            qos,
+            interest,
+            tally,
+        };
+        let seed = self.seed;
+        let read = async move { (interest, reader.read(told, all, seed).await) };
+        self.readers.spawn(read);
+    }
+
+    async fn publisher(&mut self, who: Who, kind: Kind) {
+        clients::make_session(&self.place, &who, None).await;
+        let n = self.publishers.len() as u64;
+        let seed = self.seed.wrapping_mul(1_000).wrapping_add(n);
+        let (place, told) = (Arc::clone(&self.place), self.told(true));
+        self.publishers
+            .spawn(async move { publisher::publish(&place, &who, kind, told, seed).await });
     }
 }
 
 /// Publishers and readers over each transport, with both ways to go to another node.
-async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
-    let (over, all) = (watch::Sender::new(false), watch::Sender::new(None));
-    let (mut publishers, mut readers) = (JoinSet::new(), JoinSet::new());
-    let mut moves = Vec::new();
-    let mut told = || {
-        let (tell, own) = mpsc::channel(1);
-        moves.push(tell);
-        Told {
-            moves: own,
-            over: over.subscribe(),
-        }
+async fn start_clients(settings: Settings, place: &Arc<Place>) -> Clients {
+    let mut starting = Starting {
+        place: Arc::clone(place),
+        seed: settings.seed,
+        moves: Vec::new(),
+        over: watch::Sender::new(false),
+        all: watch::Sender::new(None),
+        publishers: JoinSet::new(),
+        readers: JoinSet::new(),
+    };
+    let who = |kind: &str, n: usize, scheme, list| Who {
+        id: format!("{kind}-{n}"),
+        scheme,
+        home: n % 3,
+        list,
     };
     // A reader at QoS 2 stays the same client when it moves: another one would not know what this one has got.
-    for (scheme, qos, list) in [
+    for (n, (scheme, qos, list)) in [
         (0, QoS::ExactlyOnce, true),
         (1, QoS::ExactlyOnce, true),
         (2, QoS::ExactlyOnce, true),
         (0, QoS::AtLeastOnce, false),
         (1, QoS::AtLeastOnce, true),
         (2, QoS::AtLeastOnce, false),
-    ] {
-        let n = readers.len();
-        let who = Who {
-            id: format!("reader-{n}"),
-            scheme,
-            home: n % 3,
-            list,
-        };
-        clients::make_session(place, &who, Some(qos)).await;
-        let (place, told, all) = (Arc::clone(place), told(), all.subscribe());
-        readers.spawn(async move { reader::read(&place, who, qos, told, all).await });
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let reader = who("reader", n, scheme, list);
+        starting
+            .reader(reader, qos, Interest::All, Tally::new())
+            .await;
     }
-    for (scheme, list, retain) in [
-        (0, true, false),
-        (1, true, false),
-        (2, true, false),
-        (0, false, false),
-        (1, false, false),
-        (2, false, false),
-        (2, true, true),
-        (0, false, true),
-    ] {
-        let n = publishers.len();
-        let who = Who {
-            id: format!("publisher-{n}"),
-            scheme,
-            home: n % 3,
-            list,
-        };
-        clients::make_session(place, &who, None).await;
-        let topics = if retain { 2 } else { 3 };
-        let kind = Kind { topics, retain };
-        let seed = seed.wrapping_mul(1_000).wrapping_add(n as u64);
-        let (place, told) = (Arc::clone(place), told());
-        publishers.spawn(async move { publisher::publish(&place, &who, kind, told, seed).await });
+    let tally = Tally::new();
+    for n in 0..3 {
+        let member = who("member", n, n, true);
+        starting
+            .reader(
+                member,
+                QoS::ExactlyOnce,
+                Interest::Shared,
+                Arc::clone(&tally),
+            )
+            .await;
     }
+    // Where the servers' clocks jump, nobody knows when a message expires.
+    let expires = settings.part == Part::Links;
+    for (n, sleeps) in [false, true].into_iter().enumerate().filter(|_| expires) {
+        let (reader, interest) = (
+            who("expiry-reader", n, n, !sleeps),
+            Interest::Expiring { sleeps },
+        );
+        starting
+            .reader(reader, QoS::AtLeastOnce, interest, Tally::new())
+            .await;
+    }
+    let kind = |topics, retain, expires| Kind {
+        topics,
+        retain,
+        expires,
+    };
+    let kinds = [
+        (0, true, kind(3, false, false)),
+        (1, true, kind(3, false, false)),
+        (2, true, kind(3, false, false)),
+        (0, false, kind(3, false, false)),
+        (1, false, kind(3, false, false)),
+        (2, false, kind(3, false, false)),
+        (2, true, kind(2, true, false)),
+        (0, false, kind(2, true, false)),
+        (1, true, kind(2, false, true)),
+    ];
+    for (n, (scheme, list, kind)) in kinds.into_iter().enumerate() {
+        if expires || !kind.expires {
+            let publisher = who("publisher", n, scheme, list);
+            starting.publisher(publisher, kind).await;
+        }
+    }
+    let over = &starting.over;
     let witness = Witness::new(place).await.watch(over.subscribe());
-    let rivals = rivals::contend(Arc::clone(place), over.subscribe(), seed);
+    let rivals = rivals::contend(Arc::clone(place), over.subscribe(), settings.seed);
     Clients {
-        publishers,
-        readers,
         rivals: tokio::spawn(rivals),
         witness: tokio::spawn(witness),
-        moves,
-        over,
-        all,
+        publishers: starting.publishers,
+        readers: starting.readers,
+        moves: starting.moves,
+        over: starting.over,
+        all: starting.all,
     }
-}
-
-#[derive(Default, Debug)]
-struct Harm {
-    killed_nodes: usize,
-    killed_servers: usize,
-    stopped_nodes: usize,
-    stopped_servers: usize,
-    cut_links: usize,
-    bad_links: usize,
-    /// Of clocks.
-    jumps: usize,
-    /// How often a client was told to move.
-    moves: usize,
-}
-
-/// Does what the seed says, and returns how often, with the wills of nodes that were killed.
-async fn do_harm(
-    settings: Settings,
-    place: &Place,
-    processes: &mut Processes<'_>,
-    moves: &[mpsc::Sender<()>],
-) -> (Harm, Vec<Willed>) {
-    let began = Instant::now();
-    let Settings {
-        seed,
-        length,
-        part,
-        harms_servers,
-    } = settings;
-    let mut random = fastrand::Rng::with_seed(!seed);
-    let mut wills = Vec::new();
-    let mut harm = Harm::default();
-    for (at, step) in plan::plan(seed, length, moves.len(), part, harms_servers) {
-        tokio::select! {
-            () = sleep_until(began + at) => {}
-            () = look_after(processes) => {}
-        }
-        place.note(&format!("{step:?}"));
-        match step {
-            Step::Kill(process) => {
-                let number = wills.len();
-                let client = match process {
-                    Process::Node(node) => willed(place, node, number).await,
-                    Process::Nats(_) => None,
-                };
-                if client.is_some() {
-                    wills.push(Willed {
-                        number,
-                        at: place.now(),
-                    });
-                    sleep(Duration::from_millis(random.u64(..300))).await;
-                }
-                processes.kill(process);
-                match process {
-                    Process::Node(_) => harm.killed_nodes += 1,
-                    Process::Nats(_) => harm.killed_servers += 1,
-                }
-            }
-            Step::Start(process) => processes.start_one(process),
-            Step::Stop(process) => {
-                processes.signal(process, Signal::SIGSTOP);
-                match process {
-                    Process::Node(_) => harm.stopped_nodes += 1,
-                    Process::Nats(_) => harm.stopped_servers += 1,
-                }
-            }
-            Step::Continue(process) => processes.signal(process, Signal::SIGCONT),
-            Step::Link(link, condition) => {
-                place.net.set(link, condition);
-                match condition {
-                    Condition::Well => {}
-                    Condition::Cut { .. } => harm.cut_links += 1,
-                    Condition::Bad { .. } => harm.bad_links += 1,
-                }
-            }
-            Step::Clock(process, seconds) => {
-                if part == Part::Clocks || processes.faketime.is_some() {
-                    place.set_clock(process, seconds);
-                    harm.jumps += 1;
-                }
-            }
-            Step::Move(client) => {
-                // One that is still on its way has been told.
-                let _ = moves[client].try_send(());
-                harm.moves += 1;
-            }
-        }
-    }
-    (harm, wills)
-}
-
-fn will_qos(number: usize) -> QoS {
-    [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2]
-}
-
-/// A client of this node with a will, whose session ends with it or not; `None` if the node does not take it in time.
-async fn willed(place: &Place, node: usize, number: usize) -> Option<Client> {
-    let will = Will::to(format!("will/{number}"), number.to_string()).unwrap();
-    let mut builder = place.client(&format!("will-{number}"), &[node], number % 3);
-    if number % 4 < 2 {
-        builder = builder.clean_start(true).session_expiry(Duration::ZERO);
-    }
-    let builder = builder.reconnect(Reconnect::never());
-    let built = builder.will(will.qos(will_qos(number))).build();
-    timeout(Duration::from_secs(1), built).await.ok()?.ok()
 }
 
 /// Waits until each node takes a client in.
@@ -348,7 +329,7 @@ async fn serving(place: &Place, processes: &mut Processes<'_>) {
 }
 
 /// Starts what ends by itself, for ever.
-async fn look_after(processes: &mut Processes<'_>) {
+pub(crate) async fn look_after(processes: &mut Processes<'_>) {
     loop {
         processes.look_after();
         sleep(LOOK).await;
@@ -364,6 +345,11 @@ async fn retained(place: &Place, node: usize) -> HashMap<String, usize> {
     let mut came = HashMap::new();
     while let Ok(Some(message)) = timeout(Duration::from_secs(3), messages.recv()).await {
         let number = message.text().unwrap().parse().unwrap();
+        let topic = &message.topic.to_string();
+        place.record(
+            &format!("fresh-{node}"),
+            &Operation::Retained { topic, number },
+        );
         came.entry(message.topic.to_string()).or_insert(number);
     }
     let _ = client.disconnect().await;

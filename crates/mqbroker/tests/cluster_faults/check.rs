@@ -8,8 +8,11 @@ use std::{
 use mq_client::QoS;
 
 use crate::{
+    clients::Sessions,
+    expiry::{Verdict, verdict},
+    harm::will_qos,
     publisher::{Published, Sent},
-    reader::{Came, Read},
+    reader::{Came, Interest, Read},
     rivals::Rivals,
     witness::Witness,
 };
@@ -31,6 +34,10 @@ pub(crate) struct Found {
     pub(crate) acknowledged: usize,
     /// Of QoS 1 and 2: the client ended, or the server refused, before the acknowledgement.
     pub(crate) in_doubt: usize,
+    /// The servers had no room.
+    pub(crate) refused: usize,
+    /// Of these, deliveries: a message that was stored, and whose acknowledgement was lost, is sent again and refused then.
+    pub(crate) refused_came: usize,
     pub(crate) came: usize,
     /// QoS 1, which may.
     pub(crate) again: usize,
@@ -40,7 +47,20 @@ pub(crate) struct Found {
     pub(crate) out_of_order: usize,
     pub(crate) unsent: usize,
     pub(crate) wills_lost: usize,
+    /// Those of QoS 1, which may.
     pub(crate) wills_again: usize,
+    pub(crate) wills_twice: usize,
+    /// Messages that came to members of the shared subscription.
+    pub(crate) shared: usize,
+    /// Those of QoS 1 that came again, which they may.
+    pub(crate) shared_again: usize,
+    pub(crate) shared_lost: usize,
+    pub(crate) shared_twice: usize,
+    /// Messages that expire, each for each reader: those that had to come and those that had not to.
+    pub(crate) owed_in_time: usize,
+    pub(crate) expired: usize,
+    pub(crate) lost_in_time: usize,
+    pub(crate) came_expired: usize,
     pub(crate) stale: usize,
     pub(crate) forgotten: usize,
     pub(crate) sessions_lost: usize,
@@ -94,6 +114,7 @@ impl Found {
                         self.longest_wait = self.longest_wait.max(at - sent.at);
                         times.push(at);
                     }
+                    None if sent.is_refused => self.refused += 1,
                     None => self.in_doubt += 1,
                 }
             }
@@ -110,7 +131,24 @@ impl Found {
         }
     }
 
-    pub(crate) fn read(&mut self, read: &Read, all: &[Published], wills: &[Willed]) {
+    /// What the sessions of all clients were like.
+    pub(crate) fn sessions(&mut self, sessions: &[Sessions]) {
+        self.sessions_lost = sessions.iter().map(|one| one.lost).sum();
+        self.gave_up = sessions.iter().map(|one| one.gave_up).sum();
+        if self.sessions_lost > 0 {
+            let lost = self.sessions_lost;
+            self.fault(format!("{lost} times a client found no session"));
+        }
+    }
+
+    /// What a reader has got of what interests it.
+    pub(crate) fn read(
+        &mut self,
+        read: &Read,
+        interest: Interest,
+        all: &[Published],
+        wills: &[Willed],
+    ) {
         let mut by_topic: HashMap<&str, Vec<&Came>> = HashMap::new();
         for came in &read.came {
             by_topic.entry(&came.topic).or_default().push(came);
@@ -118,8 +156,11 @@ impl Found {
         self.came += read.came.len();
         for (topic, sent) in all.iter().flat_map(|published| &published.topics) {
             let came = by_topic.remove(topic.as_str()).unwrap_or_default();
-            self.topic(read, topic, sent, &came);
+            if interest == Interest::All || topic.starts_with("e/") {
+                self.topic(read, topic, sent, &came);
+            }
         }
+        let wills = wills.iter().filter(|_| interest == Interest::All);
         for will in wills {
             let topic = format!("will/{}", will.number);
             let came = by_topic.remove(topic.as_str()).unwrap_or_default();
@@ -128,8 +169,13 @@ impl Found {
                 self.wills_lost += 1;
                 self.fault(format!("{id}: {topic}, of {} ms, did not come", will.at));
             }
-            // A node that dies right after it has published a will leaves it to the next one.
-            self.wills_again += came.len().saturating_sub(1);
+            let again = came.len().saturating_sub(1);
+            if again > 0 && both_exactly_once(read, will_qos(will.number)) {
+                self.wills_twice += again;
+                self.fault(format!("{id}: {topic} came {again} times again"));
+            } else {
+                self.wills_again += again;
+            }
         }
         by_topic.retain(|topic, _| !topic.starts_with("will/"));
         for (topic, came) in by_topic {
@@ -163,7 +209,10 @@ impl Found {
                 continue;
             }
             first[number] = Some(one.at);
-            if qos != QoS::AtMostOnce && sent[number].acknowledged.is_some() {
+            // A message of QoS 1 that its publisher sends again may come behind later ones if the first of it has expired.
+            let may_be_again = qos == QoS::AtLeastOnce && sent[number].expiry.is_some();
+            let is_kept = qos != QoS::AtMostOnce && sent[number].acknowledged.is_some();
+            if is_kept && !may_be_again {
                 if last.is_some_and(|last| last > number) {
                     self.out_of_order += 1;
                     let what = format!("{id}: {topic} {number} came after {last:?}");
@@ -173,6 +222,11 @@ impl Found {
             }
         }
         for (number, (sent, first)) in sent.iter().zip(first).enumerate() {
+            self.refused_came += usize::from(sent.is_refused && first.is_some());
+            if sent.expiry.is_some() {
+                self.expiring(read, topic, number, sent, first);
+                continue;
+            }
             match (first, sent.acknowledged) {
                 (None, Some(_)) if sent.qos == QoS::AtMostOnce => self.qos0_lost += 1,
                 (None, Some(at)) => {
@@ -187,6 +241,39 @@ impl Found {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// A message that expires, and when it came.
+    fn expiring(
+        &mut self,
+        read: &Read,
+        topic: &str,
+        number: usize,
+        sent: &Sent,
+        came: Option<u64>,
+    ) {
+        let id = &read.who.id;
+        match (verdict(read, sent), came) {
+            (Verdict::Owed, came) => {
+                self.owed_in_time += 1;
+                if came.is_none() {
+                    self.lost_in_time += 1;
+                    let at = sent.at;
+                    self.fault(format!(
+                        "{id}: {topic} {number} of {at} ms did not come in time"
+                    ));
+                }
+            }
+            (Verdict::Gone(end), came) => {
+                self.expired += 1;
+                if let Some(at) = came.filter(|at| *at > end) {
+                    self.came_expired += 1;
+                    let what = format!("{id}: {topic} {number} came at {at} ms");
+                    self.fault(format!("{what}, and had expired at {end} ms"));
+                }
+            }
+            (Verdict::Either, _) => {}
         }
     }
 
@@ -245,7 +332,7 @@ impl Found {
 }
 
 /// A client that gave up, since its own late connection had taken its session over, has forgotten what it has got.
-fn both_exactly_once(read: &Read, qos: QoS) -> bool {
+pub(crate) fn both_exactly_once(read: &Read, qos: QoS) -> bool {
     let remembers = read.sessions.gave_up == 0;
     remembers && read.qos == QoS::ExactlyOnce && qos == QoS::ExactlyOnce
 }
@@ -254,8 +341,13 @@ impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "published {}, acknowledged {} (QoS 1, 2), in doubt {}, never acknowledged {}",
-            self.sent, self.acknowledged, self.in_doubt, self.forgotten
+            "published {}, acknowledged {} (QoS 1, 2), refused {} (came {}), in doubt {}, never acknowledged {}",
+            self.sent,
+            self.acknowledged,
+            self.refused,
+            self.refused_came,
+            self.in_doubt,
+            self.forgotten
         )?;
         writeln!(
             f,
@@ -264,7 +356,7 @@ impl fmt::Display for Found {
         )?;
         writeln!(
             f,
-            "lost {}, twice {}, out of order {}, never sent {}, stale retained {}, wills lost {} (again {}), \
+            "lost {}, twice {}, out of order {}, never sent {}, stale retained {}, wills lost {}, twice {} (again {}), \
              sessions lost {}, clients that gave up {}",
             self.lost,
             self.twice,
@@ -272,9 +364,20 @@ impl fmt::Display for Found {
             self.unsent,
             self.stale,
             self.wills_lost,
+            self.wills_twice,
             self.wills_again,
             self.sessions_lost,
             self.gave_up
+        )?;
+        writeln!(
+            f,
+            "shared subscription: {} came, again {} (QoS 1), lost {}, to two members or twice {}",
+            self.shared, self.shared_again, self.shared_lost, self.shared_twice
+        )?;
+        writeln!(
+            f,
+            "expiring messages: {} had to come in time, lost {}; {} had expired, came {}",
+            self.owed_in_time, self.lost_in_time, self.expired, self.came_expired
         )?;
         writeln!(
             f,
@@ -294,88 +397,5 @@ impl fmt::Display for Found {
             "longest time without an acknowledgement {silence} ms, from {from} ms on, of one message {} ms",
             self.longest_wait
         )
-    }
-}
-
-pub(crate) mod tests {
-    use super::{Came, Found, HashMap, Published, QoS, Read, Rivals, Sent, Willed};
-    use crate::clients::{Sessions, Who};
-
-    fn published(qos: &[QoS]) -> Published {
-        let acknowledged = Some(2);
-        let sent = qos.iter().map(|&qos| Sent {
-            qos,
-            at: 1,
-            acknowledged,
-        });
-        Published {
-            topics: HashMap::from([("t".to_owned(), sent.collect())]),
-            forgotten: 0,
-            sessions: Sessions::default(),
-        }
-    }
-
-    /// What is found if a reader at QoS 2 gets these numbers.
-    fn found(qos: &[QoS], numbers: &[usize], wills: &[Willed]) -> Found {
-        let came = numbers.iter().map(|number| Came {
-            topic: "t".to_owned(),
-            text: number.to_string(),
-            at: 3,
-        });
-        let read = Read {
-            who: Who {
-                id: "reader".to_owned(),
-                scheme: 0,
-                home: 0,
-                list: true,
-            },
-            qos: QoS::ExactlyOnce,
-            came: came.collect(),
-            sessions: Sessions::default(),
-        };
-        let mut found = Found::default();
-        found.read(&read, &[published(qos)], wills);
-        found
-    }
-
-    pub(crate) fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
-        let [zero, one, two] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
-        let qos = [zero, one, two];
-        let all_came = found(&qos, &[0, 1, 1, 2], &[]);
-        assert!(all_came.faults().is_none() && all_came.again == 1);
-        let without_zero = found(&qos, &[1, 2], &[]);
-        assert!(without_zero.faults().is_none() && without_zero.qos0_lost == 1);
-        assert_eq!(found(&qos, &[0, 1], &[]).lost, 1);
-        assert_eq!(found(&qos, &[0, 0, 1, 2, 2], &[]).twice, 2);
-        assert_eq!(found(&qos, &[0, 2, 1], &[]).out_of_order, 1);
-        assert_eq!(found(&qos, &[0, 1, 2, 3], &[]).unsent, 1);
-        let will = Willed { number: 0, at: 1 };
-        assert_eq!(found(&qos, &[1, 2], &[will]).wills_lost, 1);
-        assert!(found(&qos, &[1, 2], &[will]).faults().is_some());
-    }
-
-    pub(crate) fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
-        let mut all = published(&[QoS::AtLeastOnce; 3]);
-        let sent = all.topics.remove("t").unwrap();
-        all.topics.insert("r/t".to_owned(), sent);
-        let stale = |number: Option<usize>| {
-            let came = number.map(|number| ("r/t".to_owned(), number));
-            let mut found = Found::default();
-            found.retained("a", &came.into_iter().collect(), std::slice::from_ref(&all));
-            found.stale
-        };
-        assert_eq!([stale(Some(2)), stale(Some(1)), stale(None)], [0, 1, 1]);
-    }
-
-    pub(crate) fn the_check_finds_what_an_earlier_owner_acknowledges_late() {
-        let found = |sent: &[(u64, Option<u64>)]| {
-            let mut rivals = Rivals::default();
-            rivals.note(100, sent.to_vec());
-            let mut found = Found::default();
-            found.rivals(rivals);
-            (found.count, found.rivals.sent_late)
-        };
-        assert_eq!(found(&[(90, Some(120)), (110, None)]), (0, 1));
-        assert_eq!(found(&[(90, Some(120)), (110, Some(130))]), (1, 1));
     }
 }

@@ -8,7 +8,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::cluster::Place;
+use crate::{cluster::Place, history::Operation};
 
 /// For so long something may be late once all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
@@ -49,6 +49,40 @@ pub(crate) struct Connected<'a> {
     /// Whether the next connection begins one.
     pub(crate) begins: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) spans: Spans,
+}
+
+/// When a client was connected, as it knows, and when it did not even try to be: from and to, in milliseconds since the
+/// campaign began. Between the two a node may have taken it for connected.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Spans {
+    pub(crate) connected: Vec<(u64, Option<u64>)>,
+    pub(crate) absent: Vec<(u64, u64)>,
+}
+
+impl Spans {
+    fn begin(&mut self, at: u64) {
+        self.end(at);
+        self.connected.push((at, None));
+    }
+
+    fn end(&mut self, at: u64) {
+        if let Some((_, end @ None)) = self.connected.last_mut() {
+            *end = Some(at);
+        }
+    }
+
+    /// Whether it was connected all the time.
+    pub(crate) fn cover(&self, from: u64, to: u64) -> bool {
+        let mut spans = self.connected.iter();
+        spans.any(|(began, ended)| *began <= from && ended.is_none_or(|ended| ended >= to))
+    }
+
+    /// Whether it was absent all the time, and so long before that all nodes had noticed it.
+    pub(crate) fn lack(&self, from: u64, to: u64, noticed: u64) -> bool {
+        let mut absent = self.absent.iter();
+        absent.any(|(began, ended)| began + noticed <= from && *ended >= to)
+    }
 }
 
 /// What became of a client's session.
@@ -75,6 +109,7 @@ impl<'a> Connected<'a> {
             generation: 0,
             begins: false,
             sessions: Sessions::default(),
+            spans: Spans::default(),
         };
         (connected, messages)
     }
@@ -102,9 +137,23 @@ impl<'a> Connected<'a> {
                 }
                 self.begins = false;
                 let place = self.place;
+                self.spans.begin(place.now());
+                let session_present = present;
+                place.record(
+                    id,
+                    &Operation::Connect {
+                        node,
+                        session_present,
+                    },
+                );
                 place.note(&format!("{id} is at {node}, session {present}"));
             }
-            Event::Disconnected { why } => self.place.note(&format!("{id} lost its link: {why}")),
+            Event::Disconnected { why } => {
+                let why = why.to_string();
+                self.spans.end(self.place.now());
+                self.place.record(id, &Operation::Disconnect { why: &why });
+                self.place.note(&format!("{id} lost its link: {why}"));
+            }
             _ => {}
         }
     }
@@ -113,6 +162,9 @@ impl<'a> Connected<'a> {
     pub(crate) async fn leave(&mut self) -> bool {
         self.sessions.moves += 1;
         let left = self.client.disconnect().await;
+        self.spans.end(self.place.now());
+        let why = "it leaves";
+        self.place.record(&self.id, &Operation::Disconnect { why });
         self.place.note(&format!("{} leaves: {left:?}", self.id));
         left.is_ok()
     }
@@ -157,7 +209,7 @@ fn builder(place: &Place, who: &Who, id: &str, home: usize) -> ClientBuilder {
 }
 
 /// Makes a session, which has this subscription, if any, and leaves. A busy machine may take more than one try.
-pub(crate) async fn make_session(place: &Place, who: &Who, subscription: Option<QoS>) {
+pub(crate) async fn make_session(place: &Place, who: &Who, subscription: Option<(&str, QoS)>) {
     let made = async {
         while let Err(error) = try_to_make(place, who, subscription).await {
             place.note(&format!("{} has no session yet: {error}", who.id));
@@ -170,11 +222,11 @@ pub(crate) async fn make_session(place: &Place, who: &Who, subscription: Option<
 async fn try_to_make(
     place: &Place,
     who: &Who,
-    subscription: Option<QoS>,
+    subscription: Option<(&str, QoS)>,
 ) -> Result<(), mq_client::Error> {
     let client = builder(place, who, &who.id, who.home).build().await?;
     let subscribed = match subscription {
-        Some(qos) => Some(client.subscribe("#", qos).await?),
+        Some((filter, qos)) => Some(client.subscribe(filter, qos).await?),
         None => None,
     };
     client.disconnect().await?;

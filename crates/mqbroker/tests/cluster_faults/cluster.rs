@@ -19,7 +19,12 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::{net::Net, plan::Process};
+use crate::{
+    history::{History, Operation},
+    net::Net,
+    plan::Process,
+    pulses::Pulses,
+};
 
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
 
@@ -28,6 +33,12 @@ pub(crate) const SCHEMES: [(&str, u16); 3] = [("tcp", 1883), ("tls", 8883), ("qu
 /// Logs of the cluster.
 pub(crate) const SHARDS: usize = 2;
 
+/// Where a NATS server says how it is.
+pub(crate) const HTTP_PORT: u16 = 8222;
+
+/// Bytes that a NATS server may store: few, so that a stream that is to take the room does it in seconds.
+const MAX_FILE_STORE: u64 = 48_000_000;
+
 /// Where clients come to, and the folder of all files.
 pub(crate) struct Place {
     folder: TempDir,
@@ -35,6 +46,7 @@ pub(crate) struct Place {
     connector: Connector,
     began: Instant,
     trace: Mutex<File>,
+    history: History,
 }
 
 impl Place {
@@ -55,6 +67,7 @@ impl Place {
             connector: Connector::new(options).unwrap(),
             began: Instant::now(),
             trace: Mutex::new(File::create(file("trace")).unwrap()),
+            history: History::begin(&file("history.jsonl")),
             folder,
         }
     }
@@ -120,6 +133,15 @@ impl Place {
         u64::try_from(self.began.elapsed().as_millis()).unwrap()
     }
 
+    /// A line of the history.
+    pub(crate) fn record(&self, client: &str, operation: &Operation<'_>) {
+        self.history.note(self.now(), client, operation);
+    }
+
+    pub(crate) fn end_history(&self) {
+        self.history.flush();
+    }
+
     /// A line of the trace, with the time of day (UTC), as in the logs of the nodes.
     pub(crate) fn note(&self, what: &str) {
         let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -140,6 +162,8 @@ pub(crate) struct Processes<'a> {
     /// What gives nodes clocks of their own.
     pub(crate) faketime: Option<PathBuf>,
     nodes: [Option<Started>; 3],
+    /// Of servers that run for a part of the time. They are dropped first, as their processes live then.
+    slowed: [Option<Pulses>; 3],
     servers: [Option<Started>; 3],
     /// Of nodes that left the cluster, as a node does whose life was ended.
     pub(crate) ended: usize,
@@ -179,6 +203,7 @@ impl<'a> Processes<'a> {
             faketime: has_clocks.then(mq_testkit::faketime).flatten(),
             nodes: [const { None }; 3],
             servers: [const { None }; 3],
+            slowed: [const { None }; 3],
             ended: 0,
         };
         for n in 0..3 {
@@ -216,6 +241,17 @@ impl<'a> Processes<'a> {
         }
     }
 
+    /// Lets a NATS server run for a part of the time.
+    pub(crate) fn slow(&mut self, server: usize) {
+        let process = self.servers[server].as_ref().map(Started::pid);
+        self.slowed[server] = process.map(Pulses::begin);
+    }
+
+    /// Lets it run all the time.
+    pub(crate) fn steady(&mut self, server: usize) {
+        self.slowed[server] = None;
+    }
+
     /// Starts what has ended by itself, as systemd does.
     pub(crate) fn look_after(&mut self) {
         for (n, name) in NODES.iter().enumerate() {
@@ -241,8 +277,12 @@ impl<'a> Processes<'a> {
     }
 }
 
+/// Machines but for one.
+fn others(machine: usize) -> impl Iterator<Item = usize> {
+    (0..3).filter(move |other| *other != machine)
+}
+
 fn configure(place: &Place) {
-    let others = |machine: usize| (0..3).filter(move |other| *other != machine);
     for n in 0..3 {
         let route = |other| format!("nats://{}:6222", place.net.server_from(n, other));
         let routes = others(n).map(route);
@@ -252,8 +292,8 @@ fn configure(place: &Place) {
         place.net.make_store(&data).unwrap();
         let data = data.display().to_string();
         let config = format!(
-            "server_name: n{n}\nlisten: 0.0.0.0:4222\nmax_payload: 8MB\n\
-             jetstream {{ store_dir: {data:?}, sync_interval: always }}\n\
+            "server_name: n{n}\nlisten: 0.0.0.0:4222\nhttp: 0.0.0.0:{HTTP_PORT}\nmax_payload: 8MB\n\
+             jetstream {{ store_dir: {data:?}, sync_interval: always, max_file_store: {MAX_FILE_STORE} }}\n\
              cluster {{ name: test, listen: 0.0.0.0:6222, no_advertise: true, routes: [{routes}] }}\n"
         );
         fs::write(place.file(&format!("nats-{n}.conf")), config).unwrap();

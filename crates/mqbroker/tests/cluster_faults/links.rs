@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, TcpStream},
     process::{Child, Command},
 };
 
@@ -67,6 +67,11 @@ impl Links {
     /// Starts a program on a machine.
     pub(crate) fn start(&self, machine: usize, command: &mut Command) -> io::Result<Child> {
         self.machines[machine].run(|| command.spawn())
+    }
+
+    /// A connection within a machine.
+    pub(crate) fn connect(&self, machine: usize, port: u16) -> io::Result<TcpStream> {
+        self.machines[machine].run(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
     }
 
     /// Lets a link be like this from now on.

@@ -1,14 +1,15 @@
-//! A cluster of programs under faults: brokers and NATS servers are killed and stopped, links between them are cut in one
-//! direction or both, lose packets or become long, the brokers' clocks jump, clients go from node to node, and what was
-//! acknowledged is checked against what came.
+//! A cluster of programs under faults: brokers and NATS servers are killed and stopped, one at a time or all at once; links
+//! between them are cut in one direction or both, lose packets or become long; the storage of a server is damaged, all
+//! servers have no more room, or one is slow; the brokers' clocks jump, clients go from node to node, and what was
+//! acknowledged is checked against what came. `docs/results/cluster-faults.md` has the rules and the results.
 //!
 //! With `MQ_FAULTS_CLOCKS=1` it is the clocks of the NATS servers that jump, by up to 8 h to and fro. `nats-server` asks the
 //! kernel for the time, so each of the three has a kernel of its own: User-Mode Linux, from Debian's package unpacked into
 //! `target/uml`, or as `MQ_UML` names it. Brokers are killed and stopped, and clients move as ever; links stay well.
 //!
 //! 20 s by default, 120 s with `MQ_NIGHTLY`, 120 s with guests; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. With
-//! `MQ_FAULTS_SERVERS=0` no NATS server is killed, stopped or cut off. The folder with the logs of all processes and the
-//! trace of the faults stays if a fault of the cluster is found, or with `MQ_FAULTS_KEEP=1`.
+//! `MQ_FAULTS_SERVERS=0` no NATS server is killed, stopped or cut off. The folder with the logs of all processes, the
+//! trace of the faults and the history of all clients stays if a fault of the cluster is found, or with `MQ_FAULTS_KEEP=1`.
 //!
 //! The tests are a program of its own: the network is made before there are threads, and the usual harness has threads.
 //! If the system does not permit namespaces, the program says so and passes.
@@ -28,9 +29,19 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod cluster;
 #[cfg(target_os = "linux")]
+mod expiry;
+#[cfg(target_os = "linux")]
+mod false_histories;
+#[cfg(target_os = "linux")]
+mod group;
+#[cfg(target_os = "linux")]
 mod guest;
 #[cfg(target_os = "linux")]
 mod guests;
+#[cfg(target_os = "linux")]
+mod harm;
+#[cfg(target_os = "linux")]
+mod history;
 #[cfg(target_os = "linux")]
 mod links;
 #[cfg(target_os = "linux")]
@@ -40,9 +51,15 @@ mod plan;
 #[cfg(target_os = "linux")]
 mod publisher;
 #[cfg(target_os = "linux")]
+mod pulses;
+#[cfg(target_os = "linux")]
 mod reader;
 #[cfg(target_os = "linux")]
 mod rivals;
+#[cfg(target_os = "linux")]
+mod servers;
+#[cfg(target_os = "linux")]
+mod storage;
 #[cfg(target_os = "linux")]
 mod witness;
 
@@ -61,10 +78,18 @@ macro_rules! tests {
 
 #[cfg(target_os = "linux")]
 const TESTS: &[(&str, fn())] = tests![
-    plan::a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well,
-    check::tests::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,
-    check::tests::the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged,
-    check::tests::the_check_finds_what_an_earlier_owner_acknowledges_late,
+    plan::a_plan_harms_one_nats_server_and_two_nodes_or_all_at_once_and_ends_with_all_well,
+    storage::damage_is_within_the_last_tenth_of_a_stream,
+    servers::a_server_says_what_it_stores,
+    history::an_operation_is_one_line_of_json,
+    false_histories::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,
+    false_histories::the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged,
+    false_histories::the_check_finds_what_an_earlier_owner_acknowledges_late,
+    false_histories::the_check_finds_a_will_of_qos_2_that_comes_twice,
+    false_histories::the_check_finds_a_session_that_was_not_there,
+    false_histories::the_check_finds_a_shared_message_that_no_member_gets_or_two_do,
+    false_histories::the_check_finds_a_message_that_comes_expired_or_not_in_time,
+    false_histories::the_check_takes_a_refused_message_for_no_acknowledged_one,
     witness::a_message_is_found_in_its_entry,
 ];
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command},
 };
@@ -98,6 +98,14 @@ impl Net {
             }
             (Self::Guests(_), Process::Node(_)) => command.spawn(),
             (Self::Guests(guests), Process::Nats(server)) => guests.start(server, command),
+        }
+    }
+
+    /// A connection to a NATS server, whatever its links are like.
+    pub(crate) fn connect(&self, server: usize, port: u16) -> io::Result<TcpStream> {
+        match self {
+            Self::Links(links) => links.connect(server, port),
+            Self::Guests(_) => TcpStream::connect((Guests::server(server), port)),
         }
     }
 

@@ -14,10 +14,23 @@ const CLOCK_OFF: i32 = 8 * 3600;
 /// The part of the campaign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// Links fail, and the clocks of nodes jump.
+    /// Links and storage fail, and the clocks of nodes jump.
     Links,
     /// The clocks of NATS servers jump, each of which is in a guest.
     Clocks,
+}
+
+/// Damage to the storage of one NATS server, which is done while it is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Damage {
+    /// All of it becomes the copy that was taken when the server was down before.
+    SetBack,
+    /// A byte in the last tenth of a stream is another one.
+    Flipped,
+    /// The last block of a stream lacks its end.
+    Cut,
+    /// The index of a stream's blocks is overwritten.
+    Index,
 }
 
 /// One process of three.
@@ -57,6 +70,21 @@ pub(crate) enum Step {
     Clock(Process, i32),
     /// A client goes to another node, or tries the first of its list again.
     Move(usize),
+    /// SIGKILL for all NATS servers at once, and for all nodes with them or not.
+    Outage {
+        nodes: bool,
+    },
+    /// The plan waits until all NATS servers store the same.
+    Await,
+    /// The storage of a NATS server that is down is damaged.
+    Damage(usize, Damage),
+    /// SIGSTOP and SIGCONT in turn, so that a NATS server runs for a part of the time.
+    Slow(usize),
+    Steady(usize),
+    /// A stream of NATS takes the room of all servers.
+    Full,
+    /// That stream is deleted.
+    Room,
 }
 
 /// When each thing is well again.
@@ -72,7 +100,9 @@ struct Well {
 
 /// The steps of a campaign of this length, by time. All processes run again at its end, and all links are well.
 ///
-/// No more than one NATS server is harmed at a time, and no more than two nodes are. A link that is bad harms neither.
+/// No more than one NATS server is harmed at a time, and no more than two nodes are, but for an outage, in which all
+/// servers are killed at once, or all servers and nodes. A link that is bad harms neither. Storage is damaged only of a
+/// server that is down, while the others store all that it did; before another server is harmed, it has been repaired.
 /// `harms_servers`: whether NATS servers are harmed at all.
 pub(crate) fn plan(
     seed: u64,
@@ -96,7 +126,7 @@ pub(crate) fn plan(
     }
     let mut at = Duration::from_secs(2);
     while at < length {
-        let kind = random.u8(..16);
+        let kind = random.u8(..20);
         match (part, kind) {
             (_, 0..=2) => harm_process(&mut steps, &mut well, &mut random, at, Process::Node),
             (_, 3..=4) => harm_process(&mut steps, &mut well, &mut random, at, Process::Nats),
@@ -118,6 +148,10 @@ pub(crate) fn plan(
                 let node = Process::Node(random.usize(..3));
                 steps.push((at, Step::Clock(node, off)));
             }
+            (Part::Links, 10) => kill_all(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 11 | 14) => damage(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 12) => slow_down(&mut steps, &mut well, &mut random, at),
+            (Part::Links, 13) => fill_up(&mut steps, &mut well, &mut random, at),
             _ => steps.push((at, Step::Move(random.usize(..clients)))),
         }
         at += Duration::from_millis(random.u64(50..900));
@@ -163,6 +197,68 @@ fn harm_process(
         (Step::Stop(process), Step::Continue(process))
     };
     steps.extend([(at, begin), (until, end)]);
+}
+
+/// Kills all servers at once, every third time all nodes as well, and starts them one after the other.
+fn kill_all(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let nodes = random.u8(..3) == 0;
+    let mut until = [(); 6].map(|()| at + Duration::from_millis(random.u64(100..5_000)));
+    if !nodes {
+        until[3..].fill(at);
+    }
+    let may = well.nats <= at && (!nodes || well.nodes.iter().all(|well| *well <= at));
+    if !may {
+        return;
+    }
+    steps.push((at, Step::Outage { nodes }));
+    for server in 0..3 {
+        let (of_server, of_node) = (until[server], until[3 + server]);
+        steps.push((of_server, Step::Start(Process::Nats(server))));
+        well.harm_nats(well.nats.max(of_server));
+        if nodes {
+            steps.push((of_node, Step::Start(Process::Node(server))));
+            well.harm_node(server, of_node);
+        }
+    }
+}
+
+/// Kills a server, and damages its storage before it starts again.
+fn damage(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let server = random.usize(..3);
+    let damage = [Damage::SetBack, Damage::Flipped, Damage::Cut, Damage::Index][random.usize(..4)];
+    let until = at + Duration::from_millis(random.u64(200..6_000));
+    // Over a bad link a server is always a little behind the others.
+    if well.nats > at || well.links[..PAIRS.len()].iter().any(|link| *link > at) {
+        return;
+    }
+    well.harm_nats(until);
+    well.links[..PAIRS.len()].fill(well.nats);
+    let process = Process::Nats(server);
+    steps.extend([
+        (at, Step::Await),
+        (at, Step::Kill(process)),
+        (at, Step::Damage(server, damage)),
+        (until, Step::Start(process)),
+        (well.nats, Step::Await),
+    ]);
+}
+
+fn slow_down(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let server = random.usize(..3);
+    let until = at + Duration::from_millis(random.u64(2_000..12_000));
+    if well.nats <= at {
+        well.harm_nats(until);
+        steps.extend([(at, Step::Slow(server)), (until, Step::Steady(server))]);
+    }
+}
+
+/// Lets the servers run out of room: rarely, since nothing else happens to them meanwhile.
+fn fill_up(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let until = at + Duration::from_millis(random.u64(3_000..10_000));
+    if random.u8(..4) == 0 && well.nats <= at {
+        well.harm_nats(until);
+        steps.extend([(at, Step::Full), (until, Step::Room)]);
+    }
 }
 
 /// Cuts a machine, node and NATS server, off from both others, in one direction or in both.
@@ -277,47 +373,128 @@ impl Well {
     }
 }
 
-pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well() {
+/// What a plan has done, as its limits go.
+#[derive(Default)]
+struct Done {
+    harmed: Vec<Process>,
+    cut: [bool; LINKS],
+    /// All servers were killed, and one of them at least is down still.
+    is_outage: bool,
+    /// Nothing was done to a server since all of them stored the same.
+    is_in_step: bool,
+    killed_in_step: Option<Process>,
+    /// The server that has damaged storage, and may lack entries.
+    damaged: Option<usize>,
+    is_full: bool,
+    bad: [bool; LINKS],
+    damages: usize,
+    outages: usize,
+}
+
+impl Done {
+    fn note(&mut self, step: Step, part: Part) {
+        let is_of_servers = match step {
+            Step::Link(link, Condition::Cut { .. }) => link < PAIRS.len(),
+            Step::Kill(Process::Nats(_))
+            | Step::Stop(Process::Nats(_))
+            | Step::Outage { .. }
+            | Step::Slow(_)
+            | Step::Full => true,
+            _ => false,
+        };
+        assert!(!is_of_servers || self.damaged.is_none() && !self.is_full);
+        let was_in_step = self.is_in_step;
+        self.is_in_step &= !is_of_servers;
+        match step {
+            Step::Kill(process) | Step::Stop(process) => {
+                self.harmed.push(process);
+                self.killed_in_step = was_in_step.then_some(process);
+            }
+            Step::Slow(server) => self.harmed.push(Process::Nats(server)),
+            Step::Start(process) | Step::Continue(process) => self.heal(process),
+            Step::Steady(server) => self.heal(Process::Nats(server)),
+            Step::Link(link, condition) => {
+                assert_eq!(part, Part::Links);
+                self.cut[link] = matches!(condition, Condition::Cut { .. });
+                self.bad[link] = condition != Condition::Well;
+            }
+            Step::Clock(process, off) => {
+                let is_nats = matches!(process, Process::Nats(_));
+                assert_eq!(is_nats, part == Part::Clocks);
+                assert!(off.abs() <= CLOCK_OFF);
+            }
+            Step::Outage { nodes } => {
+                let all = |of: fn(usize) -> Process| (0..3).map(of);
+                assert_eq!(self.servers(), 0);
+                self.harmed.extend(all(Process::Nats));
+                if nodes {
+                    assert_eq!(self.harmed.len(), 3);
+                    self.harmed.extend(all(Process::Node));
+                }
+                self.is_outage = true;
+                self.outages += 1;
+            }
+            Step::Await => {
+                assert!(self.servers() == 0 && !self.bad[..PAIRS.len()].contains(&true));
+                (self.is_in_step, self.damaged) = (true, None);
+            }
+            Step::Damage(server, _) => {
+                let process = Process::Nats(server);
+                assert!(self.killed_in_step == Some(process) && self.harmed.contains(&process));
+                self.damaged = Some(server);
+                self.damages += 1;
+            }
+            Step::Full => self.is_full = true,
+            Step::Room => self.is_full = false,
+            Step::Move(_) => {}
+        }
+    }
+
+    fn heal(&mut self, process: Process) {
+        let place = self.harmed.iter().position(|one| *one == process).unwrap();
+        self.harmed.remove(place);
+        self.is_outage &= self.harmed.len() > 1;
+    }
+
+    fn servers(&self) -> usize {
+        let servers = self.harmed.iter();
+        servers
+            .filter(|one| matches!(one, Process::Nats(_)))
+            .count()
+    }
+
+    fn is_within_limits(&self) -> bool {
+        let nodes = self.harmed.len() - self.servers();
+        // Two servers that reach each other are the majority.
+        let mut together = (0..PAIRS.len()).filter(|link| {
+            let (a, b) = PAIRS[*link];
+            let runs = |server| !self.harmed.contains(&Process::Nats(server));
+            !self.cut[*link] && runs(a) && runs(b)
+        });
+        self.is_outage || together.next().is_some() && nodes < 3
+    }
+}
+
+pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_or_all_at_once_and_ends_with_all_well() {
+    let (mut damages, mut outages) = (0, 0);
     for seed in 0..100 {
-        let mut harmed = Vec::new();
-        let mut cut = [false; LINKS];
+        println!("seed {seed}");
         let part = match seed % 4 {
             0 | 1 => Part::Links,
             _ => Part::Clocks,
         };
-        for (at, step) in plan(seed, Duration::from_mins(2), 14, part, seed % 2 == 0) {
-            match step {
-                Step::Kill(process) | Step::Stop(process) => harmed.push(process),
-                Step::Start(process) | Step::Continue(process) => {
-                    let place = harmed.iter().position(|one| *one == process).unwrap();
-                    harmed.remove(place);
-                }
-                Step::Link(link, condition) => {
-                    assert_eq!(part, Part::Links, "seed {seed}");
-                    cut[link] = matches!(condition, Condition::Cut { .. });
-                }
-                Step::Clock(process, off) => {
-                    let is_nats = matches!(process, Process::Nats(_));
-                    assert_eq!(is_nats, part == Part::Clocks, "seed {seed}");
-                    assert!(off.abs() <= CLOCK_OFF, "seed {seed}");
-                }
-                Step::Move(_) => {}
-            }
-            let nodes = harmed.iter().filter(|one| matches!(one, Process::Node(_)));
-            let nodes = nodes.count();
-            assert!(seed % 2 == 0 || nodes == harmed.len(), "seed {seed}");
-            // Two servers that reach each other are the majority.
-            let together = (0..PAIRS.len()).filter(|link| {
-                let (a, b) = PAIRS[*link];
-                let runs = |server| !harmed.contains(&Process::Nats(server));
-                !cut[*link] && runs(a) && runs(b)
-            });
-            assert!(
-                together.count() > 0 && nodes < 3,
-                "seed {seed} at {at:?}: {harmed:?}, {cut:?}"
-            );
+        let harms_servers = seed % 2 == 0;
+        let mut done = Done::default();
+        for (at, step) in plan(seed, Duration::from_mins(2), 14, part, harms_servers) {
+            done.note(step, part);
+            let Done { harmed, cut, .. } = &done;
+            assert!(harms_servers || done.servers() == 0);
+            assert!(done.is_within_limits(), "at {at:?}: {harmed:?}, {cut:?}");
         }
-        assert!(harmed.is_empty(), "seed {seed}: {harmed:?}");
-        assert_eq!(cut, [false; LINKS], "seed {seed}");
+        assert!(done.harmed.is_empty() && done.damaged.is_none() && !done.is_full);
+        assert_eq!(done.cut, [false; LINKS]);
+        damages += done.damages;
+        outages += done.outages;
     }
+    assert!(damages > 10 && outages > 5, "{damages}, {outages}");
 }

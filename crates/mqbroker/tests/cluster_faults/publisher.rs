@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use mq_client::{Outgoing, QoS};
+use mq_client::{Error, Outgoing, QoS, ReasonCode};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
@@ -11,6 +11,7 @@ use tokio::{
 use crate::{
     clients::{Connected, PATIENCE, Sessions, Told, Who},
     cluster::Place,
+    history::Operation,
 };
 
 /// Messages of a publisher that wait for their acknowledgement.
@@ -23,6 +24,10 @@ pub(crate) struct Sent {
     /// In milliseconds since the campaign began.
     pub(crate) at: u64,
     pub(crate) acknowledged: Option<u64>,
+    /// The server had no room for it.
+    pub(crate) is_refused: bool,
+    /// How long it is worth something.
+    pub(crate) expiry: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -39,7 +44,13 @@ pub(crate) struct Published {
 pub(crate) struct Kind {
     pub(crate) topics: usize,
     pub(crate) retain: bool,
+    /// Whether its messages expire: soon in topics of even numbers, late in others.
+    pub(crate) expires: bool,
 }
+
+/// How long messages are worth something that expire soon, and late.
+pub(crate) const SOON: Duration = Duration::from_secs(4);
+pub(crate) const LATE: Duration = Duration::from_mins(1);
 
 /// Publishes numbers until the faults are over, and waits for the acknowledgements.
 pub(crate) async fn publish(
@@ -53,7 +64,11 @@ pub(crate) async fn publish(
     let (mut own, _) = Connected::start(place, who);
     let mut topics: HashMap<String, Vec<Sent>> = HashMap::new();
     let mut waiting = JoinSet::new();
-    let prefix = if kind.retain { "r" } else { "m" };
+    let prefix = match kind {
+        Kind { retain: true, .. } => "r",
+        Kind { expires: true, .. } => "e",
+        _ => "m",
+    };
     while !*told.over.borrow() {
         // What leaves before CONNACK leaves again if there is none.
         let may_send = waiting.len() < OUTSTANDING && !own.begins;
@@ -73,10 +88,18 @@ pub(crate) async fn publish(
                 let sent = topics.entry(topic.clone()).or_default();
                 let number = sent.len();
                 let qos = qos(number, topic_number, kind.retain);
-                let message = Outgoing::to(topic.as_str(), number.to_string()).unwrap();
-                match own.client.send(message.qos(qos).retain(kind.retain)).await {
+                let expiry = kind.expires.then_some([SOON, LATE][topic_number % 2]);
+                match own.client.send(message(&topic, number, qos, kind.retain, expiry)).await {
                     Ok(mut receipt) => {
-                        sent.push(Sent { qos, at: place.now(), acknowledged: None });
+                        let at = place.now();
+                        sent.push(Sent { qos, at, acknowledged: None, is_refused: false, expiry });
+                        place.record(&who.id, &Operation::Send {
+                            topic: &topic,
+                            number,
+                            qos,
+                            expiry_s: expiry.map(|expiry| expiry.as_secs()),
+                            retain: kind.retain,
+                        });
                         waiting.spawn(async move {
                             (topic, number, receipt.acknowledged().await)
                         });
@@ -117,19 +140,48 @@ fn qos(number: usize, topic: usize, retain: bool) -> QoS {
     [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][level]
 }
 
-type Outcome = (
-    String,
-    usize,
-    Result<mq_client::ReasonCode, mq_client::Error>,
-);
+fn message(
+    topic: &str,
+    number: usize,
+    qos: QoS,
+    retain: bool,
+    expiry: Option<Duration>,
+) -> Outgoing {
+    let message = Outgoing::to(topic, number.to_string()).unwrap();
+    let message = message.qos(qos).retain(retain);
+    match expiry {
+        Some(expiry) => message.message_expiry(expiry),
+        None => message,
+    }
+}
+
+type Outcome = (String, usize, Result<ReasonCode, Error>);
 
 fn note((topic, number, outcome): Outcome, topics: &mut HashMap<String, Vec<Sent>>, place: &Place) {
     let sent = &mut topics.get_mut(&topic).unwrap()[number];
-    match outcome {
-        Ok(_) => sent.acknowledged = Some(place.now()),
-        Err(_) if sent.qos == QoS::AtMostOnce => {}
-        Err(error) => place.note(&format!("{topic} {number} is in doubt: {error}")),
-    }
+    let result = match outcome {
+        Ok(_) => {
+            sent.acknowledged = Some(place.now());
+            "acknowledged".to_owned()
+        }
+        Err(Error::PublishRefused {
+            reason: ReasonCode::QuotaExceeded,
+        }) => {
+            sent.is_refused = true;
+            "refused".to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    // Each topic has one publisher, whose name is in it.
+    let client = topic.split('/').nth(1).unwrap();
+    place.record(
+        client,
+        &Operation::Sent {
+            topic: &topic,
+            number,
+            result: &result,
+        },
+    );
 }
 
 async fn note_all(

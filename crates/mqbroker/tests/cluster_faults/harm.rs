@@ -1,0 +1,257 @@
+//! What is done to a cluster, by a plan.
+
+use std::time::Duration;
+
+use mq_client::{Client, QoS, Reconnect, Will};
+use nix::sys::signal::Signal;
+use tokio::{
+    sync::mpsc,
+    task::block_in_place,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use crate::{
+    campaign::{Settings, look_after},
+    check::Willed,
+    cluster::{Place, Processes},
+    history::Operation,
+    plan::{self, Condition, Part, Process, Step},
+    servers::Servers,
+    storage,
+};
+
+/// How often each thing was done.
+#[derive(Default, Debug)]
+pub(crate) struct Harm {
+    killed_nodes: usize,
+    killed_servers: usize,
+    stopped_nodes: usize,
+    stopped_servers: usize,
+    slowed_servers: usize,
+    /// All servers killed at once, and how often all nodes with them.
+    outages: usize,
+    outages_of_all: usize,
+    /// Of a server's storage, by kind.
+    set_back: usize,
+    flipped: usize,
+    cut_blocks: usize,
+    overwritten: usize,
+    /// The servers refused a message for want of room.
+    full: usize,
+    cut_links: usize,
+    bad_links: usize,
+    /// Of clocks.
+    pub(crate) jumps: usize,
+    /// How often a client was told to move.
+    moves: usize,
+}
+
+/// What came of a plan.
+pub(crate) struct Done {
+    pub(crate) harm: Harm,
+    /// Of nodes that were killed.
+    pub(crate) wills: Vec<Willed>,
+    /// What the servers have not repaired in time.
+    pub(crate) faults: Vec<String>,
+}
+
+/// Does what the seed says.
+pub(crate) async fn do_harm(
+    settings: Settings,
+    place: &Place,
+    processes: &mut Processes<'_>,
+    moves: &[mpsc::Sender<()>],
+) -> Done {
+    let Settings {
+        seed,
+        length,
+        part,
+        harms_servers,
+    } = settings;
+    let mut harmer = Harmer {
+        place,
+        part,
+        processes,
+        servers: Servers::new(place),
+        moves,
+        random: fastrand::Rng::with_seed(!seed),
+        is_damaged: false,
+        done: Done {
+            harm: Harm::default(),
+            wills: Vec::new(),
+            faults: Vec::new(),
+        },
+    };
+    let mut began = Instant::now();
+    for (at, step) in plan::plan(seed, length, moves.len(), part, harms_servers) {
+        tokio::select! {
+            () = sleep_until(began + at) => {}
+            () = look_after(harmer.processes) => {}
+        }
+        place.note(&format!("{step:?}"));
+        if !matches!(step, Step::Move(_)) {
+            let what = format!("{step:?}");
+            place.record("nemesis", &Operation::Fault { what: &what });
+        }
+        let step_began = Instant::now();
+        harmer.step(step).await;
+        if matches!(step, Step::Await | Step::Full | Step::Room) {
+            // What follows is as far behind it as planned.
+            began += step_began.elapsed();
+        }
+    }
+    harmer.done
+}
+
+struct Harmer<'a, 'b> {
+    place: &'a Place,
+    part: Part,
+    processes: &'a mut Processes<'b>,
+    servers: Servers<'a>,
+    moves: &'a [mpsc::Sender<()>],
+    random: fastrand::Rng,
+    /// Whether the server that is down has damaged storage.
+    is_damaged: bool,
+    done: Done,
+}
+
+impl Harmer<'_, '_> {
+    async fn step(&mut self, step: Step) {
+        let harm = &mut self.done.harm;
+        match step {
+            Step::Kill(process) => self.kill(process).await,
+            Step::Start(process) => {
+                if let Process::Nats(server) = process
+                    && !std::mem::take(&mut self.is_damaged)
+                    && self.part == Part::Links
+                {
+                    block_in_place(|| storage::keep_copy(self.place, server));
+                }
+                self.processes.start_one(process);
+            }
+            Step::Stop(process) => {
+                self.processes.signal(process, Signal::SIGSTOP);
+                match process {
+                    Process::Node(_) => harm.stopped_nodes += 1,
+                    Process::Nats(_) => harm.stopped_servers += 1,
+                }
+            }
+            Step::Continue(process) => self.processes.signal(process, Signal::SIGCONT),
+            Step::Link(link, condition) => {
+                self.place.net.set(link, condition);
+                match condition {
+                    Condition::Well => {}
+                    Condition::Cut { .. } => harm.cut_links += 1,
+                    Condition::Bad { .. } => harm.bad_links += 1,
+                }
+            }
+            Step::Clock(process, seconds) => {
+                if self.part == Part::Clocks || self.processes.faketime.is_some() {
+                    self.place.set_clock(process, seconds);
+                    harm.jumps += 1;
+                }
+            }
+            Step::Move(client) => {
+                // One that is still on its way has been told.
+                let _ = self.moves[client].try_send(());
+                harm.moves += 1;
+            }
+            Step::Outage { nodes } => {
+                for n in 0..3 {
+                    self.processes.kill(Process::Nats(n));
+                    if nodes {
+                        self.processes.kill(Process::Node(n));
+                    }
+                }
+                harm.outages += 1;
+                harm.outages_of_all += usize::from(nodes);
+            }
+            Step::Slow(server) => {
+                self.processes.slow(server);
+                harm.slowed_servers += 1;
+            }
+            Step::Steady(server) => self.processes.steady(server),
+            Step::Await => {
+                let in_step = tokio::select! {
+                    in_step = self.servers.in_step() => in_step,
+                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
+                };
+                self.done.faults.extend(in_step.err());
+            }
+            Step::Damage(server, damage) => {
+                let place = self.place;
+                let random = &mut self.random;
+                let done =
+                    tokio::task::block_in_place(|| storage::damage(place, server, damage, random));
+                place.note(&done);
+                match damage {
+                    // Without a copy there is nothing to go back to.
+                    plan::Damage::SetBack => {
+                        harm.set_back += usize::from(done.ends_with("set back"));
+                    }
+                    plan::Damage::Flipped => harm.flipped += 1,
+                    plan::Damage::Cut => harm.cut_blocks += 1,
+                    plan::Damage::Index => harm.overwritten += 1,
+                }
+            }
+            Step::Full => {
+                let refused = tokio::select! {
+                    refused = self.servers.fill() => refused,
+                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
+                };
+                self.place.note(&format!("the servers are full: {refused}"));
+                harm.full += usize::from(refused);
+            }
+            Step::Room => {
+                let emptied = tokio::select! {
+                    emptied = self.servers.empty() => emptied,
+                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
+                };
+                self.done.faults.extend(emptied.err());
+            }
+        }
+    }
+
+    /// SIGKILL. A node gets a client with a will before.
+    async fn kill(&mut self, process: Process) {
+        let harm = &mut self.done.harm;
+        match process {
+            Process::Node(node) => {
+                harm.killed_nodes += 1;
+                // A node may have taken a client that gave up waiting, and has its will then: each has a number of its own.
+                let number = harm.killed_nodes;
+                let wills = &mut self.done.wills;
+                let client = willed(self.place, node, number).await;
+                if client.is_some() {
+                    let at = self.place.now();
+                    wills.push(Willed { number, at });
+                    sleep(Duration::from_millis(self.random.u64(..300))).await;
+                }
+                self.processes.kill(process);
+            }
+            Process::Nats(_) => {
+                harm.killed_servers += 1;
+                self.processes.kill(process);
+            }
+        }
+    }
+}
+
+pub(crate) fn will_qos(number: usize) -> QoS {
+    [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2]
+}
+
+/// A client of this node with a will, whose session ends with it or not; `None` if the node does not take it in time.
+async fn willed(place: &Place, node: usize, number: usize) -> Option<Client> {
+    let will = Will::to(format!("will/{number}"), number.to_string()).unwrap();
+    let id = format!("will-{number}");
+    let mut builder = place.client(&id, &[node], number % 3);
+    if number % 4 < 2 {
+        builder = builder.clean_start(true).session_expiry(Duration::ZERO);
+    }
+    let builder = builder.reconnect(Reconnect::never());
+    let built = builder.will(will.qos(will_qos(number))).build();
+    let client = timeout(Duration::from_secs(1), built).await.ok()?.ok()?;
+    place.record(&id, &Operation::Will { number });
+    Some(client)
+}
