@@ -44,7 +44,7 @@ cluster folder='target/cluster':
     cargo build --release --locked -p mqbroker
     PATH="$PWD/target/release:$PATH:$PWD/target/nats" deploy/cluster/try {{folder}}
 
-# A cluster whose brokers, NATS servers and links fail for two hours, and a check of all that was acknowledged; docs/guide/cluster.md
+# A cluster whose brokers, NATS servers, their storage and links fail for two hours, and a check of all that was acknowledged; docs/results/cluster-faults.md
 cluster-faults seconds='7200' seed='1':
     PATH="$PATH:$PWD/target/nats" MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
         cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture

@@ -383,3 +383,35 @@ fn a_name_or_path_that_is_gone_is_found() {
         ]
     );
 }
+
+/// The last cell of each row of the first table below a heading, without the table's own heading.
+fn last_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, section) = page.split_once(heading).unwrap();
+    let lines = section.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
+    let last = rows.map(|row| row.trim_end_matches('|').rsplit('|').next().unwrap());
+    last.map(str::trim).collect()
+}
+
+/// Each promise of the cluster names the test that shows it, or says that there is none.
+#[test]
+fn the_tests_that_show_the_promises_of_a_cluster_are_there() {
+    let root = root();
+    let page = fs::read_to_string(root.join("docs/guide/cluster.md")).unwrap();
+    let folders = ["tests/it", "crates/mqbroker/tests"].map(|folder| sources(&root.join(folder)));
+    let sources = folders.concat().into_iter().map(fs::read_to_string);
+    let sources: Vec<_> = sources.map_while(Result::ok).collect();
+    let is_there = |test: &str| {
+        let definition = format!("fn {test}(");
+        sources.iter().any(|source| source.contains(&definition))
+    };
+    let named = last_cells(&page, "## What an acknowledgement means");
+    let tests = named.iter().filter(|cell| **cell != "no test");
+    let gone: Vec<_> = tests
+        .clone()
+        .filter(|cell| !is_there(cell.trim_matches('`')))
+        .collect();
+    assert!(gone.is_empty(), "{gone:#?}");
+    assert!(tests.count() > 8, "{named:#?}");
+    assert!(!is_there("no_such_test"));
+}

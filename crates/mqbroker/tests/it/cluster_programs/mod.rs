@@ -1,6 +1,7 @@
 //! A cluster of programs on loopback, run by a test: NATS servers, and nodes over them.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -142,22 +143,60 @@ impl Nats {
         block_in_place(|| end(ended));
         let server = self.server(n);
         self.running.insert(n, server);
-        let http = format!("127.0.0.1:{}", self.http[n]);
         let in_step = async {
             loop {
-                if let Ok(mut stream) = TcpStream::connect(&http).await {
-                    let asked = b"GET /healthz HTTP/1.0\r\n\r\n";
-                    let mut answer = String::new();
-                    let _ = stream.write_all(asked).await;
-                    let _ = stream.read_to_string(&mut answer).await;
-                    if answer.contains(" 200 ") {
-                        return;
-                    }
+                let answer = self.ask(n, "/healthz").await;
+                if answer.is_some_and(|answer| answer.contains(" 200 ")) {
+                    return;
                 }
                 sleep(Duration::from_millis(50)).await;
             }
         };
         timeout(SOON, in_step).await.expect("it is in step");
+    }
+
+    /// Waits until all servers store as many messages of each stream, and the same first and last one.
+    pub(crate) async fn store_the_same(&self) {
+        let same = async {
+            loop {
+                let mut states = Vec::new();
+                for n in 0..self.ports.len() {
+                    states.push(self.states(n).await);
+                }
+                let first = &states[0];
+                if first.is_some() && states.iter().all(|state| state == first) {
+                    return;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let same = timeout(SOON, same).await;
+        same.expect("all servers come to store the same");
+    }
+
+    /// The state of each stream, as a server says, by name.
+    async fn states(&self, n: usize) -> Option<BTreeMap<String, [u64; 4]>> {
+        let answer = self.ask(n, "/jsz?streams=true").await?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let answer: serde_json::Value = serde_json::from_str(body).ok()?;
+        let streams = answer["account_details"][0]["stream_detail"].as_array()?;
+        let each = streams.iter().map(|stream| {
+            let state = ["messages", "bytes", "first_seq", "last_seq"];
+            let state = state.map(|key| stream["state"][key].as_u64().unwrap_or_default());
+            Some((stream["name"].as_str()?.to_owned(), state))
+        });
+        each.collect()
+    }
+
+    /// What a server answers at its monitoring port.
+    async fn ask(&self, n: usize, path: &str) -> Option<String> {
+        let stream = TcpStream::connect(("127.0.0.1", self.http[n])).await;
+        let mut stream = stream.ok()?;
+        let asked = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(asked.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        Some(answer)
     }
 
     /// Ends all servers in order, as an operator does.
