@@ -10,7 +10,7 @@ use mq_client::QoS;
 use mq_testkit::TestBroker;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cluster::{Node, SOON, message, next, send};
+use crate::cluster_node::{Node, SOON, message, next, send};
 
 const HOUR: Duration = Duration::from_hours(1);
 const TEN_SECONDS: Duration = Duration::from_secs(10);

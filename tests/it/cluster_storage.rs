@@ -7,7 +7,7 @@ use mq_client::{Client, Error, QoS, Reconnect, Subscription, Version, Will};
 use mq_codec::ReasonCode;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Node, message, next, send};
+use crate::cluster_node::{Node, message, next, send};
 
 /// In virtual time.
 const SOON: Duration = Duration::from_secs(15);

@@ -7,7 +7,7 @@ use mq_client::{QoS, Reconnect, Will};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    cluster::{Node, SOON, next},
+    cluster_node::{Node, SOON, next},
     seeds::over_seeds,
 };
 

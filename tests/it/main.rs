@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "seeds, figures and skips are printed")]
 
 mod bench_scripts;
+mod cluster_node;
 mod seeds;
 
 mod access;
