@@ -54,6 +54,12 @@ cluster-clocks seconds='120' seed='1':
     PATH="$PATH:$PWD/target/nats" MQ_FAULTS_CLOCKS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
         cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture
 
+# Schedules of faults of a cluster in virtual time, each drawn from a seed, from a first seed on; docs/guide/cluster.md. MQ_SEED=n runs one and prints what happens
+cluster-schedules count='100000' first='0':
+    CARGO_TARGET_DIR=target/schedules RUSTFLAGS='--cfg tokio_unstable' CARGO_PROFILE_RELEASE_LTO=off \
+        MQ_SCHEDULES={{count}} MQ_FIRST_SEED={{first}} \
+        cargo test --release --locked -p mq-tests --test it cluster_schedules -- --nocapture
+
 # The static binary for a Raspberry Pi
 pi:
     deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \

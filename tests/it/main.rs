@@ -16,6 +16,7 @@ mod cluster_bench;
 mod cluster_clocks;
 mod cluster_nats;
 mod cluster_qos0;
+mod cluster_schedules;
 mod cluster_storage;
 mod cluster_wills;
 mod compare_brokers;

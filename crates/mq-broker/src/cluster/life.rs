@@ -1,7 +1,7 @@
 //! Lives of nodes: how one begins, how others see that it goes on, and how it is ended.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -38,7 +38,7 @@ const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REMEMBERED_LIVES: usize = 16;
 
 /// The last heartbeats of all nodes, by name.
-pub(super) type Lives = HashMap<String, LastHeartbeat>;
+pub(super) type Lives = BTreeMap<String, LastHeartbeat>;
 
 /// A node's last sign of life.
 #[derive(Debug)]

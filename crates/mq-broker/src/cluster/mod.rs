@@ -74,7 +74,7 @@ mod status;
 mod trim;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
@@ -133,7 +133,7 @@ pub(crate) struct Cluster {
     log_max_bytes: u64,
     /// The logs, by number.
     shards: Box<[Shard]>,
-    sessions: Mutex<HashMap<ByteStr, OwnedSession>>,
+    sessions: Mutex<BTreeMap<ByteStr, OwnedSession>>,
     /// Locks that let one claim of a session run at a time.
     claims: Mutex<HashMap<ByteStr, Arc<tokio::sync::Mutex<()>>>>,
     fences: RwLock<Fences>,

@@ -1,6 +1,6 @@
 //! The state that follows from a log alone: the same for each reader at the same place.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use mq_codec::TopicName;
 
@@ -30,7 +30,7 @@ pub(in crate::cluster) struct LogState {
     pub(in crate::cluster) counts: BatchCounts,
     pub(in crate::cluster) groups: SharedGroups,
     /// Topics whose retained message has changed, and is in no value yet.
-    pub(super) retained: HashMap<TopicName, RetainedChange>,
+    pub(super) retained: BTreeMap<TopicName, RetainedChange>,
 }
 
 /// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
@@ -82,7 +82,7 @@ impl LogState {
             is_mid_entry: false,
             counts: checkpoint.counts.clone(),
             groups: checkpoint.groups().unwrap_or_default(),
-            retained: HashMap::new(),
+            retained: BTreeMap::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The recorded state of a session, change by change.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ pub(in crate::cluster) struct RecordedSession {
     pub(in crate::cluster) life: Life,
     pub(in crate::cluster) user: Option<User>,
     pub(in crate::cluster) subscriptions:
-        HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
+        BTreeMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
     /// Messages that wait, by their number in the queue.
     pub(super) waiting: BTreeMap<u64, OwedMessage>,
     /// Messages that were sent, in that order; `None` once PUBREC has come.

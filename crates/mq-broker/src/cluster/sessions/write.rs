@@ -1,7 +1,7 @@
 //! Records of the sessions of this node, as they are written.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, MutexGuard},
     time::Duration,
@@ -108,7 +108,7 @@ impl Cluster {
     /// Writes a session's record, for a call that waits for it.
     pub(in crate::cluster) fn request_write(
         &self,
-        sessions: &mut MutexGuard<'_, HashMap<ByteStr, OwnedSession>>,
+        sessions: &mut MutexGuard<'_, BTreeMap<ByteStr, OwnedSession>>,
         id: &ByteStr,
         call: Option<Position>,
     ) {

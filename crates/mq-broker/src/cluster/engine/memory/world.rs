@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) shared: Shared,
     /// The number of times that it was set back to a copy.
     pub(super) set_backs: u64,
-    pub(super) nodes: HashMap<String, Node>,
+    pub(super) nodes: BTreeMap<String, Node>,
     pub(super) faults: Faults,
     pub(super) rng: u64,
     pub(super) log_reads: usize,
@@ -234,6 +234,16 @@ impl MemoryWorld {
         self.changed.send_modify(|count| *count += 1);
     }
 
+    /// Puts a copy in the place of all values, and leaves the logs as they are.
+    pub fn set_values_back(&self, to: &MemoryCopy) {
+        let mut state = lock(&self.state);
+        state.shared.values.clone_from(&to.0.values);
+        state.shared.last_version = to.0.last_version;
+        state.set_backs += 1;
+        drop(state);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
     /// Stops a node's entries of a log, or lets them through again: as if its server had stopped.
     pub fn set_lagging(&self, node: &str, shard: u16, is_lagging: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {
@@ -279,6 +289,11 @@ impl MemoryWorld {
     /// time. By default there is one, whose clock is right.
     pub fn set_server_clocks(&self, ahead_s: &[u64]) {
         ahead_s.clone_into(&mut lock(&self.state).clocks.ahead_s);
+    }
+
+    /// Sets the right time, by default that of the system, so that a run can be repeated.
+    pub fn set_time(&self, time: SystemTime) {
+        lock(&self.state).clocks.began = (clock::now(), time);
     }
 
     /// Returns the right time.

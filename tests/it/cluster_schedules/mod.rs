@@ -1,0 +1,144 @@
+//! Schedules of faults, drawn from seeds: the code of a cluster's nodes over an engine in memory, in virtual time.
+//!
+//! A schedule has two or three nodes, publishers, readers, members of a shared subscription, clients with wills, and some
+//! dozens of steps, such as a client that goes to another node, a node that is killed, or the storage that is set back to
+//! a copy. When all is well again, every rule of [`check`] has to hold. A schedule that breaks one is printed with its
+//! seed, shortened to the steps that it takes.
+//!
+//! A build with `--cfg tokio_unstable` (`just cluster-schedules`) repeats a schedule exactly: tokio chooses at random which of
+//! the tasks that wait for one thing runs first, and takes a seed for that only there.
+
+mod check;
+mod client;
+mod history;
+mod run;
+mod schedule;
+
+use std::{
+    num::NonZero,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use run::run;
+use schedule::Schedule;
+
+/// Runs that shorten a schedule, at most.
+const MAX_SHORTENING_RUNS: usize = 300;
+
+/// Schedules that are shown of all that fail.
+const MAX_SHOWN: usize = 3;
+
+/// Returns the problems of a schedule's run.
+fn problems(schedule: &Schedule) -> Vec<String> {
+    run(schedule).problems
+}
+
+/// Leaves out steps, as long as the rest breaks a rule as well.
+fn shortened(mut schedule: Schedule) -> Schedule {
+    let mut left = MAX_SHORTENING_RUNS;
+    let mut length = schedule.steps.len() / 2;
+    while length > 0 {
+        let mut first = 0;
+        while first < schedule.steps.len() && left > 0 {
+            let mut shorter = schedule.clone();
+            let end = (first + length).min(shorter.steps.len());
+            shorter.steps.drain(first..end);
+            left -= 1;
+            if problems(&shorter).is_empty() {
+                first = end;
+            } else {
+                schedule = shorter;
+            }
+        }
+        length /= 2;
+    }
+    schedule
+}
+
+/// Returns the number in an environment variable, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap())
+}
+
+/// `MQ_SEED=n` runs one seed and prints what happens, `MQ_SCHEDULES=n` so many, from `MQ_FIRST_SEED` on. With `MQ_SET_BACKS=1`
+/// a quarter of them set the storage back.
+#[test]
+fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
+    if let Some(seed) = number("MQ_SEED") {
+        show(&Schedule::draw(seed));
+        return;
+    }
+    let count = number("MQ_SCHEDULES").unwrap_or_else(|| mq_testkit::nightly(100, 1_000));
+    let first = number("MQ_FIRST_SEED").unwrap_or(0);
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(Vec::new());
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let schedule = Schedule::draw(seed);
+                    let problems = problems(&schedule);
+                    if !problems.is_empty() {
+                        println!("MQ_SEED={seed}: {}", problems.join("; "));
+                        failed.lock().unwrap().push(schedule);
+                    }
+                }
+            });
+        }
+    });
+    println!(
+        "{count} schedules in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    let mut failed = failed.into_inner().unwrap();
+    failed.sort_by_key(|schedule| schedule.seed);
+    let seeds: Vec<_> = failed.iter().map(|schedule| schedule.seed).collect();
+    for schedule in failed.iter().take(MAX_SHOWN) {
+        let schedule = shortened(schedule.clone());
+        println!("{schedule}  {}", problems(&schedule).join("\n  "));
+    }
+    assert!(seeds.is_empty(), "of {count} schedules fail {seeds:?}");
+}
+
+/// Runs a schedule, and prints its history if it fails.
+fn show(schedule: &Schedule) {
+    println!("{schedule}");
+    let mut schedule = schedule.clone();
+    if !problems(&schedule).is_empty() && std::env::var_os("MQ_WHOLE").is_none() {
+        schedule = shortened(schedule);
+    }
+    let outcome = run(&schedule);
+    if outcome.problems.is_empty() {
+        return;
+    }
+    for (at, event) in &outcome.events {
+        println!("{:>8} ms  {event}", Duration::as_millis(at));
+    }
+    println!("{schedule}");
+    panic!("{}", outcome.problems.join("\n"));
+}
+
+/// A seed that is printed is worth something only then.
+#[cfg(tokio_unstable)]
+#[test]
+fn a_schedule_takes_the_same_course_each_time() {
+    for seed in 0..50 {
+        let schedule = Schedule::draw(seed);
+        let (first, second) = (run(&schedule), run(&schedule));
+        for (n, (one, other)) in first.events.iter().zip(&second.events).enumerate() {
+            assert_eq!(one, other, "seed {seed}, event {n}: {schedule}");
+        }
+        assert_eq!(first.events.len(), second.events.len(), "seed {seed}");
+    }
+}
