@@ -24,8 +24,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mq_client::QoS;
 use run::run;
-use schedule::Schedule;
+use schedule::{FIRST_READER, Part, Schedule, Step};
 
 /// Runs that shorten a schedule, at most.
 const MAX_SHORTENING_RUNS: usize = 300;
@@ -109,6 +110,59 @@ fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
         println!("{schedule}  {}", problems(&schedule).join("\n  "));
     }
     assert!(seeds.is_empty(), "of {count} schedules fail {seeds:?}");
+}
+
+/// The schedules below have broken a rule, and are shortened.
+#[test]
+fn schedules_that_have_broken_a_rule_keep_it_now() {
+    let millis = Duration::from_millis;
+    // A record named the second place of a batch, whose first one the log had again.
+    let second_place = Schedule {
+        seed: 148,
+        nodes: 2,
+        is_last_spared: false,
+        logs: 1,
+        reads_logs_again: false,
+        steps: vec![
+            (millis(531), Step::Copy),
+            (
+                millis(3),
+                Step::Publish {
+                    publisher: 1,
+                    topic: 0,
+                    qos: QoS::ExactlyOnce,
+                },
+            ),
+            (millis(20), Step::SetBack(Part::All)),
+            (
+                millis(33),
+                Step::Publish {
+                    publisher: 0,
+                    topic: 1,
+                    qos: QoS::AtLeastOnce,
+                },
+            ),
+            (millis(2), Step::Kill { node: 0 }),
+            (
+                millis(600),
+                Step::Publish {
+                    publisher: 1,
+                    topic: 1,
+                    qos: QoS::AtLeastOnce,
+                },
+            ),
+            (
+                millis(94),
+                Step::Leave {
+                    client: FIRST_READER,
+                },
+            ),
+        ],
+    };
+    for schedule in [second_place] {
+        let problems = problems(&schedule);
+        assert!(problems.is_empty(), "{schedule}{}", problems.join("\n"));
+    }
 }
 
 /// Runs a schedule, and prints its history if it fails.

@@ -113,6 +113,11 @@ impl MessageSearch {
         next.copied().unwrap_or_default()
     }
 
+    /// Returns `true` if the record names a message by that place.
+    pub(super) fn names(&self, position: LogPosition) -> bool {
+        self.wanted_positions.contains(&position)
+    }
+
     pub(super) fn examine(&mut self, position: LogPosition, item: &LogMessage) {
         let begun = self.begun.get(usize::from(position.shard));
         let is_ahead = begun.is_none_or(|begun| position.at > *begun);

@@ -265,7 +265,8 @@ impl Cluster {
         else {
             return;
         };
-        if !counts.is_new(&author, count) || self.is_fenced_off(&author, shard, entry) {
+        let is_new = counts.is_new(&author, count);
+        if self.is_fenced_off(&author, shard, entry) {
             return;
         }
         for (index, item) in items.into_iter().enumerate() {
@@ -274,7 +275,11 @@ impl Cluster {
             };
             let at = At::new(entry.number, index);
             for session in &mut *pending {
-                session.wanted.examine(LogPosition { shard, at }, &item);
+                let position = LogPosition { shard, at };
+                // A record may name the second place of a batch, if a log that was set back has the first one again.
+                if is_new || session.wanted.names(position) {
+                    session.wanted.examine(position, &item);
+                }
             }
         }
     }
