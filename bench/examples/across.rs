@@ -16,8 +16,11 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 const OUTSTANDING: usize = 256;
 
-/// Nothing comes any more after that.
+/// Time after which no message of QoS 0 comes any more: the last one may be lost.
 const QUIET: Duration = Duration::from_secs(3);
+
+/// Time in which a message of QoS 1 or 2 comes, whatever node has died.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is not measured, at the beginning.
 const WARM: Duration = Duration::from_secs(1);
@@ -88,7 +91,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .client_id("across-publisher")?
         .build()
         .await?;
-    let reading = tokio::spawn(read(messages, plan.began));
+    let quiet = if qos == QoS::AtMostOnce {
+        QUIET
+    } else {
+        PATIENCE
+    };
+    let reading = tokio::spawn(read(messages, plan.began, quiet));
     let (sent, acknowledged) = publish(&publisher, plan).await?;
     let sending = plan.began.elapsed();
     let mut came = reading.await?;
@@ -135,9 +143,13 @@ fn shares(mut times: Vec<u64>) -> Value {
 }
 
 /// Numbers of messages, when they were due, and when they came, in nanoseconds since the beginning.
-async fn read(mut messages: mq_client::Subscription, began: Instant) -> Vec<(u64, u64, u64)> {
+async fn read(
+    mut messages: mq_client::Subscription,
+    began: Instant,
+    quiet: Duration,
+) -> Vec<(u64, u64, u64)> {
     let mut came = Vec::new();
-    while let Ok(Some(message)) = timeout(QUIET, messages.recv()).await {
+    while let Ok(Some(message)) = timeout(quiet, messages.recv()).await {
         match parsed(&message.payload) {
             Some((LAST, _)) => break,
             Some((number, due)) => {

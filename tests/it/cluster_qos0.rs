@@ -6,7 +6,7 @@ use mq_broker::cluster::MemoryWorld;
 use mq_client::{Client, QoS, Subscription};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cluster::{Node, SOON, message, next, send};
+use crate::cluster_node::{Node, SOON, message, next, send};
 
 /// Longer than a summary of filters is used that some have left.
 const REBUILT: Duration = Duration::from_secs(25);

@@ -94,7 +94,7 @@ impl ScheduledClient {
         loop {
             let Some(node) = state.node else {
                 match orders.recv().await {
-                    Some(order) => drop(self.apply(order, &mut state)),
+                    Some(order) => drop(Self::apply(order, &mut state)),
                     None => return,
                 }
                 continue;
@@ -113,7 +113,7 @@ impl ScheduledClient {
                 tokio::select! {
                     biased;
                     order = orders.recv() => match order {
-                        Some(order) => drop(self.apply(order, &mut state)),
+                        Some(order) => drop(Self::apply(order, &mut state)),
                         None => return,
                     },
                     () = sleep_until(until) => {
@@ -126,7 +126,7 @@ impl ScheduledClient {
     }
 
     /// Acts on an order. Returns the end that it means for the present connection, if any.
-    fn apply(&self, order: Order, state: &mut State) -> Option<End> {
+    fn apply(order: Order, state: &mut State) -> Option<End> {
         match order {
             Order::Go(node) => {
                 state.node = Some(node);
@@ -185,7 +185,7 @@ impl ScheduledClient {
             if connection.is_closed() {
                 break End::Lost;
             }
-            self.publish(&mut connection, state);
+            Self::publish(&mut connection, state);
             let wake = connection.poll_timeout();
             let timer = async {
                 match wake {
@@ -199,7 +199,7 @@ impl ScheduledClient {
                     let Some(order) = order else {
                         break End::Over;
                     };
-                    match self.apply(order, state) {
+                    match Self::apply(order, state) {
                         Some(end) => break end,
                         None => continue,
                     }
@@ -243,7 +243,7 @@ impl ScheduledClient {
     }
 
     /// Publishes what waits, as far as there is room.
-    fn publish(&self, connection: &mut Connection, state: &mut State) {
+    fn publish(connection: &mut Connection, state: &mut State) {
         while connection.is_open()
             && state.is_subscribed
             && connection.window() > 0

@@ -363,8 +363,10 @@ impl<'a> Run<'a> {
 /// Returns the will of a client's connection, as its number decides.
 fn will(client: usize, connection: usize) -> Will {
     let delay_s = check::will_delay(client, connection).as_secs();
-    let mut properties = WillProperties::default();
-    properties.will_delay_interval = u32::try_from(delay_s).ok().filter(|delay_s| *delay_s > 0);
+    let properties = WillProperties {
+        will_delay_interval: u32::try_from(delay_s).ok().filter(|delay_s| *delay_s > 0),
+        ..WillProperties::default()
+    };
     let name = client_name(client);
     Will {
         topic: TopicName::new(format!("will/{name}")).unwrap(),

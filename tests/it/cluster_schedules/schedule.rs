@@ -215,9 +215,9 @@ pub(super) fn node_name(node: usize) -> &'static str {
 pub(super) fn client_name(client: usize) -> String {
     match client {
         ..FIRST_READER => format!("publisher-{client}"),
-        ..FIRST_MEMBER => format!("reader-{}", client - FIRST_READER),
-        ..FIRST_MORTAL => format!("member-{}", client - FIRST_MEMBER),
-        ..WITNESS => format!("mortal-{}", client - FIRST_MORTAL),
+        FIRST_READER..FIRST_MEMBER => format!("reader-{}", client - FIRST_READER),
+        FIRST_MEMBER..FIRST_MORTAL => format!("member-{}", client - FIRST_MEMBER),
+        FIRST_MORTAL..WITNESS => format!("mortal-{}", client - FIRST_MORTAL),
         WITNESS => "witness".to_owned(),
         _ => format!("probe-{}", client - WITNESS - 1),
     }

@@ -86,7 +86,7 @@ use std::{
 use mq_codec::{ByteStr, ReasonCode, TopicFilter};
 use tokio::{
     runtime::Handle,
-    sync::watch,
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -114,7 +114,7 @@ use engine::{Outage, RETRY_INTERVAL};
 use interest::Interest;
 use life::Lives;
 use log::{ArrivalMarks, Author, Fences, Ledger, Membership, Shard, Storage, load_checkpoints};
-use sessions::{Floor, OwnedSession};
+use sessions::{Floor, MAX_RECORD_WRITES, OwnedSession, TakeUps};
 
 /// Time for which a node tries to append an entry or to put a value. Then its life ends: it could not know any more
 /// that a further try is the same one.
@@ -151,6 +151,9 @@ pub(crate) struct Cluster {
     empty_entries_sent: AtomicU64,
     arrival_marks: Mutex<ArrivalMarks>,
     interest: Interest,
+    take_ups: TakeUps,
+    /// Permits of the records that are on their way to the engine.
+    record_writes: Semaphore,
     /// Records of sessions that cannot be read or written.
     value_outage: Mutex<Outage>,
     storage: Storage,
@@ -221,6 +224,8 @@ impl Cluster {
             floor: Mutex::default(),
             qos0_turn: AtomicU64::default(),
             empty_entries_sent: AtomicU64::default(),
+            take_ups: TakeUps::default(),
+            record_writes: Semaphore::new(MAX_RECORD_WRITES),
             value_outage: Mutex::new(Outage::new("access to the records of sessions", None)),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),

@@ -1,17 +1,25 @@
 //! Adoption: living nodes take the sessions of a node that has died, so that wills are published, sessions end in their
 //! time, and the logs need not be kept for them.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use mq_codec::ByteStr;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 use tracing::{info, warn};
 
-use super::{record::Record, recorded_session::RecordedSession};
+use super::{record::Record, recorded_session::RecordedSession, take_up::MAX_TAKEN_UP_AT_ONCE};
 use crate::{
     cluster::{
         Cluster,
         engine::{EngineError, KeyKind, Value},
+        life::{self, NodeStatus},
         log::{Author, hash_partition},
     },
     hub::LocalSessions,
@@ -24,9 +32,6 @@ const ADOPTION_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Interval at which a node tries again to adopt sessions that could not be taken.
 const ADOPTION_RETRY_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Sessions that are taken at a time: what they have to get is read once for all of them.
-const MAX_ADOPTED_AT_ONCE: usize = 256;
 
 impl Cluster {
     /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
@@ -78,17 +83,17 @@ impl Cluster {
     }
 
     /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
-    async fn adopt_all(&self, local: &dyn LocalSessions) -> Result<bool, EngineError> {
+    async fn adopt_all(self: &Arc<Self>, local: &dyn LocalSessions) -> Result<bool, EngineError> {
         let living = self.live_nodes();
         let is_time_known = self.clock.is_reliable();
         // The rest is taken once it is known.
         let mut all_taken = is_time_known;
         let mut orphans = self.orphans(&living, is_time_known).await?;
+        let floors = Arc::new(self.floors_of_owners(&orphans).await?);
         while !orphans.is_empty() {
-            let some = orphans.split_off(orphans.len().saturating_sub(MAX_ADOPTED_AT_ONCE));
-            let mut claimed = Vec::new();
-            let mut turns = Vec::new();
-            for (id, record, version) in some {
+            let some = orphans.split_off(orphans.len().saturating_sub(MAX_TAKEN_UP_AT_ONCE));
+            let mut claiming = JoinSet::new();
+            for (id, mut record, version) in some {
                 let turn = self.claim_lock(&id);
                 let Ok(turn) = turn.try_lock_owned() else {
                     // A client is at it, and may give up.
@@ -98,7 +103,24 @@ impl Cluster {
                 if lock(&self.sessions).contains_key(&id) {
                     continue;
                 }
-                match self.claim_record(&id, record, version).await {
+                let (this, floors) = (Arc::clone(self), Arc::clone(&floors));
+                // The servers write many of them together.
+                claiming.spawn(async move {
+                    if let Some(status) = record
+                        .owner
+                        .as_ref()
+                        .and_then(|owner| floors.get(&owner.node))
+                    {
+                        record.raise_to_floor(status);
+                    }
+                    let claimed = this.claim_raised(&id, record, version).await;
+                    (id, turn, claimed)
+                });
+            }
+            let mut claimed = Vec::new();
+            let mut turns = Vec::new();
+            while let Some(Ok((id, turn, outcome))) = claiming.join_next().await {
+                match outcome {
                     Ok(Some(taken)) => claimed.push(taken),
                     // Its record has changed meanwhile. A node that has taken it may have given it back.
                     Ok(None) | Err(_) => all_taken = false,
@@ -114,6 +136,24 @@ impl Cluster {
             info!(count, "sessions that no living node had go on here");
         }
         Ok(all_taken)
+    }
+
+    /// Returns the last status of each node that has sessions which are not complete in their records.
+    async fn floors_of_owners(
+        &self,
+        orphans: &[(ByteStr, Record, u64)],
+    ) -> Result<HashMap<String, NodeStatus>, EngineError> {
+        let mut floors = HashMap::new();
+        for (_, record, _) in orphans {
+            if let Some(owner) = &record.owner
+                && !record.is_behind
+                && !floors.contains_key(&owner.node)
+            {
+                let (_, status) = life::read_status(&*self.engine, &owner.node).await?;
+                floors.insert(owner.node.clone(), status);
+            }
+        }
+        Ok(floors)
     }
 
     /// This node's part of the sessions that no living node has. Of those that may be over none, if the time is not known.

@@ -117,7 +117,7 @@ impl Cluster {
                 continue;
             }
             if let Some(claimed) = self.claim_record(id, record, version).await? {
-                return self.take_up(local, vec![claimed]).await;
+                return self.take_up_with_others(local, claimed).await;
             }
         }
         Err(ClaimRefused::Busy)
@@ -156,7 +156,7 @@ impl Cluster {
 
     /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it
     /// meanwhile.
-    pub(super) async fn claim_record(
+    async fn claim_record(
         &self,
         id: &ByteStr,
         mut record: Record,
@@ -169,6 +169,16 @@ impl Cluster {
             let (_, status) = status.map_err(|_| ClaimRefused::Busy)?;
             record.raise_to_floor(&status);
         }
+        self.claim_raised(id, record, version).await
+    }
+
+    /// Does what [`claim_record`](Self::claim_record) does, for a record that was raised to its owner's floor.
+    pub(super) async fn claim_raised(
+        &self,
+        id: &ByteStr,
+        mut record: Record,
+        version: u64,
+    ) -> Result<Option<ClaimedSession>, ClaimRefused> {
         self.mend_places(&mut record.next).await?;
         let coming = timeout(CLAIM_TIMEOUT, self.catch_up_to(&record.next));
         coming.await.map_err(|_| ClaimRefused::Busy)?;

@@ -108,14 +108,14 @@ impl MessageSearch {
         }
     }
 
+    /// Returns the places by which the record names messages.
+    pub(super) fn wanted_positions(&self) -> &HashSet<LogPosition> {
+        &self.wanted_positions
+    }
+
     fn next(&self, shard: u16) -> At {
         let next = self.next.get(usize::from(shard));
         next.copied().unwrap_or_default()
-    }
-
-    /// Returns `true` if the record names a message by that place.
-    pub(super) fn names(&self, position: LogPosition) -> bool {
-        self.wanted_positions.contains(&position)
     }
 
     pub(super) fn examine(&mut self, position: LogPosition, item: &LogMessage) {

@@ -1,6 +1,7 @@
 //! Sessions of a cluster: their records, how a node claims and adopts them, and how it lets them go.
 
 mod adopt;
+mod candidates;
 mod claim;
 mod copies;
 mod floor;
@@ -16,3 +17,5 @@ pub(super) use floor::Floor;
 pub(super) use owned::OwnedSession;
 pub(super) use record::Record;
 pub(super) use recorded_session::RecordedSession;
+pub(super) use take_up::TakeUps;
+pub(super) use write::MAX_RECORD_WRITES;

@@ -1,11 +1,20 @@
 //! Sessions that this node has claimed become sessions of its hub, with the messages that they have to get.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Mutex,
+    time::Duration,
+};
 
-use tokio::time::timeout;
+use tokio::{
+    sync::{Semaphore, oneshot, oneshot::error::TryRecvError},
+    task::yield_now,
+    time::timeout,
+};
 use tracing::{info, warn};
 
 use super::{
+    candidates::Candidates,
     message_search::{ClaimRefused, ClaimedSession, EntryRanges, MessageSearch, PendingSession},
     owned::OwnedSession,
     record::Record,
@@ -29,7 +38,70 @@ const LIFE_WITHOUT_TIME: Duration = Duration::from_mins(1);
 /// Time for which a node goes on with a log that brings nothing.
 const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Sessions that are taken up together: their records are written together, and the logs are read once for all of them.
+pub(super) const MAX_TAKEN_UP_AT_ONCE: usize = 256;
+
+/// Groups of sessions that are taken up at a time. While there are fewer, a session waits for no other.
+const MAX_GROUPS: usize = 4;
+
+/// Entries that are examined before other tasks have their turn.
+const ENTRIES_A_TURN: usize = 64;
+
+/// Claimed sessions that wait to be taken up, as the clients of a node that has died come all at once.
+#[derive(Debug)]
+pub(in crate::cluster) struct TakeUps {
+    waiting: Mutex<VecDeque<(ClaimedSession, TakenUp)>>,
+    groups: Semaphore,
+}
+
+/// The sender for the outcome.
+type TakenUp = oneshot::Sender<Result<(), ClaimRefused>>;
+
+impl Default for TakeUps {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            groups: Semaphore::new(MAX_GROUPS),
+        }
+    }
+}
+
 impl Cluster {
+    /// Makes a claimed session one of this node's hub, together with those that wait for it as well.
+    pub(super) async fn take_up_with_others(
+        &self,
+        local: &dyn LocalSessions,
+        claimed: ClaimedSession,
+    ) -> Result<(), ClaimRefused> {
+        let (taken_up, mut outcome) = oneshot::channel();
+        lock(&self.take_ups.waiting).push_back((claimed, taken_up));
+        loop {
+            let turn = self.take_ups.groups.acquire().await;
+            // Another one may have taken it along.
+            match outcome.try_recv() {
+                Ok(outcome) => return outcome,
+                Err(TryRecvError::Closed) => return Err(ClaimRefused::Busy),
+                Err(TryRecvError::Empty) => {}
+            }
+            let group: Vec<_> = {
+                let mut waiting = lock(&self.take_ups.waiting);
+                let count = waiting.len().min(MAX_TAKEN_UP_AT_ONCE);
+                waiting.drain(..count).collect()
+            };
+            if group.is_empty() {
+                // It is in a group that is being taken up.
+                drop(turn);
+                return outcome.await.unwrap_or(Err(ClaimRefused::Busy));
+            }
+            let (claimed, taken_up): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            let done = self.take_up(local, claimed).await;
+            for taken_up in taken_up {
+                // Its claim may have ended.
+                let _ = taken_up.send(done);
+            }
+        }
+    }
+
     /// Makes claimed sessions some of this node's hub.
     pub(super) async fn take_up(
         &self,
@@ -44,19 +116,24 @@ impl Cluster {
             self.broadcast_mark();
         }
         let mut ranges = EntryRanges::new();
+        let mut candidates = Candidates::new(&pending);
         for session in &pending {
             session.widen(&mut ranges);
         }
-        if let Err(refused) = self.read_again(&mut pending, &ranges).await {
+        if let Err(refused) = self
+            .read_again(&mut pending, &mut candidates, &ranges)
+            .await
+        {
             for session in pending {
                 self.give_back(local, session);
             }
             return Err(refused);
         }
+        let mut outcome = Ok(());
         for session in pending {
-            self.finish_taking_up(local, session)?;
+            outcome = self.finish_taking_up(local, session).and(outcome);
         }
-        Ok(())
+        outcome
     }
 
     /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
@@ -212,6 +289,7 @@ impl Cluster {
     async fn read_again(
         &self,
         pending: &mut [PendingSession],
+        candidates: &mut Candidates,
         ranges: &EntryRanges,
     ) -> Result<(), ClaimRefused> {
         for (&shard, &(from, to)) in ranges {
@@ -225,8 +303,11 @@ impl Cluster {
             let mut counts = BatchCounts::default();
             let recent = lock(&here.recent).range(from, to.entry());
             if let Some(recent) = recent {
-                for entry in &recent {
-                    self.examine_entry(shard, entry, &mut counts, pending);
+                for (number, entry) in recent.iter().enumerate() {
+                    self.examine_entry(shard, entry, &mut counts, candidates, pending);
+                    if number % ENTRIES_A_TURN == 0 {
+                        yield_now().await;
+                    }
                 }
                 continue;
             }
@@ -240,7 +321,7 @@ impl Cluster {
                 if entry.number > to.entry() {
                     break;
                 }
-                self.examine_entry(shard, &entry, &mut counts, pending);
+                self.examine_entry(shard, &entry, &mut counts, candidates, pending);
                 if entry.number == to.entry() {
                     break;
                 }
@@ -255,6 +336,7 @@ impl Cluster {
         shard: u16,
         entry: &Entry,
         counts: &mut BatchCounts,
+        candidates: &mut Candidates,
         pending: &mut [PendingSession],
     ) {
         let Ok(LogEntry::Batch {
@@ -274,11 +356,12 @@ impl Cluster {
                 continue;
             };
             let at = At::new(entry.number, index);
-            for session in &mut *pending {
-                let position = LogPosition { shard, at };
+            let position = LogPosition { shard, at };
+            for &number in candidates.find(position, &item) {
+                let wanted = &mut pending[number].wanted;
                 // A record may name the second place of a batch, if a log that was set back has the first one again.
-                if is_new || session.wanted.names(position) {
-                    session.wanted.examine(position, &item);
+                if is_new || wanted.wanted_positions().contains(&position) {
+                    wanted.examine(position, &item);
                 }
             }
         }

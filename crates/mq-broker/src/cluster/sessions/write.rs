@@ -29,6 +29,10 @@ use crate::{
 /// Interval at which a record that waits for its will to be in a log is looked at again.
 const WILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Records of a node that are on their way to the engine at a time. Signs of life go the same way: behind thousands of
+/// records, as when a node's clients all come to another one, they would be late, and a healthy node count as dead.
+pub(in crate::cluster) const MAX_RECORD_WRITES: usize = 64;
+
 /// The node's life has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeEnded;
@@ -311,16 +315,21 @@ impl Cluster {
         bytes: Bytes,
         expiry: Expiry,
     ) -> Result<Option<u64>, NodeEnded> {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let mut expected = last;
         // Without room it is not done by mistake: there is a time for it again.
         while (began.elapsed() < GIVE_UP_AFTER || self.storage.is_full())
             && !self.ledger.has_failed()
         {
+            let asked = Instant::now();
+            let permit = self.record_writes.acquire().await;
+            // The time of its turn does not count.
+            began += asked.elapsed();
             let put = self
                 .engine
                 .put(key.clone(), expected, bytes.clone(), expiry);
             let put = put.await;
+            drop(permit);
             let is_conflict = matches!(put, Ok(PutOutcome::Conflict));
             match put {
                 Ok(PutOutcome::Written(version)) => return Ok(Some(version)),
