@@ -1,4 +1,4 @@
-//! What each cipher suite of TLS 1.3 costs: a record is sealed on one side and opened on the other, in
+//! Cost of each cipher suite of TLS 1.3: a record is sealed on one side and opened on the other, in
 //! memory. QUIC's packets are sealed by the same suites.
 //!
 //! The figure to look at is the ratio in one run: where the processor has AES instructions AES-128-GCM is

@@ -19,7 +19,7 @@ fn filter(text: String) -> TopicFilter {
     TopicFilter::new(text).expect("a valid filter")
 }
 
-/// One exact subscriber for each of so many devices, and two with wildcards.
+/// Makes a router with an exact subscriber for each of so many devices, and two with wildcards.
 fn devices(count: u32) -> Router {
     let mut router = Router::new();
     for device in 0..count {

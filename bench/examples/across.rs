@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Time in which a message of QoS 1 or 2 comes, whatever node has died.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is not measured, at the beginning.
+/// Time at the beginning that is not measured.
 const WARM: Duration = Duration::from_secs(1);
 
 /// Bytes of a payload.
@@ -162,7 +162,7 @@ async fn read(
     came
 }
 
-/// When each acknowledged message was due, and when that was known.
+/// Times, in nanoseconds, at which each acknowledged message was due and at which its acknowledgement came.
 type Acknowledged = Vec<(u64, u64)>;
 
 /// Returns how many messages were sent, too.

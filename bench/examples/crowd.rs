@@ -99,7 +99,7 @@ struct Crowd {
     url: String,
     trust: Trust,
     keep_alive: Duration,
-    /// Of the next client.
+    /// Number of the next client.
     number: AtomicU64,
 }
 
@@ -132,7 +132,7 @@ impl Crowd {
             .await
     }
 
-    /// As [`connect`](Self::connect), but a client that is turned away tries again, as devices do.
+    /// Connects as [`connect`](Self::connect) does; a client that is refused tries again, as devices do.
     async fn connect_at_last(&self, connector: &Connector) -> Result<Client, Error> {
         for _ in 1..TRIES {
             if let Ok(client) = self.connect(connector).await {

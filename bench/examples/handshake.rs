@@ -1,4 +1,4 @@
-//! What a full handshake costs its server in memory, without sockets and without MQTT: `handshake SECONDS CERTIFICATE KEY`.
+//! Cost of a full handshake for its server, in memory, without sockets and without MQTT: `handshake SECONDS CERTIFICATE KEY`.
 //!
 //! The server's side of TLS 1.3 by rustls, with X25519, AES-128-GCM and two tickets that the server keeps, as the
 //! broker's. Over QUIC it also makes the keys of all packets, and seals none. Both kinds take turns for so many seconds.
@@ -70,9 +70,9 @@ fn main() -> Result<(), Failed> {
 struct Both {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    /// The same for QUIC, which sets no limit to early data itself (RFC 9001 §4.6.1).
+    /// Configuration of the QUIC server, which sets no limit to early data itself (RFC 9001 §4.6.1).
     quic_server: Arc<ServerConfig>,
-    /// Of QUIC's first packets.
+    /// Cipher suite of QUIC's Initial packets.
     initial: Suite,
     name: ServerName<'static>,
 }
@@ -144,7 +144,7 @@ impl Both {
         Ok(used)
     }
 
-    /// The same over QUIC.
+    /// Runs a handshake over QUIC, and returns the server's time.
     fn quic(&self) -> Result<Duration, Failed> {
         let (config, name) = (Arc::clone(&self.client), self.name.clone());
         let client = quic::ClientConnection::new(config, VERSION, name, vec![0; 60])?;
@@ -176,7 +176,7 @@ impl Both {
     }
 }
 
-/// What one side has to say, a buffer for each level of encryption, and the keys of these levels made.
+/// Returns the handshake bytes of one endpoint, a buffer for each encryption level, and makes the keys of these levels.
 fn said(side: &mut quic::Connection) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -199,7 +199,7 @@ fn of_thread<T>(used: &mut Duration, step: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What this thread has used of the processor.
+/// Returns the processor time of this thread.
 fn cpu_time() -> Duration {
     let now = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
     now.expect("each thread of Linux has this clock").into()

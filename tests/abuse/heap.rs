@@ -1,4 +1,4 @@
-//! How much of Rust's heap is in use.
+//! Bytes of Rust's heap that are in use.
 //!
 //! Resident memory does not show it: an allocator's own pools are tens of megabytes, in which a leak of
 //! 10 MB goes unseen.

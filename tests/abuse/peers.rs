@@ -157,7 +157,7 @@ impl Peer {
         Ok(())
     }
 
-    /// One byte now and then of a CONNECT that never ends.
+    /// Sends a byte now and then of a CONNECT that never ends.
     async fn endless_connect(&mut self) -> io::Result<()> {
         let mut link = TcpStream::connect(self.target.tcp).await?;
         for byte in b"\x10\x7f\x00\x04MQTT" {
@@ -231,7 +231,7 @@ impl Peer {
         Ok(())
     }
 
-    /// One frame of 4 EiB, of which a little comes.
+    /// Sends the beginning of a frame of 4 EiB.
     async fn endless_frame(&mut self) -> io::Result<()> {
         let mut link = TcpStream::connect(self.target.ws).await?;
         link.write_all(REQUEST).await?;

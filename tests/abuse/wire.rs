@@ -109,7 +109,7 @@ pub(crate) struct Quic {
     path: UdpProxy,
 }
 
-/// How a peer leaves in the middle.
+/// Way in which a peer leaves in the middle.
 #[derive(Clone, Copy)]
 pub(crate) enum Leave {
     /// TCP: RST. QUIC: `CONNECTION_CLOSE` with an error.

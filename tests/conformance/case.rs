@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use crate::{lab::Lab, packet::Version};
 
-/// One thing that a broker has to do, as a conversation with it.
+/// Requirement on a broker, as a conversation with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Case {
 
 pub(crate) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Which broker a case talks to.
+/// Kind of broker that a case talks to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BrokerKind {
     /// A broker with its defaults, or the broker that was named.

@@ -18,9 +18,9 @@ use crate::{
 pub(crate) struct Target {
     pub(crate) address: Address,
     pub(crate) connector: Connector,
-    /// Whether clients put their packets on a data stream, where they may.
+    /// `true` if clients put their packets on a data stream, where they may.
     pub(crate) on_streams: bool,
-    /// Whether it is this project's broker, which has to do more than the standards require.
+    /// `true` for this project's broker, which has to do more than the standards require.
     pub(crate) own: bool,
     /// Tells runs apart on a broker that outlives them.
     pub(crate) seed: u32,
@@ -58,7 +58,7 @@ impl Lab {
         }
     }
 
-    /// Whether the broker is this project's own.
+    /// Returns `true` if the broker is this project's own.
     pub(crate) fn is_own(&self) -> bool {
         self.target.own
     }
@@ -136,7 +136,7 @@ impl Lab {
         Some(ack)
     }
 
-    /// The same bytes are refused without being let in: closed, at most after a CONNACK, which
+    /// Asserts that a CONNECT is refused: the connection is closed, at most after a CONNACK, which
     /// MQTT 5.0 allows, with one of these reason codes.
     pub(crate) async fn not_let_in(&self, connect: impl AsRef<[u8]>, codes: &[u8]) {
         let connect = connect.as_ref();

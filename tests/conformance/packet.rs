@@ -13,7 +13,7 @@ pub(crate) enum Version {
 pub(crate) use Version::{V5, V31, V311};
 
 pub(crate) const ALL: &[Version] = &[V31, V311, V5];
-/// Those with a standard of OASIS.
+/// Versions with a standard of OASIS.
 pub(crate) const OASIS: &[Version] = &[V311, V5];
 pub(crate) const OLD: &[Version] = &[V31, V311];
 pub(crate) const ONLY_31: &[Version] = &[V31];
@@ -242,12 +242,12 @@ impl Connect {
         self.bytes_with(self.version.protocol(), self.version.level(), self.flags())
     }
 
-    /// The same with other connect flags, whatever the fields are.
+    /// Encodes the CONNECT with other connect flags, whatever the fields are.
     pub(crate) fn with_flags(&self, flags: u8) -> Vec<u8> {
         self.bytes_with(self.version.protocol(), self.version.level(), flags)
     }
 
-    /// The same with another protocol name and level.
+    /// Encodes the CONNECT with another protocol name and level.
     pub(crate) fn with_protocol(&self, name: &[u8], level: u8) -> Vec<u8> {
         self.bytes_with(name, level, self.flags())
     }
@@ -335,7 +335,7 @@ pub(crate) fn subscribe(version: Version, id: u16, filters: &[(&str, u8)]) -> Ve
     subscribe_with(version, id, &[], filters)
 }
 
-/// The same with properties.
+/// Encodes a SUBSCRIBE with properties.
 pub(crate) fn subscribe_with(
     version: Version,
     id: u16,
@@ -374,7 +374,7 @@ pub(crate) fn ack(first: u8, id: u16) -> Vec<u8> {
     packet(first, id.to_be_bytes())
 }
 
-/// The same as MQTT 5.0 has it, with a reason code and properties.
+/// Encodes an acknowledgement of MQTT 5.0, with a reason code and properties.
 pub(crate) fn ack_with(first: u8, id: u16, code: u8, properties: &[u8]) -> Vec<u8> {
     let mut body = id.to_be_bytes().to_vec();
     body.push(code);

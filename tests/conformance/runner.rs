@@ -30,7 +30,7 @@ const AT_ONCE: usize = 32;
 /// The time limit of a case, which no case comes near.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// One run of a case.
+/// Run of a case.
 #[derive(Clone, Debug)]
 struct Job {
     case: Case,

@@ -22,7 +22,7 @@ pub(crate) struct Statements {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Statement {
-    /// As the standard has it, with `MQTT-` in front.
+    /// Number in the standard, with `MQTT-` in front.
     id: String,
     /// The statement, in short.
     #[serde(rename = "says")]
@@ -30,7 +30,7 @@ struct Statement {
     /// Cases of this suite, and tests elsewhere as `crate::file::function`.
     #[serde(default)]
     tests: Vec<String>,
-    /// Why no test of the broker shows it.
+    /// Reason for which no test of the broker shows the statement.
     except: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn check(statements: &Statements, cases: &[Case]) -> Vec<String> {
     wrong
 }
 
-/// The same for one standard; `shown_by` says which of its statements a case shows.
+/// Checks the statements of one standard; `shown_by` has those that a case shows.
 fn check_standard(
     version: &str,
     listed: &[Statement],
@@ -104,7 +104,7 @@ fn check_standard(
     }
 }
 
-/// Whether the sources have a test function `crate::file::function`; a file `mod.rs` or `main.rs`
+/// Returns `true` if the sources have a test function `crate::file::function`; a file `mod.rs` or `main.rs`
 /// goes by its folder.
 fn exists(path: &str) -> bool {
     let parts: Vec<_> = path.split("::").collect();
@@ -144,7 +144,7 @@ fn is_called(path: &Path, name: &str) -> bool {
     named.is_some_and(|stem| stem == name)
 }
 
-/// Whether the file has that function under a `#[test]`, or hands it to a macro that makes one of
+/// Returns `true` if the file has that function under a `#[test]`, or hands it to a macro that makes one of
 /// it.
 fn has_test(path: &Path, function: &str) -> bool {
     let Ok(text) = std::fs::read_to_string(path) else {

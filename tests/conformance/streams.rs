@@ -46,7 +46,7 @@ const OF_THE_CONNECTION: &[(u8, &str)] = &[
     (0x93, "the Receive Maximum counts over all streams"),
 ];
 
-/// Why a case is not run on data streams.
+/// Returns the reason for which a case is not run on data streams.
 pub(crate) fn why_not(case: &Case) -> Option<&'static str> {
     let rule = OTHER_RULES.iter().find(|(name, _)| *name == case.name);
     rule.map(|(_, why)| *why)
@@ -58,13 +58,13 @@ pub(crate) fn unknown(cases: &[Case]) -> impl Iterator<Item = &'static str> {
     names.filter(|name| !cases.iter().any(|case| case.name == *name))
 }
 
-/// Whether an error with one of these reason codes ends the connection.
+/// Returns `true` if an error with one of these reason codes ends the connection.
 pub(crate) fn ends_the_connection(codes: &[u8]) -> bool {
     let of_connection = |code| OF_THE_CONNECTION.iter().any(|(other, _)| other == code);
     !codes.is_empty() && codes.iter().all(of_connection)
 }
 
-/// Where a packet goes.
+/// Stream on which a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Control,
@@ -91,7 +91,7 @@ pub(crate) struct Router {
     next: Next,
 }
 
-/// What the next byte is.
+/// Part of a packet that the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     /// The first of a packet.
@@ -100,7 +100,7 @@ enum Next {
     Length { index: u32, length: usize },
     /// So many of the body are to come.
     Body(usize),
-    /// Behind a length that is none there is nothing but bytes.
+    /// Bytes behind a length that is not valid.
     Anything,
 }
 
@@ -113,7 +113,7 @@ impl Router {
         }
     }
 
-    /// Where the last packet went.
+    /// Returns the stream on which the last packet went.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
@@ -140,7 +140,7 @@ impl Router {
         pieces
     }
 
-    /// How many of these bytes go to one place.
+    /// Returns the number of these bytes that go to one stream.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let byte = bytes[0];
         match self.next {

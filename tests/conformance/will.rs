@@ -165,7 +165,7 @@ async fn any_other_disconnect_publishes_the_will(lab: Lab) {
     }
 }
 
-/// It is not a normal disconnection.
+/// A malformed DISCONNECT is no normal disconnection.
 async fn an_invalid_goodbye_publishes_the_will(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
     let hello = lab.hello("c").will(Will::new(&topic, "gone"));

@@ -19,11 +19,11 @@ use crate::{
     streams::{self, Place},
 };
 
-/// How long a broker may take for an immediate answer: far more than it needs, since many cases run side
+/// Time that a broker may take for an immediate answer: far more than it needs, since many cases run side
 /// by side.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One connection to the broker.
+/// Connection to the broker.
 ///
 /// The client reads only when the case asks for a packet, and the case has to ask for every packet: an
 /// unexpected one fails the case at the next question.
@@ -32,14 +32,14 @@ pub(crate) struct Wire {
     link: Link,
     outbox: Outbox,
     version: Version,
-    /// Whether a broker has to say why it refuses a packet, which MQTT 5.0 only recommends.
+    /// `true` if a broker has to send a reason code for a packet that it refuses, which MQTT 5.0 only recommends.
     says_why: bool,
     closed: bool,
-    /// What came and was not asked for yet.
+    /// Received packets that the case has not asked for yet.
     arrived: VecDeque<Packet>,
     /// `None` where everything goes on the control lane.
     data: Option<Data>,
-    /// For packet identifiers of requests of this type's own.
+    /// Last packet identifier of requests of this type's own.
     last_id: u16,
     fence: String,
     fence_is_up: bool,
@@ -114,7 +114,7 @@ impl Wire {
         self.next_within(PATIENCE).await
     }
 
-    /// The same, where it may take longer by the protocol's own timing.
+    /// Returns the next packet, where it may take longer by the protocol's own timing.
     pub(crate) async fn next_within(&mut self, patience: Duration) -> Option<Packet> {
         loop {
             if let Some(packet) = self.arrived.pop_front() {
@@ -248,7 +248,7 @@ impl Wire {
         self.refused_for(&[], codes).await;
     }
 
-    /// The same because of these bytes, which a failure names.
+    /// Asserts that these bytes are refused; a failure names them.
     pub(crate) async fn refused_for(&mut self, bytes: &[u8], codes: &[u8]) {
         if self.spoke_on_data() && !streams::ends_the_connection(codes) {
             return self.refused_on_stream(bytes, codes).await;

@@ -748,7 +748,7 @@ impl Authenticator for Patient {
     }
 }
 
-/// One way, large against what a busy machine adds.
+/// One-way delay, large against what a busy machine adds.
 const DELAY: Duration = Duration::from_millis(250);
 
 /// A delaying proxy in front of the broker, and its URL: early data arrives long before the end of its

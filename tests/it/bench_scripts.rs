@@ -25,12 +25,12 @@ pub(crate) fn built(programs: &[&str]) -> Option<PathBuf> {
     Some(profile.to_owned())
 }
 
-/// Whether one of these programs is missing, which says that the test is skipped.
+/// Returns `true` if one of these programs is missing, and prints that the test is skipped.
 pub(crate) fn lacks(names: &[&str]) -> bool {
     names.iter().any(|name| program(&[name]).is_none())
 }
 
-/// What a script of `bench/` says with programs that are built.
+/// Runs a script of `bench/` with programs that are built, and returns its output.
 pub(crate) fn run(script: &str, built: &Path, args: &[&str]) -> Output {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench");
     let mut command = Command::new("python3");

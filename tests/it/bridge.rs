@@ -833,12 +833,12 @@ fn brokers_and_links_that_are_cut_off_lose_nothing_of_a_bridge_and_repeat_no_qos
     assert!(outages > each.len() || each.len() == 1, "hardly any harm");
 }
 
-/// One of the two brokers.
+/// Broker at one end of the bridge.
 struct Site {
     name: String,
     store: Arc<SlowStore>,
     bridges: Vec<BridgeSettings>,
-    /// How many messages wait in memory.
+    /// Number of messages that may wait in memory.
     room: usize,
     broker: Option<Broker>,
 }

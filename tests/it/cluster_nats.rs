@@ -253,7 +253,7 @@ async fn overwrite(engine: &NatsEngine, name: String) -> u64 {
 /// The newest version of each of them.
 type Known = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// How often each is overwritten by one of several writers at once.
+/// Has each value overwritten so many times by one of several writers at once.
 async fn overwrite_all(engine: &Arc<NatsEngine>, known: &Known, names: Range<u32>, times: usize) {
     let mut writers = JoinSet::new();
     for writer in 0..8 {

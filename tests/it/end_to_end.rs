@@ -282,7 +282,7 @@ async fn the_same_client_identifier_takes_the_session_over(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-/// As a program does that is run again and again under one name. Over QUIC, what one connection has
+/// A program that is run again and again under one name takes its own session over. Over QUIC, what one connection has
 /// sent can still be behind what the next one sends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_from_before_a_take_over_arrive() {

@@ -61,7 +61,7 @@ fn assert_power(energy: &Energy, right_uw: f64) {
     assert!((power - right_uw).abs() < 1e-6 * right_uw, "{power} µW");
 }
 
-/// As many readings are in the journal as in the trace, at the same distances.
+/// Asserts that the journal has as many readings as the trace, at the same distances.
 fn assert_journal_is(settings: &Settings, trace: &Trace) {
     let journal = csv::read(&settings.journal, None).unwrap();
     assert!(!journal.truncated);

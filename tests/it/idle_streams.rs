@@ -101,14 +101,14 @@ impl Raw {
         timeout(SOON, progress).await.unwrap().unwrap()
     }
 
-    /// What comes next on the control stream.
+    /// Returns the next bytes on the control stream.
     async fn answer(&mut self) -> Vec<u8> {
         while self.progress().await != Progress::Received(LaneId::CONTROL) {}
         let received = self.link.received(LaneId::CONTROL);
         received.split().to_vec()
     }
 
-    /// How the broker next ends a data stream.
+    /// Waits until the broker ends a data stream, and returns which and how.
     async fn end_of_lane(&mut self) -> (LaneId, LaneClosed) {
         loop {
             if let Progress::LaneClosed(lane, how) = self.progress().await {

@@ -58,7 +58,7 @@ async fn rumqttc_v4(broker: &TestBroker, scheme: Scheme) {
     assert_eq!(received, [0, 1, 2]);
 }
 
-/// The same, MQTT 5.0.
+/// Exchanges messages with rumqttc over MQTT 5.0.
 async fn rumqttc_v5(broker: &TestBroker, scheme: Scheme) {
     use rumqttc::{
         TlsConfiguration, Transport,

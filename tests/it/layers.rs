@@ -1,4 +1,4 @@
-//! Which crates of the MQTT half may depend on which: the arrows of CONTRIBUTING.md.
+//! Dependencies that the crates of the MQTT half may have: the arrows of CONTRIBUTING.md.
 
 use std::{collections::BTreeSet, path::Path};
 

@@ -9,7 +9,7 @@ use mq_testkit::{Page, SCHEMES, TestBroker, assert_accessible, axe_script, chrom
 use mq_transport::Scheme;
 use serde_json::{Value, json};
 
-/// What a client calls itself to run as a script in the page.
+/// Client identifier that would run as a script in the page.
 const HOSTILE: &str = "<img src=x onerror=window.pwned=1>\u{202e}gnp";
 
 struct Running {

@@ -131,7 +131,7 @@ fn log_lines(source: &str) -> Vec<&str> {
     texts.filter_map(Iterator::last).collect()
 }
 
-/// Whether a call writes a value as Rust's `Debug` does.
+/// Returns `true` if a call writes a value as Rust's `Debug` does.
 fn has_debug_form(call: &str) -> bool {
     let outside: String = call.split('"').step_by(2).collect();
     let marks = [" ?", "(?", "=?", "\n?"];
@@ -200,7 +200,7 @@ fn lines_of_a_log_are_found() {
     assert_eq!(log_lines(source), ["two", "one {x} more"]);
 }
 
-/// What `docs/reference/recovery.md` says of quinn was read in one version of it.
+/// The statements of `docs/reference/recovery.md` about quinn were read in one version of it.
 #[test]
 fn what_is_said_of_quinn_is_about_the_version_in_use() {
     let root = root();
@@ -271,7 +271,7 @@ impl Defined {
         }
     }
 
-    /// Whether something has that path: each name is defined, and of two that are modules the one has the other.
+    /// Returns `true` if something has that path: each name is defined, and of two that are modules the one has the other.
     fn has(&self, path: &str) -> bool {
         let names: Vec<_> = path.split("::").collect();
         let is_module = |name: &str| self.modules.iter().any(|(_, inner)| inner == name);
@@ -325,7 +325,7 @@ fn quoted(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether a text has the form of a path of names, such as `hub::Hub::publish`.
+/// Returns `true` if a text has the form of a path of names, such as `hub::Hub::publish`.
 fn is_path_of_names(text: &str) -> bool {
     let is_name = |name: &str| {
         let mut characters = name.chars();
@@ -336,7 +336,7 @@ fn is_path_of_names(text: &str) -> bool {
     text.contains("::") && text.split("::").all(is_name)
 }
 
-/// Whether a text has the form of a file's path, such as `hub/mod.rs`, or of a folder's, such as `bridge/`.
+/// Returns `true` if a text has the form of a file's path, such as `hub/mod.rs`, or of a folder's, such as `bridge/`.
 fn is_path_of_a_file(text: &str) -> bool {
     let ends = [".rs", "/", ".toml", ".md"].iter();
     let is_relative = !text.starts_with('/') && !text.contains(' ') && !text.contains("://");

@@ -124,7 +124,7 @@ impl Raw {
         timeout(SOON, next).await.expect("a packet")
     }
 
-    /// How the broker has ended a stream.
+    /// Waits until the broker ends a stream, and returns how.
     async fn end_of(&mut self, lane: LaneId) -> LaneClosed {
         let end = async {
             loop {

@@ -1,4 +1,4 @@
-//! How QUIC connections end for a foreign client: raw quinn.
+//! Ends of QUIC connections for a foreign client: raw quinn.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ struct Raw {
     connection: quinn::Connection,
     send: SendStream,
     recv: RecvStream,
-    /// It would end its connections.
+    /// Endpoint, whose drop would end its connections.
     _endpoint: quinn::Endpoint,
 }
 

@@ -49,7 +49,7 @@ fn numbered(number: usize, qos: QoS) -> Outgoing {
     Outgoing::to(topic, number.to_string()).unwrap().qos(qos)
 }
 
-/// By number, how often it came; and by topic, in which order.
+/// Received messages: the number of times that each came, and the order by topic.
 #[derive(Default)]
 struct Got {
     times: BTreeMap<usize, usize>,

@@ -149,13 +149,13 @@ impl Path {
         self.copy_after(before, QUIET / 4).await
     }
 
-    /// As [`copy`](Self::copy), once nothing more has been sent for `quiet`.
+    /// Delivers a copy as [`copy`](Self::copy) does, once nothing more has been sent for `quiet`.
     async fn copy_after(&self, before: usize, quiet: Duration) -> Copied {
         let (Self::Udp(_, target) | Self::Tcp(_, target)) = self;
         self.copy_to(*target, before, quiet).await
     }
 
-    /// As [`copy_after`](Self::copy_after), to another address.
+    /// Delivers a copy as [`copy_after`](Self::copy_after) does, to another address.
     async fn copy_to(&self, target: SocketAddr, before: usize, quiet: Duration) -> Copied {
         let size = || -> usize { self.recorded()[before..].iter().map(Vec::len).sum() };
         let whole = async {

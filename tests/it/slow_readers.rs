@@ -57,7 +57,7 @@ async fn reader(broker: &TestBroker, scheme: Scheme, id: &str, maximum: u16) -> 
     .await
 }
 
-/// The same with a session that outlives its connections; an earlier session goes on.
+/// Connects a client with a session that outlives its connections; an earlier session goes on.
 async fn kept(broker: &TestBroker, scheme: Scheme, id: &str, maximum: u16) -> ManualClient {
     ManualClient::connect(broker, scheme, id, |config| {
         config.receive_maximum = NonZeroU16::new(maximum).unwrap();
@@ -100,7 +100,7 @@ async fn number(messages: &mut Subscription) -> u32 {
     std::str::from_utf8(&payload).unwrap().parse().unwrap()
 }
 
-/// How a connection ended, whatever else came before.
+/// Waits for the end of a connection, and returns its reason, whatever came before.
 async fn end(client: &mut ManualClient) -> CloseReason {
     loop {
         if let Event::Closed(reason) = client.next().await {
@@ -157,7 +157,7 @@ async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: S
     broker.shutdown().await;
 }
 
-/// As above, and the client publishes at QoS 0 meanwhile. Some of these messages are dropped, as for any
+/// Acknowledgements that come behind many messages of QoS 0 are read. Some of these messages are dropped, as for any
 /// reader whose mailbox stays full.
 async fn acknowledgements_are_read_behind_more_qos_0_than_is_held(scheme: Scheme) {
     const FILLING: u32 = 100;
@@ -569,7 +569,7 @@ async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme:
     broker.shutdown().await;
 }
 
-/// Those that wait for it, and those that it has not acknowledged (§4.8.2).
+/// Messages that wait for the member, and those that it has not acknowledged (§4.8.2).
 async fn all_messages_of_a_member_that_ends_reach_the_others(scheme: Scheme) {
     const COUNT: u32 = 600;
     let broker = TestBroker::start().await;

@@ -17,10 +17,10 @@ use crate::{Failed, Orders, say};
 /// Bytes of a payload; the first eight are the message's number.
 const SIZE: usize = 100;
 
-/// How long the last messages may take.
+/// Time that the last messages may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When message `number` is due: the schedule waits for nothing.
+/// Returns the time at which message `number` is due: the schedule waits for nothing.
 fn due(interval: Duration, number: usize) -> Duration {
     interval * u32::try_from(number).unwrap_or(u32::MAX)
 }

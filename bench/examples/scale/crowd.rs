@@ -40,10 +40,10 @@ const WARM_UP: u64 = 20;
 /// Filters of one SUBSCRIBE.
 const FILTERS_AT_ONCE: u64 = 100;
 
-/// How long what a device is asked for may take in all, beyond the time that the order names.
+/// Time that an order to a device may take in all, beyond the time that the order names.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What each device of a crowd does.
+/// Work of each device of a crowd.
 pub(crate) struct Plan {
     url: String,
     address: Address,
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// One filter of each device's: of ten, seven are exact, two have `+` and one `#`. Each matches topics that no other
+/// Returns a filter of a device: of ten, seven are exact, two have `+` and one `#`. Each matches topics that no other
 /// filter matches.
 fn filter(device: u64, number: u64) -> String {
     match number % 10 {
@@ -87,7 +87,7 @@ fn topic(device: u64, number: u64) -> String {
         .replace('#', "a/b")
 }
 
-/// What the devices are to do.
+/// Order to the devices.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Order {
     Wait,

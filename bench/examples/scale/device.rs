@@ -17,7 +17,7 @@ const VERSION: Version = Version::V3_1_1;
 /// The largest packet that a device takes, in bytes.
 const LARGEST: u32 = 1 << 20;
 
-/// How long a device may take to connect, and to close.
+/// Time that a device may take to connect, and to close.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Device {

@@ -67,7 +67,7 @@ pub(crate) async fn keep(
     Ok(())
 }
 
-/// What a subscriber reads, and how fast.
+/// Filter of a subscriber, and the rate at which it reads.
 pub(crate) struct Wanted {
     filter: TopicFilter,
     messages: u64,

@@ -88,7 +88,7 @@ impl TestBroker {
         self.restart_with(|_| {}).await
     }
 
-    /// The same with settings that `change` has changed; earlier changes are not kept.
+    /// Restarts the broker with settings that `change` has changed; earlier changes are not kept.
     ///
     /// # Panics
     /// If the broker cannot start again.
@@ -96,7 +96,7 @@ impl TestBroker {
         self.restart_after(|| {}, change).await
     }
 
-    /// The same, calling `meanwhile` while no broker runs.
+    /// Restarts the broker as [`restart_with`](Self::restart_with), and calls `meanwhile` while no broker runs.
     ///
     /// # Panics
     /// If the broker cannot start again.

@@ -37,7 +37,7 @@ impl ManualClient {
         Self::connect_by(&broker.connector(false), &address, client_id, change).await
     }
 
-    /// The same by a connector of the test's own.
+    /// Connects a client by a connector of the test's own.
     ///
     /// # Panics
     /// If the broker refuses the client.

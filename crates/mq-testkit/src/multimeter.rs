@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a connection's thread checks whether it has to end.
+/// Interval at which a connection's thread checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The model of a multimeter.
@@ -69,9 +69,9 @@ struct State {
     /// After INIT, before the trigger.
     armed: bool,
     triggered: Option<Instant>,
-    /// How many readings had been taken at the stop.
+    /// Number of readings that had been taken at the stop.
     stopped_at: Option<u64>,
-    /// How many readings have left the memory.
+    /// Number of readings that have left the memory.
     removed: u64,
     overflowed: bool,
     heard: Vec<String>,
@@ -109,7 +109,7 @@ impl Multimeter {
         Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), model, current_a)
     }
 
-    /// The same at a given address, so that a multimeter can come back.
+    /// Starts a multimeter at a given address, so that it can come back.
     ///
     /// # Panics
     /// If it cannot listen there.
@@ -160,13 +160,13 @@ impl Multimeter {
         self.lock().refused = Some((command.to_owned(), error.to_owned()));
     }
 
-    /// When it was triggered.
+    /// Returns the time of the trigger.
     #[must_use]
     pub fn triggered(&self) -> Option<Instant> {
         self.lock().triggered
     }
 
-    /// How many readings it has taken.
+    /// Returns the number of readings that it has taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.lock().taken()
@@ -387,7 +387,7 @@ impl State {
         self.stopped_at.unwrap_or(taken)
     }
 
-    /// How many are in the memory; the oldest go if that is too many.
+    /// Returns the number of readings in the memory; the oldest are dropped if that is too many.
     fn waiting(&mut self) -> u64 {
         let taken = self.taken();
         if taken - self.removed > self.memory {

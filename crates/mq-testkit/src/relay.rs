@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long bytes from before an end may take to be delivered.
+/// Time in which bytes from before an end are delivered.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Relays connections between two names in memory, by tokio's clock, and disturbs them at points that a

@@ -83,7 +83,7 @@ impl SlowStore {
         self
     }
 
-    /// Whether it has failed.
+    /// Returns `true` if the store has failed.
     pub fn has_failed(&self) -> bool {
         self.lock().sender.is_none()
     }

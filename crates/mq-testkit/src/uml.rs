@@ -29,13 +29,13 @@ const ROOM: u64 = 1 << 30;
 /// of the machine, and is root in the guest.
 #[derive(Debug)]
 pub struct Uml {
-    /// As it is installed.
+    /// Kernel as the package installs it.
     original: PathBuf,
     kernel: PathBuf,
-    /// For a processor with AMX.
+    /// Kernel for a processor with AMX.
     more_registers: PathBuf,
     folder: TempDir,
-    /// Whether this process is root on the machine, and not only in its own namespaces.
+    /// `true` if this process is root on the machine, and not only in its own namespaces.
     is_root: bool,
 }
 

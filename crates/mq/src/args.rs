@@ -36,7 +36,7 @@ pub(crate) fn joined(words: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     joined
 }
 
-/// Which broker, how, and as whom.
+/// Broker, transport and user.
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 #[expect(
@@ -48,7 +48,7 @@ pub(crate) struct BrokerArgs {
     /// file
     #[arg(value_name = "BROKER")]
     pub(crate) broker: Option<String>,
-    /// The same as BROKER
+    /// Broker's URL, as BROKER
     #[arg(short = 'L', long, value_name = "URL", conflicts_with = "broker")]
     pub(crate) url: Option<String>,
     /// Host, without a URL
@@ -87,7 +87,7 @@ pub(crate) struct BrokerArgs {
     /// Keep the session for the next connection with the same identifier
     #[arg(short = 'c', long)]
     pub(crate) disable_clean_session: bool,
-    /// How long the broker keeps the session, in seconds, -1 for ever (MQTT 5)
+    /// Seconds for which the broker keeps the session, -1 for ever (MQTT 5)
     #[arg(short = 'x', long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = expiry)]
     pub(crate) session_expiry_interval: Option<Duration>,
     /// Messages of QoS 1 and 2 under way at once
@@ -139,7 +139,7 @@ pub(crate) struct BrokerArgs {
     /// Server name to ask for and verify instead of the host
     #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
     pub(crate) server_name: Option<String>,
-    /// Which QUIC stream a message goes on: control, per-topic, per-publish or auto
+    /// QUIC stream of a message: control, per-topic, per-publish or auto
     #[arg(
         long,
         value_name = "STRATEGY",
@@ -150,7 +150,7 @@ pub(crate) struct BrokerArgs {
     /// Send QoS 0 messages as QUIC datagrams, and ask the broker for the same
     #[arg(long, help_heading = "TLS and QUIC")]
     pub(crate) datagrams: bool,
-    /// Which small QUIC datagrams are sent twice: off, auto, probe, or after a gap such as 3ms
+    /// Small QUIC datagrams that are sent twice: off, auto, probe, or after a gap such as 3ms
     #[arg(long, value_name = "POLICY", help_heading = "TLS and QUIC")]
     pub(crate) quic_repeat: Option<Repeat>,
     /// Topic of the will

@@ -6,7 +6,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-/// What a shell returns for a command that it does not find.
+/// Exit code of a shell for a command that it does not find.
 const NOT_FOUND: u8 = 127;
 
 /// The program's name.
@@ -20,7 +20,7 @@ const PROGRAM: &str = if cfg!(windows) {
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// What mqbench takes, such as `compare --help`
+    /// Arguments of mqbench, such as `compare --help`
     #[arg(
         value_name = "ARGS",
         trailing_var_arg = true,
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-/// Whether `mq` was started with this command, whose words belong to another program.
+/// Returns `true` if `mq` was started with this command, whose arguments belong to another program.
 pub(crate) fn is_asked_for(words: &[OsString]) -> bool {
     words.get(1).is_some_and(|word| word == "bench")
 }

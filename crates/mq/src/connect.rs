@@ -16,7 +16,7 @@ use crate::{
     properties::Properties,
 };
 
-/// What the options come to.
+/// Client that the options describe, ready to connect.
 pub(crate) struct Plan {
     pub(crate) client: ClientBuilder,
     pub(crate) address: Address,
@@ -36,7 +36,7 @@ impl Plan {
     }
 }
 
-/// Why no more messages come: the error that ended the client or, where the client goes on, that of its subscription,
+/// Returns the reason for which no more messages come: the error that ended the client or, where the client goes on, that of its subscription,
 /// which the broker refused after it had lost the session.
 pub(crate) async fn ended(client: &Client) -> anyhow::Error {
     // A client that ends does so at once.
@@ -46,7 +46,7 @@ pub(crate) async fn ended(client: &Client) -> anyhow::Error {
     }
 }
 
-/// How a handshake went, as words behind others; nothing where there was none.
+/// Returns the kind of a handshake as the end of a line (resumed, early data); empty if there was none.
 pub(crate) fn how(times: &ConnectTimes) -> &'static str {
     match (times.handshake, times.early_data) {
         (_, EarlyData::Accepted) => ", resumed with 0-RTT",
@@ -128,7 +128,7 @@ pub(crate) fn plan(args: &BrokerArgs) -> anyhow::Result<Plan> {
     })
 }
 
-/// What the profile says where the command line is silent.
+/// Fills options that the command line does not give from the profile.
 fn with_profile(args: &BrokerArgs, profile: Option<&Profile>) -> BrokerArgs {
     let mut args = args.clone();
     let Some(profile) = profile else {

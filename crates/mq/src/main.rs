@@ -61,7 +61,7 @@ enum Command {
     },
 }
 
-/// How a command ended, as far as scripts tell it apart.
+/// Outcome of a command, as exit codes tell it apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Done,
@@ -71,7 +71,7 @@ enum Outcome {
     Signalled(u8),
 }
 
-/// What `mosquitto_sub` and `mosquitto_rr` return then.
+/// Exit code of a timeout, that of `mosquitto_sub` and `mosquitto_rr`.
 const TIMED_OUT: u8 = 27;
 
 impl From<Outcome> for ExitCode {

@@ -1,11 +1,11 @@
-//! Where the payloads of messages come from.
+//! Sources of the payloads of messages.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 
-/// One of them says what is sent.
+/// Options that name the source of the payloads; exactly one is given.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Source {

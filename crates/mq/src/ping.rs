@@ -20,7 +20,7 @@ use crate::{
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// How many messages
+    /// Number of messages
     #[arg(short = 'C', value_name = "COUNT", default_value = "5")]
     count: NonZeroU64,
     /// Seconds between two messages

@@ -23,11 +23,11 @@ struct File {
     brokers: BTreeMap<String, Profile>,
 }
 
-/// One broker. The command line goes before it.
+/// Settings of a broker. Options of the command line override them.
 #[derive(serde::Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
-    /// As on the command line.
+    /// Broker's URL, in the form that the command line takes.
     pub(crate) url: String,
     /// Tried where the first cannot be reached.
     #[serde(default)]

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Print the topic in front of the response
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// How to print the response, as `mq sub -F`
+    /// Format of the response, as of `mq sub -F`
     #[arg(short = 'F', long, value_name = "FORMAT")]
     format: Option<String>,
     /// Print control characters as they came to a terminal, too, which then acts on them

@@ -26,7 +26,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What stands in for a password.
+/// Placeholder for a password.
 const HIDDEN: &str = "…";
 
 /// A text in which each word that has a user and a password before an `@` is without the password.
@@ -35,7 +35,7 @@ pub(crate) fn hidden(text: &str) -> String {
     words.join(" ")
 }
 
-/// The same of one word, which may be a whole URL with spaces in its password.
+/// Hides the password of one word, which may be a whole URL with spaces in its password.
 fn hidden_in(word: &str) -> Cow<'_, str> {
     let Some(at) = word.rfind('@') else {
         return Cow::Borrowed(word);

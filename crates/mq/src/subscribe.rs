@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Print the topic in front of each message
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// How to print a message, such as "%I %t %p"
+    /// Format of a message, such as "%I %t %p"
     #[arg(short = 'F', long, value_name = "FORMAT", conflicts_with = "json")]
     format: Option<String>,
     /// Print each message as JSON: -F %j

@@ -1,4 +1,4 @@
-//! How a message is printed: `-F`, with the letters of `mosquitto_sub`.
+//! Format of a printed message: `-F`, with the letters of `mosquitto_sub`.
 
 use anyhow::bail;
 use jiff::Zoned;
@@ -25,7 +25,7 @@ enum Piece {
     Time(char),
 }
 
-/// How wide a field is.
+/// Width of a field, and its padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Pad {
     width: usize,

@@ -36,7 +36,7 @@ pub struct BrokerArgs {
     /// Configuration file (TOML); options on the command line override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT,
+    /// Address to listen at, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT,
     /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH; default: loopback, TCP at 1883 and QUIC at 14567
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Address>,
@@ -49,7 +49,7 @@ pub struct BrokerArgs {
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// What the broker acts on in 0-RTT data: off (nothing), connect (CONNECT) or full (all but QoS 2)
+    /// Packets in 0-RTT data that the broker acts on: off (none), connect (CONNECT) or full (all but QoS 2)
     #[arg(long, value_name = "POLICY")]
     pub early_data: Option<EarlyDataPolicy>,
     /// Keep tickets in this file while the broker is down, so that clients resume after a restart; the
@@ -62,7 +62,7 @@ pub struct BrokerArgs {
     /// Congestion control of all transports, those of bridges too: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
-    /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
+    /// Small QUIC datagrams that are sent again before anything shows that they were lost: off, auto, probe, or
     /// after a gap such as 3ms, like `quic.repeat`
     #[arg(long, value_name = "POLICY")]
     pub repeat: Option<Repeat>,

@@ -61,7 +61,7 @@ mod tests {
         size.trim().parse().unwrap()
     }
 
-    /// Whether any descriptor from `number` on is open. Other tests of this process use lower ones.
+    /// Returns `true` if any descriptor from `number` on is open. Other tests of this process use lower ones.
     fn any_from(number: u64) -> bool {
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
         let mut names = open.map(|entry| entry.unwrap().file_name());

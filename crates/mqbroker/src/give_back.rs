@@ -18,16 +18,16 @@ use std::{
 use mq_broker::Broker;
 use mq_transport::HandshakePool;
 
-/// How often connections are counted. A crowd that comes and goes within that time is not seen.
+/// Interval at which connections are counted. A crowd that comes and goes within it is not seen.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// The fewest connections that count as a crowd: for fewer the work is not worth it.
 const CROWD: usize = 100;
 
-/// The same of subscriptions and of retained messages, which take some hundred bytes each.
+/// Number of subscriptions or of retained messages, some hundred bytes each, from which on memory is returned.
 const MANY: usize = 10_000;
 
-/// How many times more workers tidy up after a crowd: for a minute. Abandoned handshakes end by their
+/// Number of further times that workers tidy up after a crowd: for a minute. Abandoned handshakes end by their
 /// timeout, and connections over QUIC stay for up to 10 s more.
 const ONCE_MORE: u64 = 60 / EVERY.as_secs();
 
@@ -35,7 +35,7 @@ thread_local! {
     static DONE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How often workers were asked to tidy up.
+/// Number of times that workers were asked to tidy up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GiveBack(Arc<AtomicUsize>);
 
@@ -103,7 +103,7 @@ struct Crowd {
     /// The fewest that are worth it.
     least: usize,
     most: usize,
-    /// How many more times workers are to tidy up.
+    /// Number of further times that workers are to tidy up.
     once_more: u64,
 }
 
@@ -116,7 +116,7 @@ impl Crowd {
         }
     }
 
-    /// Whether half of the crowd has gone, now or within the last minute.
+    /// Returns `true` if the number of clients fell by half within the last minute: time to return memory to the system.
     fn has_left(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
         if self.most >= self.least && now <= self.most / 2 {

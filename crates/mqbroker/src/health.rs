@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// More is no answer to `/healthz`.
 const LONGEST: u64 = 16 * 1024;
 
-/// Where the broker is asked.
+/// Address at which the broker is asked.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Place {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::backup::ask;
 
-/// Where the broker is asked, and how the answer is shown.
+/// Address at which the broker is asked, and form of the answer.
 #[derive(Args, Clone, Debug)]
 pub struct Where {
     /// The broker's admin socket
@@ -40,44 +40,44 @@ pub enum Ask {
         /// Only those whose identifier contains this text
         #[arg(long, value_name = "TEXT", default_value = "")]
         r#match: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
     /// Show one connected client
     Client {
-        /// Its identifier
+        /// Client identifier
         id: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
     /// Disconnect a client; it may come again
     Kick {
-        /// Its identifier
+        /// Client identifier
         id: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
     /// Refuse a client, a user or an address for some minutes, and disconnect it
     Ban {
-        /// Who
+        /// Clients
         #[command(flatten)]
         whom: Whom,
-        /// For how long; a restart of the broker lifts all bans
+        /// Duration of the ban; a restart of the broker lifts all bans
         #[arg(long, value_name = "MINUTES", default_value = "10")]
         minutes: u32,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
     /// Lift a ban
     Unban {
-        /// Whose
+        /// Clients
         #[command(flatten)]
         whom: Whom,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -88,7 +88,7 @@ pub enum Ask {
         /// Only those whose identifier contains this text
         #[arg(long, value_name = "TEXT", default_value = "")]
         r#match: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -97,7 +97,7 @@ pub enum Ask {
         /// Only those that contain this text
         #[arg(long, value_name = "TEXT", default_value = "")]
         r#match: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -109,7 +109,7 @@ pub enum Ask {
         /// Only those of this client
         #[arg(long, value_name = "ID")]
         client: Option<String>,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -118,7 +118,7 @@ pub enum Ask {
         /// Only those whose topic this filter matches
         #[arg(long, value_name = "FILTER", default_value = "#")]
         r#match: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -127,7 +127,7 @@ pub enum Ask {
         /// Only those with this text in client, user, topic, address or reason
         #[arg(long, value_name = "TEXT", default_value = "")]
         r#match: String,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -135,7 +135,7 @@ pub enum Ask {
     LogLevel {
         /// Such as `debug`, or `info,connections=debug`
         filter: Option<String>,
-        /// Where the broker is asked
+        /// Address at which the broker is asked
         #[command(flatten)]
         place: Where,
     },
@@ -174,7 +174,7 @@ impl Whom {
     }
 }
 
-/// What is asked.
+/// Request to the broker.
 #[derive(Clone, Debug)]
 enum Request<'a> {
     /// Method, page below `/v1/`, and parameters.

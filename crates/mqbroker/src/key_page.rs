@@ -99,7 +99,7 @@ fn without_links(text: &str) -> String {
     plain
 }
 
-/// What is before the first link, its text, and what is behind it.
+/// Splits a text at its first link: the text before it, the link's text, and the text behind it.
 fn link(text: &str) -> Option<(&str, (&str, &str))> {
     let (before, behind) = text.split_once('[')?;
     let (label, target) = behind.split_once("](")?;

@@ -108,7 +108,7 @@ pub(crate) fn check(config: &LogConfig) -> Result<(), String> {
 pub(crate) struct Log {
     now: Mutex<String>,
     handle: reload::Handle<Targets, Registry>,
-    /// Whether `RUST_LOG` is set, which overrides the configuration.
+    /// `true` if `RUST_LOG` is set, which overrides the configuration.
     is_by_environment: bool,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Data {
 }
 
 impl Wire {
-    /// The same with packets on a data stream, where they may go on one.
+    /// Puts packets on a data stream, where they may go on one.
     pub(crate) fn on_streams(self) -> Self {
         let data = Data {
             router: Router::new(),
@@ -99,13 +99,13 @@ impl Wire {
         }
     }
 
-    /// Whether the last packet went on the data stream.
+    /// Returns `true` if the last packet went on the data stream.
     pub(super) fn spoke_on_data(&self) -> bool {
         let place = self.data.as_ref().map(|data| data.router.place());
         place == Some(Place::Data)
     }
 
-    /// Whether the broker has ended the data stream for an error.
+    /// Returns `true` if the broker has ended the data stream for an error.
     pub(super) fn data_has_failed(&self) -> bool {
         self.data.as_ref().is_some_and(|data| data.failed.is_some())
     }

@@ -27,11 +27,11 @@ async fn publish(broker: &TestBroker, numbers: std::ops::Range<usize>, qos: QoS)
     publisher.disconnect().await.unwrap();
 }
 
-/// What a reader has got.
+/// Messages that a reader has received.
 #[derive(Default)]
 struct Read {
     got: Got,
-    /// By topic, the lanes of its messages in order, each once in a row.
+    /// Lanes of the messages of each topic, in order, each once in a row.
     lanes: BTreeMap<usize, Vec<LaneId>>,
 }
 

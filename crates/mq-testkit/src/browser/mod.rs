@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub use axe::{assert_accessible, axe_script};
 
-/// One page of one browser. A drop ends the browser.
+/// Page of a browser. A drop ends the browser.
 #[derive(Debug)]
 pub struct Page {
     browser: Child,
@@ -22,7 +22,7 @@ pub struct Page {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     next: u64,
-    /// What the browser has told by itself.
+    /// Events that the browser has sent by itself.
     pub events: VecDeque<Value>,
 }
 

@@ -27,7 +27,7 @@ use super::{
     text::{self, Kind, short, visible},
 };
 
-/// What the keys do, for `?`.
+/// Help text of the keys, shown by `?`.
 const HELP: [&str; 11] = [
     "arrows, h j k l   move; left and right fold",
     "enter, space      fold or unfold",

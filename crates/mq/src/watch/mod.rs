@@ -78,7 +78,7 @@ const READ_LINK: Duration = Duration::from_secs(2);
 /// Messages that are taken in under one lock: some ten microseconds.
 const BATCH: usize = 256;
 
-/// What a terminal that takes nothing has after a signal.
+/// Time that a terminal which takes no output has after a signal.
 #[cfg(unix)]
 const GIVE_UP: Duration = Duration::from_secs(2);
 
@@ -215,7 +215,7 @@ async fn show(
     }
 }
 
-/// What an event of the terminal means, if anything. A change of its size is found when the next frame is drawn.
+/// Returns the key that an event of the terminal stands for. A change of the terminal's size is found when the next frame is drawn.
 fn meaning(event: &TerminalEvent) -> Option<Key> {
     let TerminalEvent::Key(KeyEvent {
         code,

@@ -1,4 +1,4 @@
-//! How many messages come in a second: the mean over the last ten.
+//! Messages a second: the mean over the last ten seconds.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Rate {
     newest: u64,
 }
 
-/// Where the counts of a second are.
+/// Returns the index of the counts of a second.
 fn place(second: u64) -> usize {
     usize::try_from(second % WINDOW as u64).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use super::topics::{Message, Topic, Topics};
 /// Levels of a topic that are drawn below each other; the rest is one name.
 const DEEPEST: usize = 24;
 
-/// How the connection is.
+/// State of the connection.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Link {
     /// Connected, and how that came about, such as `quic://host:14567, resumed with 0-RTT`.
@@ -35,13 +35,13 @@ pub(crate) enum Key {
     Interrupt,
 }
 
-/// One line of the tree: a topic, or a level that topics have in common.
+/// Line of the tree: a topic, or a level that topics have in common.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Row {
     pub(crate) depth: usize,
     /// The topic up to this level.
     pub(crate) path: String,
-    /// Where the level's own name begins in it.
+    /// Offset in bytes of the level's own name.
     pub(crate) name_at: usize,
     /// Topics below it.
     pub(crate) below: usize,
@@ -166,7 +166,7 @@ impl State {
         rows
     }
 
-    /// Which row is chosen. One that is gone leaves the choice to the nearest before it.
+    /// Returns the index of the selected row; if that is gone, of the nearest before it.
     pub(crate) fn chosen(&self, rows: &[Row]) -> usize {
         let Some(chosen) = &self.chosen else {
             return 0;

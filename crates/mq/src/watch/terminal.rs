@@ -19,7 +19,7 @@ use ratatui::{Terminal, backend::CrosstermBackend};
 /// A frame leaves in few writes: each one is a packet over SSH.
 const FRAME_BYTES: usize = 64 << 10;
 
-/// Whether there is something to give back: a second time would move the cursor into a panic's message.
+/// `true` while the terminal has to be restored: a second time would move the cursor into a panic's message.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal, in raw mode and on its other screen until this is dropped, or the program panics.

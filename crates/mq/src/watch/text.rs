@@ -1,4 +1,4 @@
-//! What others sent, as text that a terminal may be given.
+//! Received bytes as text that is safe on a terminal.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -29,7 +29,7 @@ fn shown(one: char) -> char {
     }
 }
 
-/// What a payload is.
+/// Kind of a payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Empty,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Bytes,
 }
 
-/// What a payload is, and its text if it is one. Of a payload that was `cut` the last character may be cut too.
+/// Returns the kind of a payload, and its text if it is one. A payload that was `cut` may end within a character.
 pub(crate) fn read(payload: &[u8], cut: bool) -> (Kind, &str) {
     if payload.is_empty() {
         return (Kind::Empty, "");
@@ -112,7 +112,7 @@ fn folded(text: &str, width: usize, most: usize) -> Vec<String> {
     lines
 }
 
-/// As `hexdump -C`: where, sixteen bytes or eight, and those that are ASCII.
+/// Returns lines as `hexdump -C` prints them: an offset, sixteen or eight bytes, and those that are ASCII.
 fn dump(payload: &[u8], width: usize) -> impl Iterator<Item = String> {
     let row = if width >= 5 + 16 * 4 { 16 } else { 8 };
     payload.chunks(row).enumerate().map(move |(number, bytes)| {

@@ -1,4 +1,4 @@
-//! What is known of each topic: bounded, and without a clock of its own.
+//! Topics and their last values: bounded in number and size, and without a clock of its own.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) struct Message<'a> {
     pub(crate) retain: bool,
 }
 
-/// One topic.
+/// Topic with its last value.
 #[derive(Clone, Debug)]
 pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
@@ -35,12 +35,12 @@ pub(crate) struct Topic {
     pub(crate) retained: bool,
     pub(crate) messages: u64,
     pub(crate) rate: Rate,
-    /// When its last message came.
+    /// Time of the last message.
     pub(crate) at: Duration,
 }
 
 impl Topic {
-    /// Whether bytes of the value were not kept.
+    /// Returns `true` if bytes of the value were not kept.
     pub(crate) fn is_cut(&self) -> bool {
         self.value.len() < self.length
     }
@@ -108,7 +108,7 @@ impl Topics {
         topic.at = now;
     }
 
-    /// Where the topic is, which is made if there is room.
+    /// Returns the index of the topic, which is added if there is room.
     fn place(&mut self, name: &str) -> Option<usize> {
         if let Some(index) = self.by_name.get(name) {
             return Some(*index);

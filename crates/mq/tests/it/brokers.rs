@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const VERSIONS: [&str; 3] = ["5", "mqttv311", "mqttv31"];
 
-/// Of the password `pencil`, as `mosquitto_passwd` writes it.
+/// Hash of the password `pencil`, as `mosquitto_passwd` writes it.
 const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
 
 /// mosquitto, whose only user is ann, and the options that lead to it over each transport.

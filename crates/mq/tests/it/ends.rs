@@ -1,4 +1,4 @@
-//! How a subscriber ends when its broker no longer lets it subscribe.
+//! Ends of a subscriber whose broker no longer lets it subscribe.
 
 use std::{
     process::{Child, Command, Stdio},

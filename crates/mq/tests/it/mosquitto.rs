@@ -16,7 +16,7 @@ use tokio::{
 /// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whose programs.
+/// Project whose programs run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     Mosquitto,
@@ -225,7 +225,7 @@ async fn publish(whose: Whose, port: u16, (args, input): &Publish) -> Option<i32
     output.status.code()
 }
 
-/// What a case comes to: the subscriber's output and exit code, and the publishers' exit codes.
+/// Runs a case. Returns the subscriber's output and exit code, and the publishers' exit codes.
 async fn outcome(whose: Whose, case: &Case) -> (String, Option<i32>, Vec<Option<i32>>) {
     let broker = TestBroker::start().await;
     let port = broker.address(Scheme::Tcp).port;

@@ -10,7 +10,7 @@ use mq_testkit::{Scheme, TestBroker};
 
 const PASSWORD: &str = "pencil-eraser";
 
-/// Of the password `pencil`, as `mosquitto_passwd` writes it.
+/// Hash of the password `pencil`, as `mosquitto_passwd` writes it.
 const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
 
 /// Parts of it count as well, where a `/` or a space divides it.

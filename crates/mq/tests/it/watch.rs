@@ -23,7 +23,7 @@ use nix::{
 /// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What terminals are asked for their other screen, and for the usual one again, with a cursor.
+/// Sequences that switch a terminal to its alternate screen, and back to the usual one with a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h";
 const LEAVE: &[u8] = b"\x1b[?1049l";
 const SHOW_CURSOR: &[u8] = b"\x1b[?25h";
@@ -82,7 +82,7 @@ impl Watch {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What the terminal shows.
+    /// Returns the text that the terminal shows.
     fn text(&self) -> String {
         let written = self.written.lock().unwrap().clone();
         shown(&String::from_utf8_lossy(&written))

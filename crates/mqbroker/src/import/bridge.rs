@@ -8,7 +8,7 @@ use super::{
     quoted,
 };
 
-/// One bridge, as far as it was read.
+/// Bridge, as far as it was read.
 #[derive(Debug, Default)]
 pub(super) struct Bridge {
     name: String,
@@ -26,7 +26,7 @@ pub(super) struct Bridge {
     told: Told,
 }
 
-/// Who is told whether it is connected; mosquitto's default is the first.
+/// Brokers at which the bridge publishes its state; mosquitto's default is the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Told {
     #[default]

@@ -19,7 +19,7 @@ use anyhow::{Context as _, bail};
 use bridge::Bridge;
 use keys::{MISSING, NEEDLESS, NotTaken, PROTECTING, why_not};
 
-/// Where the packaged broker keeps what persists.
+/// File in which the packaged broker keeps its store.
 const STORE: &str = "/var/lib/mqbroker/store";
 
 /// Files that a file may include, and those in turn.
@@ -30,7 +30,7 @@ const MOST_FILES: usize = 100;
 pub(crate) struct Import {
     /// The configuration for mqbroker.
     pub(crate) toml: String,
-    /// What was not taken, a line each.
+    /// Settings that were not taken over, a line each.
     pub(crate) left: Vec<String>,
     /// Lines that stop the import: without them there would be less protection than before.
     pub(crate) stops: Vec<String>,
@@ -124,10 +124,10 @@ struct Listener {
 #[derive(Debug, Default)]
 struct Translation {
     listeners: Vec<Listener>,
-    /// Of the listener that no `listener` line names.
+    /// Settings of the listener that no `listener` line names.
     first: Listener,
     bridges: Vec<Bridge>,
-    /// Whether the lines are those of the last bridge.
+    /// `true` while the lines are those of the last bridge.
     is_bridge: bool,
     /// Keys of each table, in TOML.
     tables: BTreeMap<&'static str, BTreeMap<&'static str, String>>,
