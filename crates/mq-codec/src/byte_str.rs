@@ -35,7 +35,7 @@ enum Repr {
     Shared(Bytes),
 }
 
-/// Why bytes are not an MQTT string (`[MQTT-1.5.4-1]`, `[MQTT-1.5.4-2]`).
+/// Rule of MQTT strings that bytes break (§1.5.4, `[MQTT-1.5.4-1]`, `[MQTT-1.5.4-2]`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StringError {
     /// Longer than the 65,535 bytes that the length prefix can express.
@@ -54,7 +54,7 @@ pub enum StringError {
 }
 
 impl ByteStr {
-    /// A string of `text`, checked. A `String` is taken over, a `&str` copied.
+    /// Checks `text` and makes it an MQTT string. A `String` is taken over, a `&str` copied.
     ///
     /// # Errors
     /// [`StringError::TooLong`] or [`StringError::Nul`].
@@ -62,7 +62,7 @@ impl ByteStr {
         Self::checked(text.into()).map_err(|(error, _)| error)
     }
 
-    /// A string of `text`, or the error and `text`.
+    /// Checks `text` and makes it an MQTT string; an error returns `text` too.
     pub(crate) fn checked(text: String) -> Result<Self, (StringError, String)> {
         if let Err(error) = check_length(text.as_bytes()) {
             return Err((error, text));
@@ -73,7 +73,7 @@ impl ByteStr {
         Ok(Self::from_checked(Bytes::from(text)))
     }
 
-    /// A string from bytes, checked. More than 31 bytes are shared, not copied.
+    /// Checks `bytes` and makes them an MQTT string. More than 31 bytes are shared, not copied.
     ///
     /// # Errors
     /// [`StringError`], if they are not an MQTT string.
@@ -87,13 +87,13 @@ impl ByteStr {
         Self::in_place(&bytes).unwrap_or_else(|| Self::shared(bytes))
     }
 
-    /// A string that shares the buffer of `text`, which was checked.
+    /// Makes checked text a string that shares its buffer.
     pub(crate) fn shared(text: Bytes) -> Self {
         debug_assert_eq!(check_text(&text, Characters::All), Ok(()));
         Self(Repr::Shared(text))
     }
 
-    /// The text, which was checked, in place if it is short enough.
+    /// Copies checked text in place; `None` if it is longer than 31 bytes.
     #[inline]
     pub(crate) fn in_place(text: &[u8]) -> Option<Self> {
         let mut bytes = [0; IN_PLACE];
@@ -130,14 +130,14 @@ impl ByteStr {
         }
     }
 
-    /// The number of bytes of the text. Unlike `str::len`, it does not check the text first.
+    /// Returns the length of the text in bytes. Unlike `str::len`, it does not check the text first.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.as_bytes().len()
     }
 
-    /// Whether there is no text.
+    /// Returns `true` if the text is empty. Unlike `str::is_empty`, it does not check the text first.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -160,7 +160,8 @@ impl ByteStr {
         }
     }
 
-    /// The same text in memory of its own, so that it does not keep a read buffer alive.
+    /// Copies a text that shares a read buffer into memory of its own, so that it does not keep the
+    /// buffer alive. A text of up to 31 bytes that is kept in place is cloned.
     #[must_use]
     pub fn detached(&self) -> Self {
         match &self.0 {
@@ -186,7 +187,7 @@ pub(crate) enum Characters {
     Allowed,
 }
 
-/// Whether bytes that a length prefix bounds are an MQTT string.
+/// Checks bytes that a 16-bit length prefix bounds: UTF-8 without U+0000, and only `characters`.
 pub(crate) fn check_text(bytes: &[u8], characters: Characters) -> Result<(), StringError> {
     // Most strings pass this test, which looks at many bytes at once.
     let plain = |plain, byte: &u8| plain & matches!(byte, b' '..=b'~');
@@ -214,7 +215,8 @@ pub(crate) fn first_refused(bytes: &[u8], characters: Characters) -> Option<usiz
     text.find('\0').or_else(|| text.find(disallowed))
 }
 
-/// Whether it is a control character or one of Unicode's 66 noncharacters.
+/// Returns `true` for the Disallowed Unicode code points: control characters and Unicode's 66
+/// noncharacters (§1.5.4).
 fn is_disallowed(character: char) -> bool {
     let code = u32::from(character);
     character.is_control() || code & 0xFFFE == 0xFFFE || matches!(code, 0xFDD0..=0xFDEF)

@@ -16,7 +16,7 @@ use crate::{
 pub struct Decoder {
     version: Option<Version>,
     max_packet_size: u32,
-    /// Whether it is a server's.
+    /// `true` for a server's decoder, which refuses packets that only servers send.
     server: bool,
     characters: Characters,
 }
@@ -25,7 +25,8 @@ impl Decoder {
     /// Bytes of a packet that [`peek_publish`](Self::peek_publish) looks at.
     pub const MAX_PEEKED: usize = 4 * 1024;
 
-    /// A decoder that refuses packets of more than `max_packet_size` bytes, fixed header included.
+    /// Builds a decoder that refuses packets of more than `max_packet_size` bytes, fixed header
+    /// included.
     ///
     /// A server gives `version: None`. Then the first packet must be CONNECT, which sets the version
     /// `[MQTT-3.1.0-1]`, and packets that only servers send are refused. A client gives the version
@@ -116,8 +117,8 @@ impl Decoder {
     /// Reads the head of a PUBLISH of which `buffer` has the beginning: the packet without its payload, and the number of
     /// bytes that are still to come.
     ///
-    /// `None` for other and for complete packets, where the head is longer than 4 KiB or has not come, and where it is
-    /// not valid: [`decode`](Self::decode) finds the error once the packet is complete.
+    /// `None` for other packets and for complete ones, if the head is longer than 4 KiB or incomplete,
+    /// and if it is not valid: [`decode`](Self::decode) finds the error once the packet is complete.
     #[must_use]
     pub fn peek_publish(&self, buffer: &[u8]) -> Option<(Publish, usize)> {
         let version = self.version?;

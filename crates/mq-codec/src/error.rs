@@ -2,10 +2,10 @@
 
 use crate::{PacketType, ReasonCode, StringError, TopicError, TopicErrorKind, Version};
 
-/// Why received bytes were refused.
+/// Rule of the specification that received bytes break.
 ///
 /// The connection cannot go on after such an error: the start of the next packet is unknown, or the
-/// peer cannot be trusted. MQTT 5.0 tells the peer with [`reason_code`](Self::reason_code).
+/// peer cannot be trusted. MQTT 5.0 reports it to the peer with [`reason_code`](Self::reason_code).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -21,9 +21,9 @@ pub enum DecodeError {
     /// it; the rest is never buffered.
     #[error("a packet of {size} bytes exceeds the limit of {limit}")]
     PacketTooLarge {
-        /// What the fixed header announces, in bytes.
+        /// The packet's size that the fixed header announces, in bytes.
         size: u32,
-        /// The limit, in bytes.
+        /// The decoder's limit, in bytes.
         limit: u32,
     },
     /// Packet type 0, or 15 (AUTH) before MQTT 5.0.
@@ -46,9 +46,9 @@ pub enum DecodeError {
     /// A string field is not an MQTT string.
     #[error("{packet}: {error}")]
     String {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// What is wrong with it.
+        /// The rule of MQTT strings that the field breaks.
         error: StringError,
     },
     /// A packet identifier of 0 `[MQTT-2.2.1-3]`.
@@ -82,7 +82,7 @@ pub enum DecodeError {
     /// 3 (§3.8.3.1).
     #[error("the subscription options {bits:#010b} have reserved bits or values")]
     ReservedSubscriptionOptions {
-        /// The byte.
+        /// The subscription options byte.
         bits: u8,
     },
     /// No Local on a shared subscription `[MQTT-3.8.3-4]`.
@@ -91,41 +91,41 @@ pub enum DecodeError {
     /// A property identifier that the specification does not know (§2.2.2.2).
     #[error("{packet} has the unknown property {id:#04x}")]
     UnknownProperty {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// The identifier.
+        /// The property identifier.
         id: u32,
     },
     /// A property that does not belong into this packet (§2.2.2.2).
     #[error("{packet} has the property {id:#04x}, which is not one of its own")]
     MisplacedProperty {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// The identifier.
+        /// The property identifier.
         id: u32,
     },
     /// A property that may appear only once, and appears again.
     #[error("{packet} has the property {id:#04x} twice")]
     DuplicateProperty {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// The identifier.
+        /// The property identifier.
         id: u32,
     },
     /// A property with a value outside its range.
     #[error("{packet} has a value that is not allowed for the property {id:#04x}")]
     PropertyValue {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// The identifier.
+        /// The property identifier.
         id: u32,
     },
     /// A reason code (§2.4) or return code that the packet may not have.
     #[error("{packet} has the reason code {code:#04x}, which is not one of its own")]
     ReasonCode {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
-        /// The byte.
+        /// The reason code or return code as received.
         code: u8,
     },
     /// CONNECT names a protocol that is none of MQTT 3.1, 3.1.1 and 5.0 `[MQTT-3.1.2-2]`.
@@ -137,7 +137,7 @@ pub enum DecodeError {
     /// Flags of CONNECT that contradict each other or are reserved `[MQTT-3.1.2-3]`.
     #[error("the connect flags {flags:#010b} are not valid")]
     ConnectFlags {
-        /// The byte.
+        /// The connect flags byte.
         flags: u8,
     },
     /// Authentication Data without an Authentication Method (§3.1.2.11.10).
@@ -150,20 +150,20 @@ pub enum DecodeError {
     /// Flags of CONNACK with reserved bits, or Session Present with a refusal `[MQTT-3.2.2-6]`.
     #[error("the connect acknowledge flags {flags:#010b} are not valid")]
     ConnAckFlags {
-        /// The byte.
+        /// The connect acknowledge flags byte.
         flags: u8,
     },
     /// The first packet of a connection is not CONNECT `[MQTT-3.1.0-1]`.
     #[error("the first packet is {0}, not CONNECT")]
     NotConnect(PacketType),
-    /// CONNACK, SUBACK, UNSUBACK or PINGRESP, which only a server sends (§2.1.2), to a server.
-    /// The first byte shows it, whatever the rest is.
-    #[error("{0} came, which only a server sends")]
+    /// CONNACK, SUBACK, UNSUBACK or PINGRESP, which only a server sends (§2.1.2), received by a server.
+    /// The first byte shows it; the rest is not read.
+    #[error("{0} received from a client, which only a server sends")]
     FromServerOnly(PacketType),
 }
 
 impl DecodeError {
-    /// The reason code that MQTT 5.0 gives for it in CONNACK or DISCONNECT (§4.13).
+    /// Returns the reason code that MQTT 5.0 has for the error in CONNACK or DISCONNECT (§4.13).
     #[must_use]
     pub fn reason_code(&self) -> ReasonCode {
         match self {
@@ -196,20 +196,20 @@ impl DecodeError {
     }
 }
 
-/// Why a packet cannot be encoded. Nothing was written.
+/// Error of encoding a packet; nothing of it was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The remaining length would be above [`MAX_REMAINING_LENGTH`](crate::MAX_REMAINING_LENGTH).
     #[error("a packet of {size} bytes is too long: MQTT allows 268435455 after the fixed header")]
     PacketTooLong {
-        /// The remaining length that it would have, in bytes.
+        /// The packet's remaining length, in bytes.
         size: usize,
     },
     /// A binary field, such as a password, is longer than 65,535 bytes.
     #[error("a binary field of {size} bytes in {packet} is too long: MQTT allows 65535")]
     BinaryTooLong {
-        /// The packet that has it.
+        /// The type of the packet.
         packet: PacketType,
         /// The length of the field, in bytes.
         size: usize,
@@ -217,9 +217,9 @@ pub enum EncodeError {
     /// The version has no such packet: AUTH before 5.0.
     #[error("MQTT {version} has no {packet} packet")]
     NotInVersion {
-        /// The packet.
+        /// The type of the packet.
         packet: PacketType,
-        /// The version.
+        /// The version that was to be written.
         version: Version,
     },
     /// A PUBLISH of QoS 1 or 2 without a packet identifier, or of QoS 0 with one `[MQTT-2.2.1-2]`.

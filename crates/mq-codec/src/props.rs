@@ -39,7 +39,7 @@ pub(crate) mod id {
     pub(crate) const SUBSCRIPTION_IDENTIFIERS_AVAILABLE: u32 = 0x29;
     pub(crate) const SHARED_SUBSCRIPTION_AVAILABLE: u32 = 0x2A;
 
-    /// Whether the specification has the identifier.
+    /// Returns `true` if table 2-4 has the identifier, for any packet.
     pub(super) fn is_known(id: u32) -> bool {
         matches!(id, 0x01..=0x03 | 0x08 | 0x09 | 0x0B | 0x11..=0x13 | 0x15..=0x1A | 0x1C | 0x1F
             | 0x21..=0x2A)
@@ -51,7 +51,7 @@ pub(crate) trait Value: Sized {
     fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError>;
     fn write(&self, sink: &mut impl Sink);
 
-    /// Whether the wire has this value at all.
+    /// Returns `true` if the value can be sent. Maximum QoS 2 cannot: the property is left out instead.
     fn can_be_sent(&self) -> bool {
         true
     }
@@ -228,7 +228,7 @@ pub(crate) trait Properties: Default {
         }
     }
 
-    /// Whether there is nothing to send.
+    /// Returns `true` if there is no property to send.
     fn are_none(&self) -> bool {
         length_of(|length| self.write_fields(length)) == 0
     }
@@ -277,7 +277,8 @@ macro_rules! properties {
         }
 
         impl $name {
-            /// Whether all fields are `None` or empty, so that there is nothing to send.
+            /// Returns `true` if there is no property to send: each field is `None`, empty, or Maximum
+            /// QoS 2, which is never sent.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 $crate::props::Properties::are_none(self)

@@ -18,7 +18,7 @@ macro_rules! reason_codes {
         }
 
         impl ReasonCode {
-            /// The code of that byte, if the specification defines it.
+            /// Returns the reason code of `byte`, if the specification defines one.
             #[must_use]
             pub fn from_byte(byte: u8) -> Option<Self> {
                 match byte {
@@ -27,7 +27,7 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// The name that the specification gives it, in lower case.
+            /// Returns the specification's name of the code, in lower case.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -35,7 +35,8 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// Whether the specification allows the code in packets of that type.
+            /// Returns `true` if the specification allows the code in packets of the type `packet`
+            /// (table 2-6).
             #[must_use]
             pub fn is_allowed_in(self, packet: PacketType) -> bool {
                 match self {
@@ -53,9 +54,9 @@ reason_codes! {
     GrantedQos1 = 0x01, "granted QoS 1", [SubAck];
     /// The subscription is accepted with a maximum QoS of 2.
     GrantedQos2 = 0x02, "granted QoS 2", [SubAck];
-    /// The client leaves and wants its will published.
+    /// The client disconnects and wants its will published.
     DisconnectWithWill = 0x04, "disconnect with will message", [Disconnect];
-    /// Accepted, but the topic has no subscriber.
+    /// The message was accepted, but its topic has no subscriber.
     NoMatchingSubscribers = 0x10, "no matching subscribers", [PubAck PubRec];
     /// There was no such subscription.
     NoSubscriptionExisted = 0x11, "no subscription existed", [UnsubAck];
@@ -69,7 +70,7 @@ reason_codes! {
     MalformedPacket = 0x81, "malformed packet", [ConnAck Disconnect];
     /// The packet was out of place or contradicts the protocol.
     ProtocolError = 0x82, "protocol error", [ConnAck Disconnect];
-    /// Valid, but not accepted by this implementation.
+    /// The packet is valid, but this implementation does not accept it.
     ImplementationSpecificError = 0x83, "implementation specific error", [ConnAck PubAck PubRec SubAck UnsubAck Disconnect];
     /// The version of MQTT is not supported.
     UnsupportedProtocolVersion = 0x84, "unsupported protocol version", [ConnAck];
@@ -107,11 +108,11 @@ reason_codes! {
     TopicAliasInvalid = 0x94, "topic alias invalid", [Disconnect];
     /// The packet is larger than its receiver takes.
     PacketTooLarge = 0x95, "packet too large", [ConnAck Disconnect];
-    /// Messages come too fast.
+    /// Messages arrive too fast.
     MessageRateTooHigh = 0x96, "message rate too high", [Disconnect];
     /// An implementation or administrative limit was exceeded.
     QuotaExceeded = 0x97, "quota exceeded", [ConnAck PubAck PubRec SubAck Disconnect];
-    /// Closed by an administrator.
+    /// The connection was closed by an administrator.
     AdministrativeAction = 0x98, "administrative action", [Disconnect];
     /// The payload does not match its Payload Format Indicator.
     PayloadFormatInvalid = 0x99, "payload format invalid", [ConnAck PubAck PubRec Disconnect];
@@ -119,15 +120,15 @@ reason_codes! {
     RetainNotSupported = 0x9A, "retain not supported", [ConnAck Disconnect];
     /// The QoS is above the Maximum QoS.
     QosNotSupported = 0x9B, "QoS not supported", [ConnAck Disconnect];
-    /// Use another server for now.
+    /// The client should use another server for now.
     UseAnotherServer = 0x9C, "use another server", [ConnAck Disconnect];
-    /// Use another server from now on.
+    /// The client should use another server from now on.
     ServerMoved = 0x9D, "server moved", [ConnAck Disconnect];
     /// Shared subscriptions are not supported.
     SharedSubscriptionsNotSupported = 0x9E, "shared subscriptions not supported", [SubAck Disconnect];
-    /// Connections come too fast.
+    /// Connections are made too fast.
     ConnectionRateExceeded = 0x9F, "connection rate exceeded", [ConnAck Disconnect];
-    /// The connection lasted as long as this one was allowed to.
+    /// The connection has reached the maximum time that it is allowed.
     MaximumConnectTime = 0xA0, "maximum connect time", [Disconnect];
     /// Subscription identifiers are not supported.
     SubscriptionIdentifiersNotSupported = 0xA1, "subscription identifiers not supported", [SubAck Disconnect];
@@ -136,13 +137,13 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// Whether the code reports a failure: 0x80 and above.
+    /// Returns `true` for 0x80 and above: the code reports a failure (§2.4).
     #[must_use]
     pub fn is_error(self) -> bool {
         self as u8 >= 0x80
     }
 
-    /// The code that grants a subscription at `qos`.
+    /// Returns the SUBACK reason code that grants a subscription at `qos`.
     #[must_use]
     pub fn granted(qos: crate::QoS) -> Self {
         match qos {
@@ -152,8 +153,8 @@ impl ReasonCode {
         }
     }
 
-    /// The CONNACK return code of the same meaning in MQTT 3.1 and 3.1.1 (§3.2.2.3 there). `None` if
-    /// there is none; then no CONNACK is sent (`[MQTT-3.2.2-6]` of 3.1.1).
+    /// Returns the CONNACK return code of MQTT 3.1 and 3.1.1 (§3.2.2.3 there) with the meaning of this
+    /// reason code. `None` if there is none; then no CONNACK is sent (`[MQTT-3.2.2-6]` of 3.1.1).
     #[must_use]
     pub fn to_connect_return_code(self) -> Option<u8> {
         Some(match self {
@@ -173,7 +174,7 @@ impl ReasonCode {
         })
     }
 
-    /// The meaning of a CONNACK return code of MQTT 3.1 and 3.1.1; `None` above 5.
+    /// Returns the reason code for a CONNACK return code of MQTT 3.1 and 3.1.1; `None` above 5.
     #[must_use]
     pub fn from_connect_return_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -188,7 +189,7 @@ impl ReasonCode {
     }
 }
 
-/// Such as `not authorized (0x87)`.
+/// Displays the name and the number, such as `not authorized (0x87)`.
 impl fmt::Display for ReasonCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({:#04x})", self.name(), *self as u8)

@@ -22,20 +22,20 @@ use core::{
 /// ```
 pub struct Sparse<T>(Option<Box<T>>);
 
-/// What [`Sparse`] can hold: a type with an empty constant.
+/// A type that [`Sparse`] can hold. Its static empty value is read while nothing is allocated.
 pub trait Empty: Default + Sized + 'static {
     /// The empty value.
     fn empty() -> &'static Self;
 }
 
 impl<T> Sparse<T> {
-    /// An empty value, not allocated.
+    /// Builds an empty value, without allocating.
     #[must_use]
     pub const fn empty() -> Self {
         Self(None)
     }
 
-    /// Whether the value was never allocated, a cheap test for empty. An empty value that was
+    /// Returns `true` if nothing was allocated: a cheap test for empty. An empty value that was
     /// accessed by `&mut` counts as touched.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
@@ -44,7 +44,7 @@ impl<T> Sparse<T> {
 }
 
 impl<T: Empty> Sparse<T> {
-    /// The value itself.
+    /// Returns the `T` itself.
     #[must_use]
     pub fn into_inner(self) -> T {
         self.0.map(|boxed| *boxed).unwrap_or_default()

@@ -1,13 +1,13 @@
-//! One entry of a SUBSCRIBE packet.
+//! Subscriptions: topic filters with their options, as SUBSCRIBE lists them (§3.8.3).
 
 use crate::{DecodeError, QoS, TopicFilter, Version};
 
 /// A topic filter with its options: one entry of SUBSCRIBE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subscription {
-    /// What to subscribe to.
+    /// The topic filter to subscribe to.
     pub filter: TopicFilter,
-    /// The options.
+    /// The QoS, and the other options of MQTT 5.0.
     pub options: SubscriptionOptions,
 }
 
@@ -16,26 +16,26 @@ pub struct Subscription {
 /// Default: QoS 0, everything else off. A [`QoS`] converts into options with that QoS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SubscriptionOptions {
-    /// The highest QoS at which messages are wanted.
+    /// The highest QoS at which messages are delivered.
     pub qos: QoS,
-    /// Do not deliver this client's own messages.
+    /// No Local: `true` if the client's own messages are not delivered to it.
     pub no_local: bool,
-    /// Keep the RETAIN flag as the publisher set it.
+    /// Retain As Published: `true` if delivered messages keep the RETAIN flag that the publisher set.
     pub retain_as_published: bool,
-    /// Which retained messages to send when the subscription is made.
+    /// Retain Handling: the condition for retained messages to be sent after SUBSCRIBE.
     pub retain_handling: RetainHandling,
 }
 
-/// When a subscription gets the retained messages (§3.8.3.1).
+/// Condition for a SUBSCRIBE to be answered with retained messages too (Retain Handling, §3.8.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// Whenever the subscription is made.
+    /// Retained messages are sent on each SUBSCRIBE, also if the subscription exists already.
     #[default]
     Send = 0,
-    /// Only if the subscription did not exist before.
+    /// Retained messages are sent only if the subscription did not exist before.
     SendIfNew = 1,
-    /// Never.
+    /// No retained messages are sent.
     DoNotSend = 2,
 }
 
@@ -49,7 +49,8 @@ impl From<QoS> for SubscriptionOptions {
 }
 
 impl SubscriptionOptions {
-    /// The byte that stands behind the filter in SUBSCRIBE (§3.8.3.1).
+    /// Returns the options byte, which follows the filter in SUBSCRIBE (§3.8.3.1); before 5.0 the QoS
+    /// alone.
     #[must_use]
     pub fn bits(self, version: Version) -> u8 {
         let qos = self.qos as u8;
@@ -61,10 +62,11 @@ impl SubscriptionOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    /// The options of the byte.
+    /// Returns the options of an options byte.
     ///
     /// # Errors
-    /// [`DecodeError::ReservedSubscriptionOptions`] for any other byte.
+    /// [`DecodeError::ReservedSubscriptionOptions`] if the byte has a bit or a value that `version`
+    /// reserves.
     pub fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
         let invalid = DecodeError::ReservedSubscriptionOptions { bits };
         let Some(qos) = QoS::from_bits(bits & 0b11) else {

@@ -38,7 +38,7 @@ pub struct SharedFilter<'a> {
 }
 
 impl TopicName {
-    /// A topic name of `text`.
+    /// Checks `text` and makes it a topic name.
     ///
     /// # Errors
     /// If it is empty, has a wildcard, or is no MQTT string.
@@ -101,10 +101,11 @@ fn check_wildcards(text: &[u8]) -> Result<(), TopicError> {
     }
 }
 
-/// Whether the bytes are printable ASCII without `+` and `#`: every topic name in practice.
+/// Returns `true` if all bytes are printable ASCII other than `+` and `#`, as in nearly every topic
+/// name.
 ///
-/// Looks at eight bytes at a time, and at some of the last eight twice. The general checks cost several
-/// times as much for a name of usual length.
+/// Tests eight bytes at a time, some of the last eight twice. The general checks cost several times as
+/// much for a name of usual length.
 #[inline]
 fn is_plain_ascii(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
@@ -133,7 +134,7 @@ fn odd_bytes(word: [u8; 8]) -> u64 {
 }
 
 impl TopicFilter {
-    /// A topic filter of `text`.
+    /// Checks `text` and makes it a topic filter.
     ///
     /// # Errors
     /// If its wildcards or its `$share` prefix are wrong, it is empty, or is no MQTT string.
@@ -141,13 +142,13 @@ impl TopicFilter {
         Self::from_byte_str(checked_string(text)?)
     }
 
-    /// A topic filter of `text`, as a client of `version` may ask for it.
+    /// Checks `text` and makes it a topic filter, as a client of `version` may send it.
     ///
     /// 5.0 brought shared subscriptions. Before it, a text that begins with `$share` and is not a valid
     /// shared subscription is an ordinary filter. A valid one shares in every version.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new); before 5.0 a wrong `$share` prefix is none.
     pub fn in_version(text: impl Into<String>, version: Version) -> Result<Self, TopicError> {
         Self::received(checked_string(text)?, version)
     }
@@ -185,13 +186,13 @@ impl TopicFilter {
             .map_or(self.0.as_str(), |shared| shared.filter)
     }
 
-    /// Whether the filter has a wildcard.
+    /// Returns `true` if the filter contains `+` or `#`.
     #[must_use]
     pub fn has_wildcard(&self) -> bool {
         self.0.as_bytes().iter().any(|b| matches!(b, b'+' | b'#'))
     }
 
-    /// Whether a message published to `topic` matches (§4.7).
+    /// Returns `true` if the filter matches messages published to `topic` (§4.7).
     ///
     /// The cost is linear in the lengths. A broker with many filters keeps them in a trie.
     #[must_use]
@@ -261,37 +262,40 @@ fn check_filter(text: &str, filter: &str) -> Result<(), TopicError> {
 macro_rules! as_text {
     ($type:ty) => {
         impl $type {
-            /// The string.
+            /// Returns the text as [`ByteStr`].
             #[must_use]
             pub fn as_byte_str(&self) -> &ByteStr {
                 &self.0
             }
 
-            /// The same in memory of its own.
+            /// Copies a text that shares a read buffer into memory of its own; see
+            /// [`ByteStr::detached`].
             #[must_use]
             pub fn detached(&self) -> Self {
                 Self(self.0.detached())
             }
 
-            /// The text.
+            /// Returns the text. Each call checks the UTF-8 again; see [`ByteStr::as_str`].
             #[must_use]
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
             }
 
-            /// The bytes of the text, for hot paths: nothing is checked again.
+            /// Returns the bytes of the text, for hot paths: nothing is checked again.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8] {
                 self.0.as_bytes()
             }
 
-            /// How many bytes the text has, for hot paths as well.
+            /// Returns the length of the text in bytes. Unlike `str::len`, it does not check the text
+            /// first.
             #[must_use]
             pub fn len(&self) -> usize {
                 self.0.len()
             }
 
-            /// Whether the text is empty: an empty topic name means that a PUBLISH has a topic alias.
+            /// Returns `true` if the text is empty. Only a topic name can be: a topic alias stands for
+            /// it in PUBLISH (§3.3.2.1).
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()

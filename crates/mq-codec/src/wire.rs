@@ -235,7 +235,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A variable byte integer at the start of `bytes` and its length; `None` if it is incomplete.
+/// Decodes the variable byte integer at the start of `bytes` (§1.5.5); returns it and its length in
+/// bytes, `None` if it is incomplete.
 #[inline]
 pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     match *bytes {
@@ -258,7 +259,8 @@ fn long_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     }
 }
 
-/// The same where needless bytes are no error: a remaining length before MQTT 5.0.
+/// Decodes a variable byte integer like [`varint`], but allows more bytes than it needs: a remaining
+/// length before MQTT 5.0.
 pub(crate) fn padded_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(4).enumerate() {
@@ -339,7 +341,7 @@ impl Sink for Length {
     }
 }
 
-/// The number of bytes that `write` writes.
+/// Returns the number of bytes that `write` writes.
 #[inline]
 pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
     let mut length = Length::default();

@@ -21,7 +21,8 @@ pub struct Ack {
 properties! {
     /// Properties of PUBACK, PUBREC, PUBREL and PUBCOMP (§3.4.2.2).
     AckProperties {
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.4.2.2.2).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,

@@ -12,7 +12,7 @@ use crate::{
 /// An AUTH packet: a step of an extended authentication.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Auth {
-    /// Success, continue or re-authenticate.
+    /// The reason code: success, continue authentication or re-authenticate.
     pub reason: ReasonCode,
     /// Properties.
     pub properties: AuthProperties,
@@ -25,7 +25,8 @@ properties! {
         authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
         /// The data of this step.
         authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.15.2.2.4).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,

@@ -14,7 +14,7 @@ use crate::{
 /// A CONNACK packet: the server's answer to CONNECT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnAck {
-    /// The server resumes an earlier session.
+    /// `true` if the server resumes an earlier session (§3.2.2.1.1).
     pub session_present: bool,
     /// Success, or the reason of the refusal.
     pub reason: ReasonCode,
@@ -31,7 +31,8 @@ properties! {
         receive_maximum: Option<NonZeroU16> = RECEIVE_MAXIMUM,
         /// The highest QoS that the server takes; 2 if absent, and 2 is never sent.
         maximum_qos: Option<QoS> = MAXIMUM_QOS,
-        /// Whether retained messages are supported; yes if absent.
+        /// Retain Available: `false` if the server supports no retained messages; `true` if absent
+        /// (§3.2.2.3.5).
         retain_available: Option<bool> = RETAIN_AVAILABLE,
         /// The largest packet, in bytes, that the server takes; without limit if absent.
         maximum_packet_size: Option<NonZeroU32> = MAXIMUM_PACKET_SIZE,
@@ -39,19 +40,24 @@ properties! {
         assigned_client_identifier: Option<ByteStr> = ASSIGNED_CLIENT_IDENTIFIER,
         /// The greatest topic alias that the server takes; 0 if absent.
         topic_alias_maximum: Option<u16> = TOPIC_ALIAS_MAXIMUM,
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.2.2.3.9).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
-        /// Whether filters may have wildcards; yes if absent.
+        /// Wildcard Subscription Available: `false` if topic filters must not have wildcards; `true` if
+        /// absent (§3.2.2.3.11).
         wildcard_subscription_available: Option<bool> = WILDCARD_SUBSCRIPTION_AVAILABLE,
-        /// Whether subscription identifiers are supported; yes if absent.
+        /// Subscription Identifiers Available: `false` if the server supports none; `true` if absent
+        /// (§3.2.2.3.12).
         subscription_identifiers_available: Option<bool> = SUBSCRIPTION_IDENTIFIERS_AVAILABLE,
-        /// Whether shared subscriptions are supported; yes if absent.
+        /// Shared Subscription Available: `false` if the server supports none; `true` if absent
+        /// (§3.2.2.3.13).
         shared_subscription_available: Option<bool> = SHARED_SUBSCRIPTION_AVAILABLE,
         /// Replaces the keep-alive that the client asked for; seconds.
         server_keep_alive: Option<u16> = SERVER_KEEP_ALIVE,
-        /// What response topics should begin with.
+        /// Response Information: the basis from which the client makes its response topics
+        /// (§3.2.2.3.15).
         response_information: Option<ByteStr> = RESPONSE_INFORMATION,
         /// Another server to use.
         server_reference: Option<ByteStr> = SERVER_REFERENCE,
@@ -63,7 +69,7 @@ properties! {
 }
 
 impl ConnAck {
-    /// An answer without properties and without a session.
+    /// Builds a CONNACK without properties and with Session Present 0.
     #[must_use]
     pub fn new(reason: ReasonCode) -> Self {
         Self {

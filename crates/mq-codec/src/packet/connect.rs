@@ -29,14 +29,14 @@ pub struct Connect {
     /// mosquitto's that other brokers share, of no specification. The server does not send a bridge its own messages
     /// back. Not sent in 5.0, which has No Local.
     pub is_bridge: bool,
-    /// Names the session; empty asks the server for one (§3.1.3.1).
+    /// The client identifier, which names the session; an empty one asks the server for one (§3.1.3.1).
     pub client_id: ByteStr,
-    /// Begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) the session also ends with the
-    /// connection.
+    /// Clean Start: `true` to begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) the
+    /// session also ends with the connection.
     pub clean_start: bool,
     /// Seconds within which the client promises to send something (§3.1.2.10); 0 for no promise.
     pub keep_alive: u16,
-    /// Published by the server if the connection is lost.
+    /// The message that the server publishes if the connection is lost.
     pub will: Option<Will>,
     /// The user name.
     pub user_name: Option<ByteStr>,
@@ -59,7 +59,8 @@ properties! {
         topic_alias_maximum: Option<u16> = TOPIC_ALIAS_MAXIMUM,
         /// Asks for [`ConnAckProperties::response_information`](crate::ConnAckProperties).
         request_response_information: Option<bool> = REQUEST_RESPONSE_INFORMATION,
-        /// Whether reason strings and user properties are wanted with failures; yes if absent.
+        /// Request Problem Information: `false` allows reason string and user properties on PUBLISH,
+        /// CONNACK and DISCONNECT alone; `true` if absent (§3.1.2.11.7).
         request_problem_information: Option<bool> = REQUEST_PROBLEM_INFORMATION,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,

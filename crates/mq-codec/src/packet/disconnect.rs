@@ -7,7 +7,7 @@ use crate::{
     wire::{Reader, Sink},
 };
 
-/// A DISCONNECT packet: the last of a connection. Before MQTT 5.0 only clients send it.
+/// A DISCONNECT packet: the last packet of a connection. Before MQTT 5.0 only clients send it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disconnect {
     /// The reason; always success before MQTT 5.0.
@@ -21,7 +21,8 @@ properties! {
     DisconnectProperties {
         /// From the client: seconds that the session lives on, in place of CONNECT's value.
         session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.14.2.2.3).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,

@@ -40,9 +40,9 @@ pub use crate::packet_type::PacketType;
 /// PUBLISH.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Packet {
-    /// The client asks for a connection.
+    /// The client's request for a connection.
     Connect(Box<Connect>),
-    /// The server answers it.
+    /// The server's answer to CONNECT.
     ConnAck(Box<ConnAck>),
     /// A message.
     Publish(Publish),
@@ -62,7 +62,7 @@ pub enum Packet {
     Unsubscribe(Unsubscribe),
     /// Answers UNSUBSCRIBE.
     UnsubAck(Box<UnsubAck>),
-    /// Asks for a sign of life.
+    /// Asks the server for a PINGRESP, the proof that the connection lives.
     PingReq,
     /// Answers PINGREQ.
     PingResp,
@@ -239,7 +239,8 @@ fn read_outcome<P: Properties>(
     Ok((reason, properties))
 }
 
-/// Writes the same, and leaves out both, or the properties, where it may.
+/// Writes the reason code and the properties that a packet ends with; leaves out both, or the
+/// properties, if the specification allows it.
 fn write_outcome(
     reason: ReasonCode,
     properties: &impl Properties,

@@ -16,47 +16,52 @@ const COPIED: usize = 1024;
 /// A PUBLISH packet: a message on its way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Publish {
-    /// The message may have been sent before (QoS 1 and 2 only).
+    /// DUP: `true` if the message may have been sent before (QoS 1 and 2 only, §3.3.1.1).
     pub dup: bool,
-    /// How often it may arrive.
+    /// Quality of service of the delivery (§3.3.1.2).
     pub qos: QoS,
-    /// To the server: keep it for later subscribers. From the server: it was kept.
+    /// RETAIN (§3.3.1.3). To the server: keep the message for later subscribers. From the server: the
+    /// message was retained before the subscription was made, or its publisher set RETAIN and the
+    /// subscription has Retain As Published.
     pub retain: bool,
-    /// Where it goes. Empty only where a topic alias stands in for it.
+    /// The topic name (§3.3.2.1). Empty only if a topic alias stands for it.
     pub topic: TopicName,
-    /// Set for QoS 1 and 2 only.
+    /// The packet identifier; present for QoS 1 and 2 only.
     pub packet_id: Option<PacketId>,
     /// MQTT 5.0 properties.
     pub properties: Sparse<PublishProperties>,
-    /// The application's bytes.
+    /// The application's bytes; may be empty.
     pub payload: Bytes,
 }
 
 properties! {
     /// Properties of PUBLISH (§3.3.2.3).
     PublishProperties {
-        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind (also if absent).
+        /// Payload Format Indicator: `true` for UTF-8 text; `false` or absent for bytes of any kind
+        /// (§3.3.2.3.2).
         payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
         /// Seconds until the server drops the message undelivered; never if absent.
         message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
         /// Stands for the topic; together with a topic, gives it this alias (§3.3.2.3.4). The
         /// decoder lets 0 through: the session, which resolves aliases, refuses it `[MQTT-3.3.2-8]`.
         topic_alias: Option<u16> = TOPIC_ALIAS,
-        /// Where an answer should be published.
+        /// Response Topic: the topic name for a response message (§3.3.2.3.5).
         response_topic: Option<ByteStr> = RESPONSE_TOPIC,
-        /// Returned with the answer, so that the requester knows its request.
+        /// Correlation Data: returned with the response message, so that the requester can tell its
+        /// request (§3.3.2.3.6).
         correlation_data: Option<Bytes> = CORRELATION_DATA,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
         /// The subscriptions that this message matched; from server to client only.
         subscription_ids: Vec<SubscriptionId> = SUBSCRIPTION_IDENTIFIER,
-        /// What the payload is, such as a MIME type.
+        /// Content Type of the payload, such as a MIME type (§3.3.2.3.9).
         content_type: Option<ByteStr> = CONTENT_TYPE,
     }
 }
 
 impl PublishProperties {
-    /// The same properties in memory of their own; see [`ByteStr::detached`].
+    /// Copies texts and data that share a read buffer into memory of their own; see
+    /// [`ByteStr::detached`].
     #[must_use]
     pub fn detached(&self) -> Self {
         let string = |text: &Option<ByteStr>| text.as_ref().map(ByteStr::detached);
@@ -94,7 +99,7 @@ impl Publish {
         Ok(())
     }
 
-    /// All but the payload, borrowed, to be encoded by itself.
+    /// Borrows everything but the payload, to be encoded without it.
     #[inline]
     #[must_use]
     pub fn head(&self) -> PublishHead<'_> {
@@ -211,7 +216,7 @@ pub struct PublishHead<'a> {
     pub subscription_ids: &'a [SubscriptionId],
     /// All other properties.
     pub properties: &'a Sparse<PublishProperties>,
-    /// How many bytes of payload follow.
+    /// The length of the payload that follows, in bytes.
     pub payload_len: usize,
 }
 
@@ -289,8 +294,8 @@ impl PublishHead<'_> {
         self.fields_len()
     }
 
-    /// Takes a copy and is a call of its own, like the writing of the fields, so that the head of a
-    /// packet without properties stays in registers.
+    /// Counts the bytes of the properties. Takes a copy and is never inlined, like the writing of the
+    /// fields, so that the head of a packet without properties stays in registers.
     #[inline(never)]
     fn fields_len(self) -> usize {
         length_of(|length| self.write_fields(length))

@@ -10,9 +10,10 @@ use crate::{
 /// A SUBACK packet: the answer to SUBSCRIBE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubAck {
-    /// The identifier of the SUBSCRIBE.
+    /// The packet identifier of the SUBSCRIBE.
     pub packet_id: PacketId,
-    /// One for each subscription, in order: a granted QoS or a failure.
+    /// Reason codes, one for each subscription of the SUBSCRIBE in its order: the granted QoS or a
+    /// failure (§3.9.3).
     pub reasons: Vec<ReasonCode>,
     /// MQTT 5.0 properties.
     pub properties: SubAckProperties,
@@ -21,7 +22,8 @@ pub struct SubAck {
 properties! {
     /// Properties of SUBACK (§3.9.2.1).
     SubAckProperties {
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.9.2.1.2).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
@@ -42,7 +44,7 @@ impl SubAck {
     }
 }
 
-/// Before 5.0: a granted QoS or 0x80.
+/// Reads a return code of MQTT 3.1 or 3.1.1: a granted QoS, or 0x80 for a failure.
 fn read_return_code(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeError> {
     match reader.u8()? {
         0x80 => Ok(ReasonCode::UnspecifiedError),

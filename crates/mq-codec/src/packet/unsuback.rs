@@ -10,9 +10,10 @@ use crate::{
 /// An UNSUBACK packet: the answer to UNSUBSCRIBE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnsubAck {
-    /// The identifier of the UNSUBSCRIBE.
+    /// The packet identifier of the UNSUBSCRIBE.
     pub packet_id: PacketId,
-    /// One for each filter, in order; before MQTT 5.0 none.
+    /// Reason codes, one for each filter of the UNSUBSCRIBE in its order (§3.11.3); none before MQTT
+    /// 5.0.
     pub reasons: Vec<ReasonCode>,
     /// MQTT 5.0 properties.
     pub properties: UnsubAckProperties,
@@ -21,7 +22,8 @@ pub struct UnsubAck {
 properties! {
     /// Properties of UNSUBACK (§3.11.2.1).
     UnsubAckProperties {
-        /// For humans and logs.
+        /// Reason String: a diagnostic text for people and logs, which programs should not parse
+        /// (§3.11.2.1.2).
         reason_string: Option<ByteStr> = REASON_STRING,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,

@@ -26,13 +26,13 @@ use crate::{
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Will {
-    /// Where it goes.
+    /// The Will Topic, to which the message is published (§3.1.3.3).
     pub topic: TopicName,
     /// The application's bytes, at most 65,535.
     pub payload: Bytes,
-    /// At which QoS it is published.
+    /// The Will QoS, at which the message is published (§3.1.2.6).
     pub qos: QoS,
-    /// Whether it is retained.
+    /// Will Retain: `true` if the message is published as a retained message (§3.1.2.7).
     pub retain: bool,
     /// MQTT 5.0 properties.
     pub properties: WillProperties,
@@ -41,18 +41,19 @@ pub struct Will {
 properties! {
     /// Properties of a will (§3.1.3.2).
     WillProperties {
-        /// Seconds that the server waits for the client to come back before it publishes the will;
-        /// 0 if absent.
+        /// Seconds that the server waits for the client to reconnect before it publishes the will; 0 if
+        /// absent.
         will_delay_interval: Option<u32> = WILL_DELAY_INTERVAL,
-        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
+        /// Payload Format Indicator: `true` for UTF-8 text; `false` or absent for bytes of any kind
+        /// (§3.1.3.2.3).
         payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
         /// Seconds until the server drops the message undelivered; never if absent.
         message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
-        /// What the payload is, such as a MIME type.
+        /// Content Type, such as a MIME type (§3.1.3.2.5).
         content_type: Option<ByteStr> = CONTENT_TYPE,
-        /// Where an answer should be published.
+        /// Response Topic: the topic name for a response message (§3.1.3.2.6).
         response_topic: Option<ByteStr> = RESPONSE_TOPIC,
-        /// Returned with the answer.
+        /// Correlation Data, which the response message returns (§3.1.3.2.7).
         correlation_data: Option<Bytes> = CORRELATION_DATA,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
@@ -60,7 +61,7 @@ properties! {
 }
 
 impl Will {
-    /// A will at QoS 0, not retained.
+    /// Builds a will at QoS 0, not retained.
     #[must_use]
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl Will {
         }
     }
 
-    /// The same with a topic as text.
+    /// Builds a will at QoS 0, not retained, with a topic as text.
     ///
     /// # Errors
     /// If the text is not a topic name.
@@ -83,43 +84,44 @@ impl Will {
         Ok(Self::new(topic.try_into()?, payload))
     }
 
-    /// At which QoS it is published.
+    /// Sets the QoS at which the will is published. Default 0.
     #[must_use]
     pub fn qos(mut self, qos: QoS) -> Self {
         self.qos = qos;
         self
     }
 
-    /// Whether the server keeps it for later subscribers.
+    /// Sets Will Retain: the server keeps the published will for later subscribers. Default `false`.
     #[must_use]
     pub fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
         self
     }
 
-    /// How long the server waits for the client to come back before it publishes the will, rounded
-    /// up to seconds (5.0).
+    /// Sets the time that the server waits for the client to reconnect before it publishes the will,
+    /// rounded up to seconds (5.0). Default 0.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.properties.will_delay_interval = Some(whole_seconds(delay));
         self
     }
 
-    /// How long the published will is worth delivering, rounded up to seconds (5.0).
+    /// Sets the time after which the server drops the published will undelivered, rounded up to seconds
+    /// (5.0). Default never.
     #[must_use]
     pub fn message_expiry(mut self, expiry: Duration) -> Self {
         self.properties.message_expiry_interval = Some(whole_seconds(expiry));
         self
     }
 
-    /// Whether the payload is UTF-8 text (5.0).
+    /// Sets the Payload Format Indicator: `true` for UTF-8 text, `false` for bytes of any kind (5.0).
     #[must_use]
     pub fn payload_is_utf8(mut self, is_utf8: bool) -> Self {
         self.properties.payload_is_utf8 = Some(is_utf8);
         self
     }
 
-    /// What the payload is, such as a MIME type (5.0).
+    /// Sets the Content Type of the payload, such as a MIME type (5.0).
     ///
     /// # Errors
     /// If the text is not an MQTT string.
@@ -131,10 +133,10 @@ impl Will {
         Ok(self)
     }
 
-    /// Where an answer should be published (5.0).
+    /// Sets the Response Topic, the topic name for a response message (5.0).
     ///
     /// # Errors
-    /// If it is no topic name.
+    /// If `topic` is not a topic name.
     pub fn response_topic<T>(mut self, topic: T) -> Result<Self, T::Error>
     where
         T: TryInto<TopicName>,
@@ -144,17 +146,17 @@ impl Will {
         Ok(self)
     }
 
-    /// The data that an answer has to return (5.0).
+    /// Sets the Correlation Data, which a response message returns (5.0).
     #[must_use]
     pub fn correlation_data(mut self, data: impl Into<Bytes>) -> Self {
         self.properties.correlation_data = Some(data.into());
         self
     }
 
-    /// A name and a value for the application (5.0). Each call adds one.
+    /// Adds a User Property, a name and a value for the application (5.0).
     ///
     /// # Errors
-    /// If one of them is no MQTT string.
+    /// If `name` or `value` is not an MQTT string.
     pub fn user_property<N, V>(mut self, name: N, value: V) -> Result<Self, N::Error>
     where
         N: TryInto<ByteStr>,

@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 use mq_codec::{DecodeError, Decoder, Packet, Publish, TopicFilter, TopicName, Version};
 
-/// Takes a filter and, after the first line break, a topic: whether they are valid and whether
-/// they match is what the specification's sentences say, one by one.
+/// Checks a filter and, after the first line break, a topic: the crate finds them valid and matching
+/// exactly if the specification's sentences, implemented one by one, say so.
 pub(crate) fn run(input: &[u8]) {
     let at = input.iter().position(|byte| *byte == b'\n');
     let (filter, topic) = match at {

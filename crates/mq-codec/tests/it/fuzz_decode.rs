@@ -1,4 +1,4 @@
-//! What the fuzz target `decode` does, over packets that are nearly valid and over its corpus.
+//! Runs the body of the fuzz target `decode` over packets that are nearly valid and over its corpus.
 
 use bytes::{BufMut, BytesMut};
 use mq_codec::{Packet, Version};
@@ -10,7 +10,7 @@ use crate::{corpus, decode, runner::check, strategies};
 const MUTANTS: usize = 10;
 const PACKETS: u32 = 15_000;
 
-/// One change of a byte. An index is scaled to the length of what it is for.
+/// Change of one bit or byte, or a cut. Its index is scaled to the length of the bytes that it changes.
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip(Index, u32),

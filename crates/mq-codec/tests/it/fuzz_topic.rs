@@ -1,4 +1,5 @@
-//! What the fuzz target `topic` does, over filters and topics that often match and over its corpus.
+//! Runs the body of the fuzz target `topic` over filters and topics that often match and over its
+//! corpus.
 
 #[path = "../bodies/topic.rs"]
 mod topic;

@@ -1,5 +1,5 @@
-//! One packet of each type and version as the specifications lay it out, written by hand: decoded,
-//! it has its type; encoded again, it is the same bytes.
+//! Packets of each type and version, written by hand as the specifications lay them out: each is
+//! decoded to its type and encoded to the same bytes.
 
 use std::collections::BTreeSet;
 

@@ -101,7 +101,7 @@ fn without_odd_login(connect: &mut Connect) {
     }
 }
 
-/// What rumqttc cannot read of MQTT 5.0.
+/// Replaces the parts of an MQTT 5.0 packet that rumqttc cannot read.
 fn readable_by_v5(mut packet: Packet) -> Packet {
     match &mut packet {
         // Each subscription identifier is counted as one byte more than it has, so that after
@@ -119,7 +119,7 @@ fn readable_by_v5(mut packet: Packet) -> Packet {
     packet
 }
 
-/// What rumqttc cannot write of MQTT 5.0.
+/// Replaces the parts of an MQTT 5.0 packet that rumqttc cannot write.
 fn writable_by_v5(mut packet: Packet) -> Packet {
     if let Packet::Disconnect(disconnect) = &mut packet {
         // With a reason code and no properties it is a byte longer than it announces. With a set

@@ -5,7 +5,7 @@ use rumqttc::mqttbytes::{self, Protocol, v4};
 
 use super::{login, same_name, string};
 
-/// Of `packet` all that the version has.
+/// Converts `packet` to rumqttc's type, with all that MQTT 3.1.1 has of it.
 pub(crate) fn of(packet: &Packet) -> v4::Packet {
     let id = packet.packet_id().map_or(0, mq_codec::PacketId::get);
     match packet {

@@ -344,8 +344,8 @@ where
     }
 }
 
-/// Behind a pointer if there are any, and sometimes even if there are none: a program that has
-/// asked for the properties to write to them need not have written.
+/// Generates properties behind a pointer if there are any, and sometimes even if there are none: a
+/// program that has borrowed them mutably need not have written to them.
 fn sparse<T: Empty + Debug + PartialEq>(
     properties: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = Sparse<T>> {
@@ -378,7 +378,7 @@ fn packet_id() -> impl Strategy<Value = PacketId> {
     (1..=u16::MAX).prop_map(|id| PacketId::new(id).expect("not 0"))
 }
 
-/// As many of one byte as of four.
+/// Generates subscription identifiers: each length on the wire, one to four bytes, is equally likely.
 fn subscription_id() -> impl Strategy<Value = SubscriptionId> {
     prop_oneof![
         1_u32..0x80,
