@@ -14,13 +14,14 @@ impl LaneId {
     /// The lane that carries CONNECT; the connection ends with it.
     pub const CONTROL: Self = Self(0);
 
-    /// Whether the server has opened it (RFC 9000 §2.1).
+    /// Returns `true` if the server opened the stream: bit 0 of its identifier (RFC 9000 §2.1).
     #[must_use]
     pub fn is_server_opened(self) -> bool {
         self.0 & 0b01 > 0
     }
 
-    /// Whether only the side that opened it writes to it (RFC 9000 §2.1).
+    /// Returns `true` if only the side that opened the stream writes to it: bit 1 of its identifier (RFC 9000
+    /// §2.1).
     #[must_use]
     pub fn is_unidirectional(self) -> bool {
         self.0 & 0b10 > 0
@@ -33,12 +34,12 @@ impl fmt::Display for LaneId {
     }
 }
 
-/// How one side ends a data lane.
+/// End of a data lane: in order, or aborted with an error code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneEnd {
-    /// In order, behind everything that was written (QUIC's FIN).
+    /// The lane ends in order, after everything that was written (QUIC's FIN).
     Finish,
-    /// At once, in both directions, with an application error code (`RESET_STREAM` and `STOP_SENDING`, RFC
-    /// 9000 §19.4 and §19.5).
+    /// Both directions of the lane end at once, with this application error code: `RESET_STREAM` and
+    /// `STOP_SENDING` (RFC 9000 §19.4 and §19.5). Bytes that were not written yet are dropped.
     Abort(u32),
 }

@@ -1,5 +1,5 @@
-//! Lanes: the ordered byte streams of a connection, the bytes that wait to be written to them, and which
-//! lane each message goes on.
+//! Lanes: the ordered byte streams of a connection, the bytes that wait to be written to them, and the choice
+//! of a lane for each message.
 //!
 //! This crate stands between the MQTT session and the link. `mq-proto` writes packets into an
 //! [`Outbox`], each on the lane that [`LaneId`] names; `mq-transport` takes bytes off its front.

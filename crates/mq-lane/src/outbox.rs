@@ -32,11 +32,11 @@ pub struct Outbox {
     open: BytesMut,
     open_lane: LaneId,
     len: usize,
-    /// The number of all bytes that were ever put in.
+    /// Position after the last byte: the bytes put in so far, without those that were cut.
     put: u64,
-    /// That number when nothing waited last.
+    /// The value of `put` the last time that the outbox became empty.
     put_at_rest: u64,
-    /// How much was put in between the last two times that nothing waited.
+    /// Bytes put in between the last two times that the outbox became empty.
     burst: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Chunk {
     end: u64,
 }
 
-/// What one data lane has to write.
+/// Bytes and end of one data lane that wait to be written.
 #[derive(Debug, Default)]
 struct Waiting {
     chunks: VecDeque<Chunk>,
@@ -63,14 +63,14 @@ impl Outbox {
         Self::default()
     }
 
-    /// The number of bytes waiting, over all lanes.
+    /// Returns the number of bytes waiting, over all lanes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no bytes and no ends of lanes are waiting.
+    /// Returns `true` if no bytes and no ends of lanes are waiting.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -129,7 +129,7 @@ impl Outbox {
         }
     }
 
-    /// Ends a data lane behind what waits for it, or with [`LaneEnd::Abort`] at once and without that.
+    /// Ends a data lane after the bytes that wait for it, or with [`LaneEnd::Abort`] at once, dropping them.
     /// The control lane ends with its link.
     pub fn end(&mut self, lane: LaneId, end: LaneEnd) {
         debug_assert_ne!(lane, LaneId::CONTROL);
@@ -144,7 +144,7 @@ impl Outbox {
         }
     }
 
-    /// Drops what waits for a data lane on which the peer takes nothing any more, its end as well.
+    /// Drops the bytes and the end that wait for a data lane, of which the peer reads no more.
     pub fn discard(&mut self, lane: LaneId) {
         self.discard_bytes(lane);
         self.data.remove(&lane);
@@ -275,7 +275,7 @@ impl Outbox {
         }
     }
 
-    /// Splits off what comes behind the first `at` bytes of a chunk.
+    /// Splits off everything after the first `at` bytes of a chunk.
     #[must_use]
     pub fn split(chunk: &mut Chunk, at: usize) -> Chunk {
         let bytes = chunk.bytes.split_off(at);
@@ -296,7 +296,7 @@ impl Outbox {
             .map(|(lane, _)| *lane)
     }
 
-    /// How many data lanes have bytes or an end waiting.
+    /// Returns the number of data lanes that have bytes or an end waiting.
     pub fn data_lanes(&mut self) -> usize {
         if self.open_lane != LaneId::CONTROL {
             self.seal();
@@ -304,20 +304,20 @@ impl Outbox {
         self.data.len()
     }
 
-    /// Whether a data lane is about to end at once.
+    /// Returns `true` if an abort of a data lane waits to be written.
     #[must_use]
     pub fn is_aborting(&self, lane: LaneId) -> bool {
         let waiting = self.data.get(&lane);
         waiting.is_some_and(|waiting| matches!(waiting.end, Some(LaneEnd::Abort(_))))
     }
 
-    /// Whether nothing waits for a data lane.
+    /// Returns `true` if neither bytes nor an end wait for a data lane.
     #[must_use]
     pub fn is_empty_on(&self, lane: LaneId) -> bool {
         !self.data.contains_key(&lane) && (self.open_lane != lane || self.open.is_empty())
     }
 
-    /// Takes the end of a data lane that has no bytes left.
+    /// Takes the end of a data lane that has no bytes waiting.
     pub fn take_end(&mut self, lane: LaneId) -> Option<LaneEnd> {
         let waiting = self.data.get(&lane)?;
         let end = waiting.end.filter(|_| waiting.chunks.is_empty())?;
@@ -325,7 +325,7 @@ impl Outbox {
         Some(end)
     }
 
-    /// Forgets everything.
+    /// Drops all bytes and all ends of lanes.
     pub fn clear(&mut self) {
         self.control.clear();
         self.data.clear();
@@ -333,15 +333,16 @@ impl Outbox {
         self.len = 0;
     }
 
-    /// How much room to make: as much as was put in before nothing waited last, or since.
+    /// Returns the bytes to allocate: as many as were put in before the outbox last became empty, or since,
+    /// from 256 bytes to 16 KiB and rounded up to a power of two.
     fn room(&self) -> usize {
         let burst = self.burst.max(self.put.saturating_sub(self.put_at_rest));
         let burst = usize::try_from(burst).unwrap_or(CHUNK);
         burst.clamp(SMALLEST, CHUNK).next_power_of_two()
     }
 
-    /// Gives the room back if nothing waits: an outbox at rest holds none, and the next bytes go to memory that
-    /// was in use a moment ago.
+    /// Frees the buffer if nothing waits: an empty outbox holds none, and the next bytes go to memory that was
+    /// in use a moment ago.
     fn rest(&mut self) {
         if self.len == 0 {
             self.burst = self.put.saturating_sub(self.put_at_rest);

@@ -1,4 +1,4 @@
-//! Which lane each message goes on.
+//! Spreading of messages over lanes: the choice of a lane for each message.
 
 use core::{fmt, str::FromStr, time::Duration};
 use std::{
@@ -9,38 +9,41 @@ use std::{
 
 use crate::LaneId;
 
-/// How often [`Spread::Auto`] looks whether something holds messages up.
+/// The shortest time between two checks of [`Spread::Auto`] for messages that are held up.
 const CONGESTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How one side spreads the messages that it sends over data lanes.
+/// Rule by which one side spreads the messages that it sends over data lanes.
 ///
 /// Order is promised within a topic (§4.6), so a topic keeps its lane, except with
 /// [`PerPublish`](Self::PerPublish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spread {
-    /// Everything on the control lane.
+    /// All messages go on the control lane.
     #[default]
     Control,
-    /// A lane for each topic. Further topics share these lanes, each always the same one.
+    /// Each topic has a lane, and keeps it. Topics beyond the number of lanes share these lanes.
     PerTopic {
-        /// How many lanes at most.
+        /// The greatest number of data lanes.
         most: u16,
     },
-    /// A lane for each message; on the control lane where the peer grants no further lane.
+    /// Each message has a lane of its own, which ends after it; the control lane if the peer grants no further
+    /// lane.
     PerPublish,
-    /// The control lane for as long as nothing holds messages up, then as [`PerTopic`](Self::PerTopic).
+    /// All messages go on the control lane until something holds them up, then as with
+    /// [`PerTopic`](Self::PerTopic).
     Auto {
-        /// How many lanes at most.
+        /// The greatest number of data lanes.
         most: u16,
     },
 }
 
 impl Spread {
-    /// How many lanes [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto) use at most if nobody says: as
-    /// many as this project's broker grants, but for the control lane.
+    /// The default number of data lanes for [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto): as many as
+    /// this project's broker grants, without the control lane.
     pub const MOST: u16 = 63;
 
-    /// The same with no more than `limit` lanes; none is [`Control`](Self::Control).
+    /// Limits the number of data lanes to `limit`; 0 makes the rule [`Control`](Self::Control).
+    /// [`PerPublish`](Self::PerPublish) has no number to limit.
     #[must_use]
     pub fn at_most(self, limit: u16) -> Self {
         match self {
@@ -59,7 +62,8 @@ impl Spread {
 impl FromStr for Spread {
     type Err = UnknownSpread;
 
-    /// `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` for at most `N` lanes.
+    /// Parses `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` have at most `N`
+    /// lanes, 1 to 65,535.
     fn from_str(text: &str) -> Result<Self, UnknownSpread> {
         let unknown = || UnknownSpread(text.to_owned());
         let (name, most) = match text.split_once(':') {
@@ -109,60 +113,64 @@ impl fmt::Display for UnknownSpread {
 
 impl core::error::Error for UnknownSpread {}
 
-/// Where a message goes.
+/// The lane that was chosen for a message, if it may be sent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// On this lane.
+    /// The message goes on this lane, which stays open.
     On(LaneId),
-    /// On this lane, which ends behind it.
+    /// The message goes on this lane, which ends after it.
     Alone(LaneId),
-    /// Nowhere for now: an answer of the peer is under way.
+    /// The message has to wait: the peer's answer to everything on the control lane is outstanding.
     Wait,
 }
 
 /// Chooses a lane for each message of one connection.
 ///
+/// Messages move from the control lane to lanes by topic in stages:
+///
 /// ```text
-/// auto, or resumed: NotYet -- look(), asked() --> Waiting -- answered() --> Done
-/// others:                                                                   Done
+/// auto, or per-topic and resumed: NotYet -- look(), asked() --> Waiting -- answered() --> Done
+/// per-topic on a new session:                                                             Done
+/// control, per-publish:           NotYet, which means nothing to them
 /// ```
 #[derive(Debug)]
 pub struct Spreader {
     spread: Spread,
-    /// By the hash of a topic, the index in `places`; `None` for topics whose first message went on the control
+    /// The index in `places` by the hash of a topic; `None` for topics whose first message went on the control
     /// lane. Two topics of one hash share a lane, which does no harm.
     topics: HashMap<u64, Option<usize>>,
     /// The lanes to share, in the order in which they were opened.
     places: Vec<Place>,
-    /// No further lane is opened: topics without one of their own share those that there are.
+    /// `true` if no further lane is opened: topics without a lane of their own share the open ones.
     is_full: bool,
     hash: RandomState,
     stage: Stage,
 }
 
-/// What goes on one lane at a time.
+/// The lane of one place that topics share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// A lane, or the control lane.
+    /// A data lane, or the control lane if that lane has broken or could not be opened.
     On(LaneId),
-    /// The peer has closed its lane in order, as nothing went on it: the next message opens another.
+    /// The peer has closed the lane in order, as nothing was sent on it: the next message opens another.
     Vacant,
 }
 
-/// How far topics have gone apart.
+/// Stage of the move from the control lane to lanes by topic.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Everything goes on the control lane.
+    /// Messages of all topics go on the control lane.
     NotYet { looked_at: Option<Instant> },
-    /// The peer is asked whether it has read the control lane so far, and no message is sent.
+    /// The peer is asked for an answer to everything on the control lane, and no message is sent until it
+    /// comes.
     Waiting,
-    /// Each topic has a lane of its own.
+    /// Topics have lanes of their own, or share them.
     Done,
 }
 
 impl Spreader {
-    /// For a new connection. One that is `resumed` sends messages of an earlier connection again on the control
-    /// lane, and their topics must not overtake them.
+    /// Builds the spreader of a new connection. If the connection is `resumed`, it sends messages of an earlier
+    /// one again on the control lane, which further messages of their topics must not overtake on another.
     #[must_use]
     pub fn new(spread: Spread, resumed: bool) -> Self {
         let stage = match spread {
@@ -179,8 +187,9 @@ impl Spreader {
         }
     }
 
-    /// Where the next message of that topic goes. `open` opens one more lane, if the peer grants it. No lane is
-    /// opened for a message that `is_early`: it goes on the control lane, and its topic stays there.
+    /// Chooses the lane of the next message of `topic`. `open` opens one more lane; `None` if the peer grants
+    /// none. No lane is opened for a message that `is_early` (sent as early data): it goes on the control lane,
+    /// and its topic stays there.
     pub fn way(
         &mut self,
         topic: &str,
@@ -198,7 +207,9 @@ impl Spreader {
         }
     }
 
-    /// Where all messages go for as long as topics have not gone apart; then `None`.
+    /// Returns the choice for every topic before topics have lanes: the control lane, or to wait for the peer.
+    /// `None` once topics have lanes of their own. With [`Spread::Control`] and [`Spread::PerPublish`] always
+    /// the control lane.
     #[must_use]
     pub fn together(&self) -> Option<Way> {
         match self.stage {
@@ -242,7 +253,7 @@ impl Spreader {
         place.map_or(LaneId::CONTROL, |place| self.at(place, open))
     }
 
-    /// One of the places, by the hash of a topic.
+    /// Picks a place by the hash of a topic; `None` if there is none.
     fn shared(&self, topic: u64) -> Option<usize> {
         let place = topic.checked_rem(self.places.len() as u64)?;
         usize::try_from(place).ok()
@@ -273,7 +284,7 @@ impl Spreader {
         lane
     }
 
-    /// The lane of the next subscription, which topics share.
+    /// Chooses the lane of the next subscription, which topics share.
     pub fn of_subscription(&mut self, open: impl FnOnce() -> Option<LaneId>) -> LaneId {
         let lane = match self.spread {
             Spread::PerTopic { most } => self.open(most, open),
@@ -282,11 +293,13 @@ impl Spreader {
         lane.unwrap_or(LaneId::CONTROL)
     }
 
-    /// Whether topics are to go apart now. With [`Spread::Auto`] `is_held_up` decides: whether something holds
-    /// messages up. It is asked every 10 ms at most, and gets whether it is the first time. The owner then asks the
-    /// peer for an answer to everything on the control lane so far, says so with [`asked`](Self::asked), and with
-    /// [`answered`](Self::answered) once it is there. In between no message is sent: a message on another lane
-    /// could overtake those on the control lane.
+    /// Returns `true` if topics should move to lanes of their own now. With [`Spread::Auto`] that is
+    /// `is_held_up`'s answer, which returns `true` if something holds messages up; it is called every 10 ms at
+    /// most, with `true` the first time.
+    ///
+    /// The owner then asks the peer for an answer to everything on the control lane so far, and reports that
+    /// with [`asked`](Self::asked), and the answer with [`answered`](Self::answered). In between no message is
+    /// sent: a message on another lane could overtake those on the control lane.
     ///
     /// After a resumption, call it once the messages of the earlier connection are written.
     pub fn look(&mut self, now: Instant, is_held_up: impl FnOnce(bool) -> bool) -> bool {
@@ -307,25 +320,26 @@ impl Spreader {
         is_held_up(first)
     }
 
-    /// The peer is asked for its answer.
+    /// Records that the peer was asked for an answer to everything on the control lane; see
+    /// [`look`](Self::look).
     pub fn asked(&mut self) {
         self.stage = Stage::Waiting;
     }
 
-    /// The peer has answered.
+    /// Records the peer's answer: topics get lanes of their own from now on.
     pub fn answered(&mut self) {
         if let Stage::Waiting = self.stage {
             self.stage = Stage::Done;
         }
     }
 
-    /// A lane has broken. What went on it goes on the control lane from now on.
+    /// Moves the topics of a broken lane to the control lane.
     pub fn broken(&mut self, lane: LaneId) {
         self.replace(lane, Place::On(LaneId::CONTROL));
     }
 
-    /// The peer has closed a lane in order, as one on which nothing went. The next message that would go on it
-    /// opens another.
+    /// Gives up a lane that the peer has closed in order, as nothing was sent on it. The next message of its
+    /// topics opens another.
     pub fn closed(&mut self, lane: LaneId) {
         self.replace(lane, Place::Vacant);
     }
