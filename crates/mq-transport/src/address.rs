@@ -1,4 +1,4 @@
-//! Where to connect or listen: a scheme, a host, a port, and on WebSocket a path.
+//! Addresses to connect to or listen on: a scheme, a host, a port, and on WebSocket a path.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -36,19 +36,20 @@ impl Scheme {
         }
     }
 
-    /// Whether the transport is encrypted, so that a listener needs a certificate.
+    /// Returns `true` if the transport is encrypted (TLS, QUIC, WebSocket over TLS); a listener then needs a
+    /// certificate.
     #[must_use]
     pub fn is_encrypted(self) -> bool {
         matches!(self, Self::Tls | Self::Quic | Self::Wss)
     }
 
-    /// Whether the transport carries MQTT in WebSocket frames, so that an address has a path.
+    /// Returns `true` if the transport carries MQTT in WebSocket frames; an address then has a path.
     #[must_use]
     pub fn is_websocket(self) -> bool {
         matches!(self, Self::Ws | Self::Wss)
     }
 
-    /// The cargo features that build it in.
+    /// Names the cargo features that build the transport in, separated by commas.
     pub(crate) fn features(self) -> &'static str {
         match self {
             Self::Wss => "tls,ws",
@@ -93,7 +94,7 @@ impl fmt::Display for Scheme {
 /// user, and a path and query on WebSocket only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
-    /// Which transport to use.
+    /// The transport.
     pub scheme: Scheme,
     /// A DNS name or an IP address, an IPv6 one without its brackets; for mem the registered name.
     pub host: String,
@@ -117,8 +118,8 @@ impl Address {
         }
     }
 
-    /// Whether only this machine reaches it, as far as the host says that: a loopback address, `localhost`, or a
-    /// name in memory.
+    /// Returns `true` if only this machine can reach the address, as far as its host tells: a loopback address,
+    /// `localhost`, or a name on mem.
     #[must_use]
     pub fn is_local(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
@@ -148,7 +149,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a text is not an [`Address`].
+/// Reasons for which a text is not an [`Address`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {

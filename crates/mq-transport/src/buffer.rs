@@ -15,7 +15,7 @@ const MIN_READ: usize = 4 * 1024;
 /// Room for a read after reads that filled their room: a bulk transfer.
 const MAX_READ: usize = 64 * 1024;
 
-/// How much room to make for the next read; follows the size of the reads before.
+/// Bytes of room to make for the next read, 4 KiB to 64 KiB; follows the sizes of the reads before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadSize(usize);
 

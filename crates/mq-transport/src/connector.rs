@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 /// The default changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dial {
-    /// In the place of [`ConnectOptions::connect_timeout`].
+    /// Timeout of this connection in the place of [`ConnectOptions::connect_timeout`].
     pub timeout: Option<Duration>,
     /// Return only after the handshake, even where early data is possible: nothing that the caller
     /// writes leaves before.

@@ -1,4 +1,4 @@
-//! Which cryptography is offered: cipher suites, key-exchange groups, versions.
+//! Cryptography that a link offers: cipher suites, key-exchange groups and TLS versions.
 
 use std::{fmt, str::FromStr};
 

@@ -4,7 +4,8 @@ use std::{io, path::PathBuf, time::Duration};
 
 use crate::{Address, AddressError, CongestionControl, Scheme};
 
-/// What went wrong; its text is one line that says what is wrong and what would be right.
+/// Error of a link, connector or listener. Its text is one line that names the fault and, where there is one, the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +26,7 @@ pub enum Error {
         /// The resolver's answer.
         source: io::Error,
     },
-    /// The address does not answer.
+    /// The address does not answer: the system reports an error, such as a refused connection.
     #[error("cannot reach {address}: {source}; is a broker listening there?")]
     Unreachable {
         /// The address.
@@ -38,16 +39,16 @@ pub enum Error {
     ConnectTimeout {
         /// The address.
         address: Address,
-        /// How long the connector waited.
+        /// The timeout, which [`connect_timeout`](crate::ConnectOptions::connect_timeout) sets.
         after: Duration,
     },
-    /// Another program listens there.
+    /// Another program listens at this port.
     #[error("cannot listen on {address}: the port is in use; choose another or stop its user")]
     PortInUse {
         /// The address.
         address: Address,
     },
-    /// The system does not allow listening there.
+    /// The system does not allow listening at this address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
@@ -72,17 +73,17 @@ pub enum Error {
         what: &'static str,
         /// The path of the file.
         path: PathBuf,
-        /// What is wrong, and the right form.
+        /// The fault, and the right form.
         reason: String,
     },
     /// An option's value cannot be used.
     #[error("{option} cannot be {value}: {remedy}")]
     InvalidOption {
-        /// The option.
+        /// The option's name.
         option: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: String,
-        /// The remedy.
+        /// The remedy, such as the values that can be used.
         remedy: String,
     },
     /// A listener for TLS, QUIC or WebSocket over TLS has no certificate.
@@ -104,15 +105,15 @@ pub enum Error {
     /// The peer's certificate is not accepted.
     #[error("the peer's certificate is not accepted: {reason}; {remedy}")]
     CertificateRejected {
-        /// What is wrong with the certificate.
+        /// The fault of the certificate.
         reason: String,
-        /// The remedy.
+        /// Advice to the operator.
         remedy: &'static str,
     },
     /// The TLS handshake failed for another reason.
     #[error("the TLS handshake failed: {reason}")]
     Handshake {
-        /// What happened.
+        /// The alert or error of the TLS stack.
         reason: String,
     },
     /// The server did not grant the HTTP request for a WebSocket, or the request cannot be made.
@@ -120,10 +121,10 @@ pub enum Error {
     Upgrade {
         /// The HTTP status of the server's answer; `None` if the answer is not HTTP.
         status: Option<u16>,
-        /// What happened.
+        /// The fault of the request or the answer.
         reason: String,
     },
-    /// The peer broke the connection off.
+    /// The peer reset or aborted the connection.
     #[error("the peer reset the connection{}", detail(reason))]
     Reset {
         /// The peer's reason; empty if it gave none.
@@ -131,7 +132,7 @@ pub enum Error {
     },
     /// The peer was silent for QUIC's idle timeout, or for as long as the kernel retransmits a TCP
     /// segment.
-    #[error("the connection timed out: nothing was heard of the peer")]
+    #[error("the connection timed out: nothing was received from the peer")]
     TimedOut,
     /// The listener or link was closed on this side.
     #[error("closed on this side")]
@@ -139,7 +140,7 @@ pub enum Error {
     /// The peer broke a rule of TLS, QUIC or WebSocket.
     #[error("the peer broke the protocol: {reason}")]
     Protocol {
-        /// How.
+        /// The broken rule, as the protocol's stack describes it.
         reason: String,
     },
     /// Another failure of the system.

@@ -1,10 +1,10 @@
-//! What a link says about itself.
+//! Properties and counters of a link: its ends, its TLS parameters, its handshake.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::{Certificate, Scheme, TlsVersion};
 
-/// How the handshake went.
+/// State of a link's handshake, and its kind once complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HandshakeKind {
     /// The link has no handshake: plain TCP, WebSocket over it, and mem.
@@ -12,9 +12,9 @@ pub enum HandshakeKind {
     None,
     /// The handshake has not ended yet.
     Pending,
-    /// With certificates: nothing of an earlier connection was used.
+    /// A full handshake with certificates; no earlier session was resumed.
     Full,
-    /// From the ticket of an earlier connection, without certificates (RFC 8446 §2.2).
+    /// A resumed session: the ticket of an earlier connection, without certificates (RFC 8446 §2.2).
     Resumed,
 }
 
@@ -29,14 +29,14 @@ pub enum HandshakeKind {
 /// [`EarlyData::NotOffered`] there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EarlyData {
-    /// The client offered none.
+    /// The client offered no early data.
     #[default]
     NotOffered,
-    /// Offered; the server has not answered yet.
+    /// Early data was offered, and the server has not answered yet.
     Pending,
-    /// The server took it.
+    /// The server accepted the early data.
     Accepted,
-    /// The server refused it; the link has sent it again after the handshake.
+    /// The server rejected the early data; the link has sent it again after the handshake.
     Rejected,
 }
 
@@ -69,7 +69,8 @@ pub struct LinkStats {
     pub packets_lost: Option<u64>,
     /// Messages sent as QUIC datagrams (RFC 9221).
     pub messages_as_datagrams: Option<u64>,
-    /// How often the peer said that it waits for more streams (`STREAMS_BLOCKED`, RFC 9000 §19.14).
+    /// `STREAMS_BLOCKED` frames received: times that the peer waited for permission to open more streams
+    /// (RFC 9000 §19.14).
     pub streams_blocked: Option<u64>,
     /// TCP segments sent again.
     pub packets_retransmitted: Option<u64>,
@@ -77,13 +78,13 @@ pub struct LinkStats {
     pub rtt: Option<Duration>,
     /// The congestion window in bytes.
     pub congestion_window: Option<u64>,
-    /// How the handshake went.
+    /// State of the handshake.
     pub handshake: HandshakeKind,
     /// The outcome of early data.
     pub early_data: EarlyData,
 }
 
-/// The two ends of a link, and how it is secured.
+/// The addresses of a link's two ends, and its TLS parameters and certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkInfo {
     /// The transport.
@@ -92,8 +93,7 @@ pub struct LinkInfo {
     pub peer_address: Option<SocketAddr>,
     /// This side's address, where the system gives it.
     pub local_address: Option<SocketAddr>,
-    /// How the link is secured; `None` without encryption (TCP, WebSocket over it, mem), and before the
-    /// negotiation.
+    /// TLS parameters; `None` without encryption (TCP, WebSocket over it, mem), and before the negotiation.
     pub tls: Option<TlsInfo>,
     /// The peer's certificate and the chain above it; empty if the peer showed none.
     pub peer_certificates: Vec<Certificate>,

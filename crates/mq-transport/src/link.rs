@@ -24,7 +24,7 @@ use crate::{
     tcp::TcpLink,
 };
 
-/// One connection, owned by one task.
+/// A connection over any transport, owned by one task.
 ///
 /// The owner calls [`progress`](Self::progress) in a loop, consumes complete packets from
 /// [`received`](Self::received) and appends packets to its outbox. Dropping a link cuts the
@@ -32,9 +32,9 @@ use crate::{
 #[derive(Debug)]
 pub struct Link {
     transport: Transport,
-    /// For lanes that the connection does not have; stays empty.
+    /// An empty buffer that stands in for the received bytes of lanes that the connection does not have.
     no_lane: Option<Box<BytesMut>>,
-    /// On a server that holds them back.
+    /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): those of this connection.
     #[cfg(feature = "tls")]
     tickets: Option<Arc<HeldTickets>>,
 }
@@ -54,31 +54,31 @@ pub(crate) enum Transport {
 /// The outcome of [`Link::progress`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Bytes came in on this lane and are in [`Link::received`].
+    /// Bytes were received on this lane and are in [`Link::received`].
     Received(LaneId),
     /// The kernel or the QUIC stack has taken all bytes of the outbox.
     Flushed,
-    /// The peer ended this data lane in some way, and the connection goes on. What it sent before is in
+    /// The peer ended this data lane in some way, and the connection goes on. Bytes received before are in
     /// [`Link::received`], until the owner ends its side with [`Outbox::end`].
     LaneClosed(LaneId, LaneClosed),
-    /// Datagrams came in: see [`Link::next_datagram`].
+    /// Datagrams were received: see [`Link::next_datagram`].
     Datagrams,
-    /// The peer ended the connection in order. What it sent before is in [`Link::received`].
+    /// The peer closed the connection in order. Bytes received before are in [`Link::received`].
     Closed,
 }
 
-/// How the peer has ended a data lane.
+/// Ways in which a peer ends a data lane, a QUIC stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneClosed {
-    /// In order, behind whole packets or not (QUIC's FIN). The other direction goes on.
+    /// Closed in order by FIN, after a whole packet or within one. The other direction stays open.
     Finished,
-    /// At once, with this code (`RESET_STREAM`); both directions are over.
+    /// Reset by `RESET_STREAM` with this error code; both directions are closed.
     Reset(u64),
-    /// The peer takes nothing more on it, by this code (`STOP_SENDING`); both directions are over.
+    /// Refused by `STOP_SENDING` with this error code: the peer reads nothing more; both directions are closed.
     Stopped(u64),
 }
 
-/// Such as `reset with code 0x1`.
+/// Text form, such as `reset with code 0x1`.
 impl fmt::Display for LaneClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -153,8 +153,8 @@ impl Link {
         Self::pair_with_delay(Duration::ZERO)
     }
 
-    /// The same where each byte takes `delay` to the other side, by tokio's clock: a paused clock
-    /// makes it virtual time.
+    /// Returns two links in memory that are each other's peer, with a one-way delay of `delay` for each byte. The
+    /// delay is measured by tokio's clock: a paused clock makes it virtual time.
     #[must_use]
     pub fn pair_with_delay(delay: Duration) -> (Self, Self) {
         let (one, other) = MemLink::pair(delay);
@@ -219,8 +219,8 @@ impl Link {
         }
     }
 
-    /// How many bytes came in, on all lanes, and were not consumed yet, for an owner that counts them.
-    /// Unlike [`received`](Self::received) it does not count as looking at them.
+    /// Returns the number of bytes received on all lanes and not consumed yet. Unlike [`received`](Self::received),
+    /// the call does not count as a look at the bytes.
     #[must_use]
     pub fn received_len(&self) -> usize {
         let control = each!(&self.transport, link => link.received.len());
@@ -231,7 +231,7 @@ impl Link {
         }
     }
 
-    /// The data lanes with bytes that came in and were not consumed yet.
+    /// Returns the data lanes with bytes that were received and not consumed yet.
     #[must_use]
     pub fn unread_lanes(&self) -> Vec<LaneId> {
         match &self.transport {
@@ -252,7 +252,7 @@ impl Link {
         }
     }
 
-    /// Takes the next datagram that came in (RFC 9221). Datagrams that nobody takes wait in the QUIC stack,
+    /// Takes the next received datagram (RFC 9221). Datagrams that the owner does not take wait in the QUIC stack,
     /// which drops the oldest beyond [`datagram_buffer`](crate::QuicOptions::datagram_buffer).
     pub fn next_datagram(&mut self) -> Option<Bytes> {
         match &mut self.transport {
@@ -262,8 +262,10 @@ impl Link {
         }
     }
 
-    /// Whether a datagram of so many bytes can be sent now: the peer takes them, the path carries it, and
-    /// those before it have left. Such a datagram may be lost on the way like any packet.
+    /// Returns `true` if a datagram with a payload of `bytes` bytes can be sent now: the peer accepts datagrams of
+    /// that size (`max_datagram_frame_size`, RFC 9221 §3), the path MTU has room, and the QUIC stack's send buffer
+    /// (1 MiB) does not have to drop an earlier datagram for it. On a client not before the handshake is complete. A
+    /// datagram may be lost on the way like any packet.
     #[cfg_attr(
         not(feature = "quic"),
         expect(unused_variables, reason = "other transports have none")
@@ -277,7 +279,7 @@ impl Link {
         }
     }
 
-    /// Sends a datagram, if [it can be](Self::takes_datagram); returns whether it was.
+    /// Sends a datagram if [it can be sent now](Self::takes_datagram); returns `true` if it was sent.
     #[cfg_attr(
         not(feature = "quic"),
         expect(unused_variables, reason = "other transports have none")
@@ -290,7 +292,7 @@ impl Link {
         }
     }
 
-    /// How many data lanes are open.
+    /// Returns the number of open data lanes.
     #[must_use]
     pub fn data_lanes(&self) -> usize {
         match &self.transport {
@@ -300,7 +302,7 @@ impl Link {
         }
     }
 
-    /// How many of them this side has opened.
+    /// Returns the number of open data lanes that this side has opened.
     #[must_use]
     pub fn own_lanes(&self) -> usize {
         match &self.transport {
@@ -310,7 +312,7 @@ impl Link {
         }
     }
 
-    /// The data lanes that are open, with how many bytes ever came in on each.
+    /// Returns the open data lanes, each with the number of bytes ever received on it.
     #[must_use]
     pub fn lane_bytes_received(&self) -> Vec<(LaneId, u64)> {
         match &self.transport {
@@ -371,7 +373,8 @@ impl Link {
         self.close_with(0, deadline).await;
     }
 
-    /// The same with an error code of the application's, which QUIC alone can say (RFC 9000 §19.19).
+    /// [Closes](Self::close) the link with an application error code. QUIC alone carries the code, in
+    /// `CONNECTION_CLOSE` (RFC 9000 §19.19).
     pub async fn close_with(self, code: u32, deadline: Duration) {
         #[cfg(not(feature = "quic"))]
         let _ = code;
@@ -406,8 +409,8 @@ impl Link {
         }
     }
 
-    /// Whether [`move_here`](Self::move_here) makes a difference: not over QUIC, whose endpoint stays on its
-    /// runtime.
+    /// Returns `true` if [`move_here`](Self::move_here) can move the link. False over QUIC, whose endpoint stays on
+    /// its runtime, on mem, and while [early data](Self::is_early) is being received.
     #[must_use]
     pub fn can_move(&self) -> bool {
         match &self.transport {
@@ -436,7 +439,7 @@ impl Link {
         }
     }
 
-    /// Counters; see [`LinkStats`] for their cost.
+    /// Returns the counters; see [`LinkStats`] for their cost.
     #[must_use]
     pub fn stats(&self) -> LinkStats {
         each!(&self.transport, link => link.stats())
@@ -449,24 +452,23 @@ impl Link {
         each!(&self.transport, link => link.send_progress())
     }
 
-    /// The two ends, and what was negotiated so far.
+    /// Returns the two ends, and the parameters negotiated so far.
     #[must_use]
     pub fn info(&self) -> LinkInfo {
         each!(&self.transport, link => link.info())
     }
 
-    /// On a server: whether what came in so far is early data of a handshake that has not ended.
+    /// On a server: returns `true` if the bytes received so far are early data of a handshake that has not ended.
     ///
-    /// Such bytes may be a copy that overtook the original. A single-use ticket lets the server take one
-    /// of the two as early data, whichever comes first; the client sends the refused bytes again
-    /// (RFC 8446 §8, RFC 9001 §9.2). The bytes do not prove yet that the client is there. Always false
-    /// on a client.
+    /// Such bytes may be a copy that overtook the original. A single-use ticket lets the server accept one of the two
+    /// as early data, whichever arrives first; the client sends the refused bytes again (RFC 8446 §8, RFC 9001 §9.2).
+    /// The bytes do not prove yet that the client is live. Always false on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
         with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
-    /// Notes that the application has let the client in: its tickets are good from now on, where the server
+    /// Records that the application has admitted the client. Its tickets become valid, where the server
     /// [holds them back](crate::ListenOptions::hold_tickets), and its windows may grow, where their
     /// [memory is bounded](crate::ListenOptions::window_memory).
     pub fn let_in(&mut self) {
@@ -480,7 +482,7 @@ impl Link {
         }
     }
 
-    /// How the handshake went, without waiting; [`progress`](Self::progress) moves it on.
+    /// Returns the state of the handshake without waiting; [`progress`](Self::progress) drives the handshake.
     #[must_use]
     pub fn handshake(&self) -> HandshakeKind {
         with_handshake!(&self.transport, link => link.handshake(), else HandshakeKind::None)

@@ -41,12 +41,12 @@ enum Acceptor {
     Mem(MemListener),
 }
 
-/// What runs over a TCP connection: plain MQTT where there is neither TLS nor WebSocket.
+/// Protocols over an accepted TCP connection: TLS, WebSocket, both, or plain MQTT.
 #[derive(Clone, Debug)]
 struct OverTcp {
     #[cfg(feature = "tls")]
     tls: Option<Arc<TlsAcceptor>>,
-    /// WebSocket.
+    /// Requirements of the WebSocket handshake; `None` without WebSocket.
     #[cfg(feature = "ws")]
     gate: Option<Arc<Gate>>,
 }
@@ -296,8 +296,8 @@ impl Incoming {
         }
     }
 
-    /// The runtime that its socket belongs to, of [`ListenOptions::runtimes`]: on QUIC, where all clients of a
-    /// socket share it. `None` where it may be served on any.
+    /// Returns the runtime, of [`ListenOptions::runtimes`], that reads the client's socket: on QUIC, where all
+    /// clients of a socket share a runtime. `None` where any runtime may serve the client.
     #[must_use]
     pub fn runtime(&self) -> Option<&tokio::runtime::Handle> {
         match &self.accepted {
@@ -323,8 +323,8 @@ impl Incoming {
         })
     }
 
-    /// Whether [`ask_for_its_address`](Self::ask_for_its_address) is of use: on QUIC, while the
-    /// client has not proved its address.
+    /// Returns `true` if [`ask_for_its_address`](Self::ask_for_its_address) has an effect: on QUIC, while the
+    /// client's address is not validated (RFC 9000 §8.1).
     #[must_use]
     pub fn can_be_asked_for_its_address(&self) -> bool {
         match &self.accepted {
@@ -334,9 +334,9 @@ impl Incoming {
         }
     }
 
-    /// Answers with a Retry packet (RFC 9000 §8.1.2): the client comes again at once, with a proof
-    /// of its address. This costs the client a round trip, and the server no memory. On other
-    /// transports the client is refused.
+    /// Answers with a Retry packet (RFC 9000 §8.1.2): the client connects again at once, with a token that proves its
+    /// address. This costs the client a round trip, and the server no memory. On other transports the client is
+    /// refused.
     pub fn ask_for_its_address(self) {
         #[cfg(feature = "quic")]
         if let Accepted::Quic(incoming) = self.accepted {

@@ -25,7 +25,7 @@ use crate::{
 /// Bytes under way in one direction; then the writer waits.
 const CAPACITY: usize = 256 * 1024;
 
-/// One end of a pair of pipes.
+/// A link over a pair of pipes in memory.
 #[derive(Debug)]
 pub(crate) struct MemLink {
     incoming: Arc<Mutex<Pipe>>,
@@ -38,10 +38,10 @@ pub(crate) struct MemLink {
     bytes_received: u64,
 }
 
-/// One direction.
+/// The pipe of one direction.
 #[derive(Debug, Default)]
 struct Pipe {
-    /// Written bytes, and when they arrive; `None` is the end of the stream.
+    /// Written bytes with their time of arrival; `None` is the end of the stream.
     chunks: VecDeque<(Instant, Option<Bytes>)>,
     len: usize,
     reader: Option<Waker>,
@@ -204,7 +204,7 @@ impl Drop for MemLink {
 static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<MemLink>>>> =
     LazyLock::new(Mutex::default);
 
-/// A name in this process that can be connected to.
+/// A registered name in this process, and its queue of new links.
 #[derive(Debug)]
 pub(crate) struct MemListener {
     name: String,
@@ -213,7 +213,7 @@ pub(crate) struct MemListener {
 }
 
 impl MemListener {
-    /// Takes the name; connections beyond `backlog` wait to be accepted.
+    /// Registers the name. Once `backlog` connections wait to be accepted, further calls of [`connect`] wait.
     pub(crate) fn bind(address: &Address, backlog: u32) -> Result<Self, Error> {
         let mut listeners = lock(&LISTENERS);
         let taken = listeners

@@ -10,7 +10,7 @@ use crate::{Error, Scheme};
 pub struct ServerIdentity(Infallible);
 
 impl ServerIdentity {
-    /// Nothing here could use what is in the files.
+    /// Fails: a build without TLS cannot use the files.
     ///
     /// # Errors
     /// [`Error::NotBuiltIn`].

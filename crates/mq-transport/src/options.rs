@@ -16,7 +16,7 @@ const MQTT: &[u8] = b"mqtt";
 #[cfg(feature = "mqtt-next")]
 pub const MQTT_NEXT: &[u8] = b"MQTT-next";
 
-/// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
+/// Congestion control algorithm. QUIC and TCP have one setting, so that both can run the same algorithm.
 ///
 /// As text: `reno`, `cubic`, `bbr`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -37,10 +37,10 @@ names!(
     Bbr = "bbr",
 );
 
-/// Which packets a server takes as early data (0-RTT). As text: `off`, `connect`, `full`.
+/// Early data (0-RTT) that a server accepts, by packet type. As text: `off`, `connect`, `full`.
 ///
-/// A [`Listener`](crate::Listener) treats `Connect` and `Full` alike: it hands over all early data,
-/// and the reader of the packets, such as the broker, holds back what has to wait
+/// A [`Listener`](crate::Listener) treats `Connect` and `Full` alike: it hands over all early data, and the
+/// reader of the packets, such as the broker, holds back the packets that have to wait
 /// ([`Link::is_early`](crate::Link::is_early)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EarlyDataPolicy {
@@ -48,7 +48,7 @@ pub enum EarlyDataPolicy {
     /// to ask for (RFC 8446 appendix E.5).
     #[default]
     Off,
-    /// CONNECT alone; what follows waits for the end of the handshake.
+    /// CONNECT alone; later packets wait for the end of the handshake.
     Connect,
     /// All packets but PUBLISH of QoS 2 and acknowledgements, which may not be acted on twice and
     /// wait for the end of the handshake.
@@ -80,10 +80,10 @@ pub struct ConnectOptions {
     /// half of the packets are lost. `mq-client` bounds the wait for CONNACK by
     /// it as well.
     pub connect_timeout: Duration,
-    /// Whose certificates are believed. Default: the system's roots.
+    /// Server certificates that the client accepts. Default: those under the system's roots.
     pub trust: Trust,
-    /// The name to ask for (SNI) and to find in the certificate, where it is not the address's
-    /// host. Default: none.
+    /// The server name to send (SNI) and to verify in the certificate, if it is not the address's host. Default:
+    /// none.
     pub server_name: Option<String>,
     /// The client's own certificate, for servers that ask for one. Default: none.
     pub identity: Option<ClientIdentity>,
@@ -110,7 +110,7 @@ pub struct ConnectOptions {
     /// (a rustls server cannot skip more when it rejects early data). Default: 64 KiB, more than
     /// one round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
     pub early_data_limit: usize,
-    /// Where tickets are kept. Default: none, which is a cache of the connector's own.
+    /// Cache of session tickets. Default: none; the connector then has a cache of its own.
     #[cfg(feature = "tls")]
     pub ticket_cache: Option<TicketCache>,
     /// Congestion control of TCP and QUIC. Default: none, which is CUBIC on QUIC and the kernel's
@@ -166,14 +166,15 @@ impl ConnectOptions {
         self
     }
 
-    /// Says whose certificates are believed: [`trust`](field@Self::trust).
+    /// Sets the server certificates that are accepted: [`trust`](field@Self::trust).
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// Asks for this name, and looks for it in the certificate, in the place of the address's host: [`server_name`](field@Self::server_name).
+    /// Sends this server name (SNI) and verifies it in the certificate, in the place of the address's host:
+    /// [`server_name`](field@Self::server_name).
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
@@ -222,7 +223,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Keeps tickets there: [`ticket_cache`](field@Self::ticket_cache).
+    /// Keeps session tickets in this cache: [`ticket_cache`](field@Self::ticket_cache).
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn ticket_cache(mut self, cache: TicketCache) -> Self {
@@ -296,7 +297,7 @@ impl ClientIdentity {
 pub struct ListenOptions {
     /// The server's certificate and key; TLS, QUIC and WebSocket over TLS need it. Default: none.
     pub identity: Option<ServerIdentity>,
-    /// Whether clients must show a certificate. Default: off.
+    /// Client certificates that the listener asks for (mutual TLS). Default: off.
     pub client_auth: ClientAuth,
     /// Files of certificate revocation lists (RFC 5280 §5) for clients' certificates: PEM with any
     /// number of lists, or one list in DER form. Default: none, and nothing counts as revoked.
@@ -306,9 +307,9 @@ pub struct ListenOptions {
     /// whose issuer has no list is refused, as OpenSSL does it, since its status is not
     /// known. Delta and indirect lists are not supported, and refused when they are loaded.
     pub client_crls: Vec<PathBuf>,
-    /// Whether a revocation list that is past its `nextUpdate` refuses every client of its issuer.
-    /// Default: no. An expired list still revokes the certificates on it, and a failed delivery of
-    /// the next list must not lock a whole fleet out.
+    /// `true` if a revocation list past its `nextUpdate` makes the listener refuse every client of its issuer.
+    /// Default: no. An expired list still revokes the certificates on it, and a failed delivery of the next list must
+    /// not lock a whole fleet out.
     pub enforce_crl_expiry: bool,
     /// Ciphers, groups, versions.
     pub crypto: CryptoOptions,
@@ -327,31 +328,31 @@ pub struct ListenOptions {
     /// rest on what a browser sends by itself. Where clients need no authentication, see
     /// [`AllowedOrigins::SameHost`].
     pub allowed_origins: AllowedOrigins,
-    /// Whether early data is taken. Default: off.
+    /// Early data (0-RTT) that is accepted. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
     /// by its flow-control windows instead. Default: 64 KiB, eight times what this crate's client
     /// sends: rejected early data counts several times, see [`ConnectOptions::early_data_limit`].
     pub early_data_limit: u32,
-    /// Where tickets are kept; share one among listeners if a client may come back at another.
-    /// Default: one of its own for each `ListenOptions::default()`.
+    /// Store of session tickets; share one among listeners if a client may reconnect to another of them. Default: a
+    /// store of its own for each `ListenOptions::default()`.
     #[cfg(feature = "tls")]
     pub ticket_store: TicketStore,
     /// Tickets given to each TLS 1.3 client. Default: 2, so that one failed attempt to reconnect
     /// does not cost the next its ticket.
     pub tickets_per_connection: usize,
-    /// Whether tickets are good only once the application has let the client in, see
-    /// [`Link::let_in`](crate::Link::let_in). Otherwise any peer that completes a
-    /// handshake gets a place in the store, and a crowd of such peers pushes out all others. Default: no.
+    /// `true` if tickets become valid only after the application has admitted the client by
+    /// [`Link::let_in`](crate::Link::let_in). Otherwise any peer that completes a handshake takes a place in the
+    /// store, and a crowd of such peers evicts all other tickets. Default: no.
     pub hold_tickets: bool,
-    /// Memory against which the flow-control windows of QUIC connections count. With one they begin small, with 16 KiB to receive and as much
-    /// to send, and grow once the application has [let the peer in](crate::Link::let_in), up to those of
-    /// [`quic`](Self::quic), as far as there is memory. Default: none, and windows are as large as they may be from the
-    /// start.
+    /// Memory budget for the flow-control windows of QUIC connections. With a budget each connection begins with
+    /// 16 KiB to receive and 16 KiB to send. The windows grow once the application has
+    /// [admitted the peer](crate::Link::let_in), up to those of [`quic`](Self::quic), as far as the budget allows.
+    /// Default: none; windows have their full size from the start.
     #[cfg(feature = "quic")]
     pub window_memory: Option<std::sync::Arc<dyn crate::WindowMemory>>,
-    /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
-    /// every two processors.
+    /// Threads that compute the handshakes of a crowd; share one pool among listeners. Default: a thread for every
+    /// two processors.
     #[cfg(feature = "tls")]
     pub handshake_pool: HandshakePool,
     /// The runtimes over which a QUIC listener spreads its sockets: each is read, and its connections' packets
@@ -404,15 +405,15 @@ impl Default for ListenOptions {
     }
 }
 
-/// Whether clients are asked for certificates; the file holds the CAs that sign them, in PEM form.
+/// Client certificates (mutual TLS). The PEM file holds the CAs that sign them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ClientAuth {
-    /// Clients are not asked.
+    /// No client is asked for a certificate.
     #[default]
     Off,
-    /// Clients are asked, and may have none.
+    /// Clients are asked for a certificate; those without one are accepted.
     Optional(PathBuf),
-    /// Clients are asked, and must have one.
+    /// Clients are asked for a certificate; those without one are refused.
     Required(PathBuf),
 }
 
@@ -423,12 +424,12 @@ pub struct QuicOptions {
     /// after three times this value. Default: 100 ms instead of RFC 9002's 333 ms, so that a lost first
     /// packet costs 0.3 s and not 1 s; LTE, Wi-Fi and most wide-area paths are faster.
     pub initial_rtt: Duration,
-    /// The connection is given up when nothing is heard for this long; the smaller of both ends'
-    /// counts, `None` is never. Default: 5 min, well above 1.5 times MQTT's usual keep-alives
-    /// (those find dead peers sooner).
+    /// Silence after which the connection is closed (`max_idle_timeout`, RFC 9000 §10.1). The smaller value of both
+    /// ends counts; `None` is no limit. Default: 5 min, well above 1.5 times MQTT's usual keep-alives (those find
+    /// dead peers sooner).
     pub idle_timeout: Option<Duration>,
-    /// Send a packet when nothing was sent for this long. Default: none, as MQTT has its own
-    /// keep-alive, which tests the peer's application as well.
+    /// Silence on this side after which it sends a PING frame. Default: none, as MQTT has its own keep-alive, which
+    /// tests the peer's application as well.
     pub keep_alive_interval: Option<Duration>,
     /// Ask the peer to acknowledge more or less often. Default: none, every other packet and after 25 ms.
     pub ack_frequency: Option<AckFrequency>,
@@ -468,23 +469,23 @@ pub struct QuicOptions {
     pub max_bidi_streams: u32,
     /// Unidirectional streams that the peer may have open at a time. Default: 64, of which it is granted 4 at first.
     pub max_uni_streams: u32,
-    /// Bytes of received datagrams (RFC 9221) that may wait to be read; beyond that the oldest are dropped.
-    /// 0 takes none, and tells the peer so. Default: 64 KiB.
+    /// Bytes of received datagrams (RFC 9221) that may wait to be read; beyond this bound the oldest are dropped. 0
+    /// accepts none, and announces this to the peer. Default: 64 KiB.
     pub datagram_buffer: usize,
-    /// Which small datagrams are sent again before anything shows that they were lost. Default: none.
+    /// Small datagrams that are sent again before anything shows that they were lost. Default: none.
     pub repeat: Repeat,
     /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
     /// on a link emulator or a capture.
     pub segmentation_offload: bool,
-    /// Which connections are traced, and where. Default: none.
+    /// Trace (qlog) of connections, and its directory. Default: none.
     #[cfg(feature = "quic")]
     pub qlog: Option<Qlog>,
 }
 
 impl QuicOptions {
-    /// How often to send a packet so that the idle timeout does not end a connection on which
-    /// MQTT is silent: [`keep_alive_interval`](Self::keep_alive_interval), or else half of the idle
-    /// timeout. MQTT's keep-alive alone decides about silence, also where it is off (§3.1.2.10).
+    /// Returns the interval of PING frames that keeps the idle timeout from ending a connection while MQTT is silent:
+    /// [`keep_alive_interval`](Self::keep_alive_interval), or else half of the idle timeout. MQTT's keep-alive alone
+    /// then detects a dead peer; where it is off (0), silence has no limit (MQTT 5.0 §3.1.2.10).
     #[must_use]
     pub fn keep_alive_below_idle(&self) -> Option<Duration> {
         let half = self.idle_timeout.map(|idle| idle / 2);
@@ -525,14 +526,14 @@ impl Default for QuicOptions {
 pub struct AckFrequency {
     /// Packets that the peer may receive without acknowledging at once.
     pub threshold: u32,
-    /// The longest that the peer may wait; `None` leaves its own choice (25 ms).
+    /// Longest delay of an acknowledgement; `None` leaves the peer's own `max_ack_delay` (25 ms by default).
     pub max_delay: Option<Duration>,
-    /// How many packets may overtake one before the peer acknowledges at once; 0 is any number, 1 is none.
+    /// Reordering, in packets, at which the peer acknowledges at once: 1 at any reordering, 0 at none.
     pub reordering_threshold: u32,
 }
 
 impl AckFrequency {
-    /// Every packet acknowledged within this time, and reordered ones at once.
+    /// Asks for an acknowledgement of every packet within this time, and of reordered packets at once.
     #[must_use]
     pub fn within(max_delay: Duration) -> Self {
         Self {

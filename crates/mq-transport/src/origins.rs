@@ -1,6 +1,6 @@
-//! Which web pages a listener lets in.
+//! Web pages that a listener accepts over WebSocket.
 
-/// Which web pages may connect over WebSocket (RFC 6455 §10.2).
+/// Web origins whose pages may connect over WebSocket (RFC 6455 §10.2).
 ///
 /// A browser names the page that it acts for in the header `Origin`, which the page cannot change. Other
 /// clients send no such header and get in, since they could forge it anyway.
@@ -20,7 +20,8 @@ pub enum AllowedOrigins {
 }
 
 impl AllowedOrigins {
-    /// Whether a page of `origin` may connect to a listener that its browser calls `host`.
+    /// Returns `true` if a page of `origin` may connect to a listener that its browser calls `host`, the value of the
+    /// `Host` header.
     #[must_use]
     pub fn allow(&self, origin: &str, host: &str) -> bool {
         match self {

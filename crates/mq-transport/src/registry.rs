@@ -1,4 +1,4 @@
-//! Which transports this build has.
+//! Transports that this build has.
 
 use crate::{Error, Scheme};
 

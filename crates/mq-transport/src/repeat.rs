@@ -1,10 +1,10 @@
-//! Whether and when QUIC sends a datagram a second time.
+//! Repetition of small QUIC datagrams before their loss is known.
 
 use std::{fmt, num::NonZeroU8, str::FromStr, time::Duration};
 
 use crate::Error;
 
-/// Whether QUIC sends small datagrams again before anything shows that they were lost.
+/// Policy by which QUIC sends small datagrams again before anything shows that they were lost.
 ///
 /// A client that sends one small message and then is silent has no later packet whose acknowledgement would
 /// show the loss. The message is late by the probe time-out and, with quinn 0.11, by a round trip more, since its
@@ -24,22 +24,22 @@ use crate::Error;
 /// the smoothed round-trip time such as `rtt/4`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Repeat {
-    /// Nothing is sent again but what QUIC itself holds for lost.
+    /// No copies: only the loss recovery of QUIC itself sends again.
     #[default]
     Off,
-    /// One copy after an eighth of the smoothed round-trip time, 2 ms at least and 20 ms at most. None while
+    /// A single copy after an eighth of the smoothed round-trip time, at least 2 ms and at most 20 ms. No copy while
     /// the path shows congestion (the smoothed round-trip time is 25 ms above twice its minimum of the last minute,
-    /// or an ECN mark came back within ten round trips), while half of the congestion window is under way, or
-    /// while 4 copies wait. All copies together take at most a quarter of a congestion window a round trip.
+    /// or an ECN mark came back within ten round trips), while half of the congestion window is in flight, or while 4
+    /// copies wait. All copies together take at most a quarter of a congestion window in a round trip.
     Auto,
-    /// One copy after the probe time-out (RFC 9002 §6.2.1), unless an acknowledgement has come: what a probe with
-    /// data would do. For measurements.
+    /// A single copy after the probe timeout (RFC 9002 §6.2.1), unless an acknowledgement has arrived: the effect of
+    /// a probe that carries data. For measurements.
     Probe,
     /// Copies after fixed gaps.
     After {
-        /// From the datagram to its first copy, and from each copy to the next.
+        /// Time from the datagram to its first copy, and from each copy to the next.
         gap: Gap,
-        /// How many; 1 to 3.
+        /// Number of copies, 1 to 3.
         copies: NonZeroU8,
     },
 }
@@ -47,7 +47,7 @@ pub enum Repeat {
 /// A time, or a share of the smoothed round-trip time. As text: `3ms`, `500us`, `rtt/4`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gap {
-    /// This time.
+    /// A fixed time.
     Time(Duration),
     /// The smoothed round-trip time, divided by this number.
     RoundTrip(NonZeroU8),
@@ -60,7 +60,7 @@ const MOST_COPIES: u8 = 3;
 const LONGEST_GAP: Duration = Duration::from_secs(10);
 
 impl Repeat {
-    /// One copy after this time.
+    /// Sends a single copy of each datagram after this time.
     #[must_use]
     pub fn after(gap: Duration) -> Self {
         let gap = Gap::Time(gap);

@@ -8,18 +8,18 @@ pub struct SendProgress(pub(crate) Counts);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Counts {
-    /// The transport, or the system, does not say.
+    /// No progress is known: the transport, or the system, does not report it.
     #[default]
     Unknown,
-    /// A byte stream of the kernel.
+    /// Progress of a byte stream of the kernel.
     Bytes {
         /// Bytes that the peer's kernel has acknowledged. Those of TLS and WebSocket around the application's
         /// bytes are not counted, so that this may be a little low.
         acknowledged: u64,
-        /// Bytes in the kernel that it has not.
+        /// Bytes in the kernel that the peer's kernel has not acknowledged.
         waiting: u64,
     },
-    /// QUIC, which does not tell the bytes that are acknowledged.
+    /// Progress of a QUIC connection, whose stack does not report acknowledged bytes.
     #[cfg(feature = "quic")]
     Frames {
         /// STREAM frames sent.

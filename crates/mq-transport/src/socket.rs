@@ -111,8 +111,8 @@ pub(crate) fn connect_udp(
     Ok(socket)
 }
 
-/// Where to bind a socket for `peer`, with port 0: `local`, or the wildcard address if `local` is of the
-/// other IP version.
+/// Returns the local address on which to bind a socket for `peer`, with port 0: `local`, or the wildcard address
+/// if `local` is of the other IP version.
 pub(crate) fn local_for(peer: SocketAddr, local: Option<IpAddr>) -> SocketAddr {
     let wildcard = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -201,8 +201,9 @@ fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io:
 }
 
 impl CongestionControl {
-    /// Whether this process may use it over TCP. Linux has a list for users without `CAP_NET_ADMIN`,
-    /// `net.ipv4.tcp_allowed_congestion_control`, on which is the kernel's default and `reno`.
+    /// Returns `true` if this process may use the algorithm over TCP. Linux lists the algorithms that users without
+    /// `CAP_NET_ADMIN` may use in `net.ipv4.tcp_allowed_congestion_control`: the kernel's default and `reno`, unless
+    /// the operator adds others.
     #[must_use]
     pub fn is_allowed(self) -> bool {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None);

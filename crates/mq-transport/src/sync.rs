@@ -10,7 +10,7 @@ use std::{
     task::Waker,
 };
 
-/// The locked value stays usable after a panic: no code here leaves it half changed.
+/// Locks the mutex, also after a panic: no code here leaves the value half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -43,15 +43,15 @@ impl Ends {
 /// Slices of one vectored write; the kernel takes up to 1,024, and the outbox rarely has this many.
 const SLICES: usize = 64;
 
-/// One TCP connection.
+/// A link over plain TCP.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
     ends: Ends,
     pub(crate) received: BytesMut,
     read_size: ReadSize,
-    /// The last call ended with a flush: the next call reads first, so that an owner that always has
-    /// something to write reads as well.
+    /// `true` if the last call returned a flush. The next call reads first, so that an owner that always has
+    /// something to write also reads.
     read_turn: bool,
     bytes_sent: u64,
     bytes_received: u64,

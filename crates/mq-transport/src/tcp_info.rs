@@ -1,4 +1,4 @@
-//! What the kernel knows about a TCP connection: `TCP_INFO`.
+//! Counters that the kernel keeps of a TCP connection: `TCP_INFO`.
 
 use std::{os::fd::AsRawFd, time::Duration};
 

@@ -1,8 +1,8 @@
-//! Which servers a client trusts.
+//! Servers that a client trusts.
 
 use std::path::PathBuf;
 
-/// Which server certificates a client accepts; by default [`System`](Self::System).
+/// Server certificates that a client accepts; by default [`System`](Self::System).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
     /// Certificates under one of the system's roots.

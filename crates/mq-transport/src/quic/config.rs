@@ -38,7 +38,8 @@ pub(super) fn endpoint_config(quic: &QuicOptions) -> Result<EndpointConfig, Erro
     Ok(config)
 }
 
-/// What quinn reads and writes of a socket.
+/// Wraps a UDP socket for quinn, with the offload (GSO, GRO) and the [repetition](Repeat) that the options ask
+/// for.
 pub(super) fn socket(socket: UdpSocket, quic: &QuicOptions) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     let same_socket = (!quic.segmentation_offload)
         .then(|| socket.try_clone())
@@ -50,7 +51,7 @@ pub(super) fn socket(socket: UdpSocket, quic: &QuicOptions) -> io::Result<Arc<dy
     Ok(repeating(wrapped, quic))
 }
 
-/// The socket, or one that can send [again](Repeat).
+/// Returns the socket, wrapped if the options have small datagrams [sent again](Repeat).
 pub(super) fn repeating(
     socket: Arc<dyn AsyncUdpSocket>,
     quic: &QuicOptions,

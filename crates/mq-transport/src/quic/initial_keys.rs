@@ -17,7 +17,7 @@ use quinn::{
 
 use crate::sync::lock;
 
-/// How many clients' keys wait for their connections; for one more the oldest are made again when they are needed.
+/// Bound on kept keys. Beyond it the oldest are dropped, and derived again once their connection needs them.
 const MAX_WAITING: usize = 32;
 
 /// The keys of clients that a listener has not answered yet.
@@ -77,10 +77,10 @@ fn shared(keys: &Arc<Keys>) -> Keys {
     }
 }
 
-/// What seals.
+/// Keys of this side, which seal sent packets.
 struct Local(Arc<Keys>);
 
-/// What opens.
+/// Keys of the peer, which open received packets.
 struct Remote(Arc<Keys>);
 
 macro_rules! one_way {
@@ -151,7 +151,7 @@ mod tests {
         move |number| crypto.initial_keys(1, &chosen(number)).ok().unwrap()
     }
 
-    /// What a packet looks like under these keys.
+    /// Returns a packet sealed with these keys.
     fn sealed(keys: &Keys) -> Vec<u8> {
         let mut packet = vec![7; 80];
         keys.packet.local.encrypt(3, &mut packet, 20);

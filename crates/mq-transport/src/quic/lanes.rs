@@ -29,10 +29,10 @@ use crate::{
     sync::{lock, ready_output},
 };
 
-/// How many bytes a lane may write before the link turns to the next lane.
+/// Bytes that a lane may write before the link turns to the next lane.
 const MAX_WRITE_PER_TURN: usize = 64 * 1024;
 
-/// The error code of a stream whose data nobody wants.
+/// The error code of a stream whose data the owner does not read.
 const UNWANTED_CODE: VarInt = VarInt::from_u32(0);
 
 /// Datagrams that are taken from the QUIC stack at a time.
@@ -46,22 +46,22 @@ type Accepting =
 pub(crate) struct Lanes {
     connection: quinn::Connection,
     all: BTreeMap<LaneId, Lane>,
-    /// Until the peer has opened a data stream: what it may have from then on.
+    /// Stream limits that the peer gets once it has opened a data stream; `None` from then on.
     limits: Option<StreamLimits>,
     /// The peer's next bidirectional stream, and its next unidirectional one.
     accepting: [Option<NextStream>; 2],
     /// The peer's next datagram.
     datagrams: Option<(NextDatagram, Waker)>,
-    /// Datagrams that came in.
+    /// Received datagrams that the owner has not taken.
     arrived: VecDeque<Bytes>,
     signal: Arc<Signal>,
     /// The waker of the connection's task that `signal` has.
     task: Option<Waker>,
-    /// They are read before the control lane in the next call.
+    /// `true` if the next call reads the data lanes before the control lane.
     pub(super) go_first: bool,
-    /// The owner was told of `arrived` in the last call.
+    /// `true` if the last call returned [`Progress::Datagrams`].
     told: bool,
-    /// Lanes that may have something to read.
+    /// Lanes that may have bytes to read.
     readable: VecDeque<LaneId>,
     /// Lanes whose streams take no more bytes for now.
     blocked: BTreeSet<LaneId>,
@@ -76,15 +76,15 @@ pub(crate) struct Lanes {
 }
 
 struct Lane {
-    /// `None` once it has ended, and for a stream that only the peer writes.
+    /// Sending half; `None` once it has ended, and for a stream on which only the peer sends.
     send: Option<SendStream>,
-    /// `None` once the peer has ended it.
+    /// Receiving half; `None` once the peer has ended it.
     recv: Option<RecvStream>,
     stopped: Option<Stopped>,
-    /// The owner has ended it.
+    /// The owner has ended its side of the lane.
     ended: bool,
     received: BytesMut,
-    /// All bytes that ever came in on it.
+    /// All bytes ever received on the lane.
     bytes_received: u64,
     waker: Waker,
 }
@@ -95,7 +95,7 @@ struct NextStream {
     waker: Waker,
 }
 
-/// What has news.
+/// Source of an event that the connection's task has to poll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
     Lane(LaneId),
@@ -103,7 +103,7 @@ enum News {
     Datagrams,
 }
 
-/// The news of a connection's lanes, for its task.
+/// Lanes and accepts that have become ready, for the connection's task.
 #[derive(Default)]
 struct Signal {
     has_news: AtomicBool,
@@ -202,12 +202,12 @@ impl Lanes {
         lane
     }
 
-    /// How many there are.
+    /// Returns the number of open data lanes.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// How many of them this side has opened.
+    /// Returns the number of open data lanes that `side` has opened.
     pub(super) fn opened_by(&self, side: Side) -> usize {
         let is_own = |lane: &&LaneId| lane.is_server_opened() == (side == Side::Server);
         self.all.keys().filter(is_own).count()
@@ -217,12 +217,12 @@ impl Lanes {
         self.all.get_mut(&lane).map(|lane| &mut lane.received)
     }
 
-    /// Bytes of all lanes that came in and were not consumed.
+    /// Returns the number of bytes of all data lanes that were received and not consumed.
     pub(crate) fn received_len(&self) -> usize {
         self.all.values().map(|lane| lane.received.len()).sum()
     }
 
-    /// Lanes with bytes that were not consumed.
+    /// Returns the lanes with bytes that were not consumed.
     pub(crate) fn unread(&self) -> impl Iterator<Item = LaneId> {
         let unread = self.all.iter();
         unread
@@ -230,7 +230,7 @@ impl Lanes {
             .map(|(lane, _)| *lane)
     }
 
-    /// Each lane, and how many bytes ever came in on it.
+    /// Returns each open lane with the number of bytes ever received on it.
     pub(crate) fn bytes_received(&self) -> impl Iterator<Item = (LaneId, u64)> {
         let all = self.all.iter();
         all.map(|(lane, state)| (*lane, state.bytes_received))
@@ -244,7 +244,7 @@ impl Lanes {
         }
     }
 
-    /// Takes the news, and the streams that the peer has opened.
+    /// Collects the lanes that have become ready, and accepts the streams that the peer has opened.
     fn listen(&mut self, cx: &Context<'_>) {
         if !self
             .task
@@ -337,7 +337,7 @@ impl Lanes {
         }
     }
 
-    /// Reads from the next lane that has something, or tells of the end of one.
+    /// Reads from the next readable lane, or reports the end of a lane, or received datagrams.
     pub(super) fn poll_read(&mut self, cx: &Context<'_>) -> Poll<Progress> {
         self.listen(cx);
         if let Some((lane, how)) = self.closed.pop_front() {
@@ -401,7 +401,7 @@ impl Lanes {
         self.blocked.clear();
     }
 
-    /// Writes what waits for one lane; whether nothing is left.
+    /// Writes the waiting bytes of one lane; returns `true` if none is left.
     fn write(&mut self, name: LaneId, outbox: &mut Outbox) -> bool {
         let Some(lane) = self.all.get_mut(&name) else {
             outbox.discard(name);
@@ -512,7 +512,7 @@ fn only_theirs(connection: quinn::Connection) -> Accepting {
     Box::pin(async move { Ok((None, connection.accept_uni().await?)) })
 }
 
-/// What reading has brought.
+/// Outcome of a read from a lane.
 enum Read {
     Bytes(usize),
     Closed(LaneClosed),

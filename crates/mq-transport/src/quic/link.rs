@@ -1,4 +1,4 @@
-//! One QUIC connection and its control lane.
+//! A QUIC connection and its control lane.
 
 use std::{
     collections::VecDeque,
@@ -35,7 +35,7 @@ use crate::{
     tls::{certificates_of, iana_name},
 };
 
-/// How long a server that has ended its stream leaves it to the peer to close the connection first.
+/// Time that a server which has finished its control stream gives the peer to close the connection first.
 ///
 /// `CONNECTION_CLOSE` makes some peers (quic-go) drop bytes that their application has not read yet, so
 /// the last packet, such as a CONNACK that refuses, is lost although QUIC has acknowledged it. A
@@ -43,8 +43,8 @@ use crate::{
 /// connection holds no packets.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How many connections of this process linger at a time, with some 40 KiB each in quinn. Of a refused
-/// crowd, the connections beyond this number are closed at once.
+/// Lingering connections of this process, with some 40 KiB each in quinn. When a crowd is refused, the
+/// connections beyond this bound are closed at once.
 static LINGERING_CONNECTIONS: Semaphore = Semaphore::const_new(1024);
 
 /// Bytes that a peer may still send while the connection lingers; flow control holds back more.
@@ -54,7 +54,8 @@ type Streams = (SendStream, RecvStream);
 type ClosedPort = Pin<Box<dyn Future<Output = Error> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
-/// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
+/// A link over QUIC; the first bidirectional stream of the connection is the control lane, the others are data
+/// lanes.
 ///
 /// ```text
 /// client: early data -+-> accepted
@@ -62,7 +63,7 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 /// ```
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
-    /// Where datagrams are sent again.
+    /// State for datagrams that are [sent again](crate::Repeat), if the options ask for it.
     repeater: Option<LinkRepeater>,
     /// On a server: ends the connection soon after its link is dropped.
     _drain_timeout: Option<DrainTimeoutGuard>,
@@ -71,7 +72,7 @@ pub(crate) struct QuicLink {
     /// Resolves when the peer stops reading `send`, or has acknowledged all of it.
     stopped: Stopped,
     side: Side,
-    /// Where the endpoint is bound; the address in it may be the wildcard.
+    /// Local address of the endpoint's socket; its IP address may be the wildcard.
     bound: Option<SocketAddr>,
     server_name: Option<String>,
     /// Resolves when the handshake ends; taken then.
@@ -92,7 +93,7 @@ pub(crate) struct QuicLink {
     windows: Windows,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink`.
+    /// Reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
     /// Writing has failed; reading returns the reason.
     write_failed: bool,
@@ -104,7 +105,7 @@ pub(crate) struct QuicLink {
 /// A connection whose handshake has begun.
 pub(crate) struct BegunConnection {
     pub(super) connecting: quinn::Connecting,
-    /// Where datagrams are sent again.
+    /// State for datagrams that are [sent again](crate::Repeat), if the options ask for it.
     pub(super) repeater: Option<Arc<Repeater>>,
     pub(super) limits: ConnectionLimits,
 }
@@ -239,7 +240,7 @@ impl QuicLink {
         }
     }
 
-    /// Resolves when the handshake has ended, and records how.
+    /// Resolves when the handshake has ended, and records its outcome.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let Some(end) = &mut self.handshake_end else {
             return Poll::Ready(Ok(()));
@@ -297,7 +298,7 @@ impl QuicLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what the outbox has. Where a window is in the way that may grow, it is tried again.
+    /// Writes the outbox. A write that flow control blocks is tried again if the window has grown.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
         loop {
             let written = self.poll_write_once(cx, outbox);
@@ -401,7 +402,8 @@ impl QuicLink {
         }
     }
 
-    /// The end of the handshake is already there to be polled: the next call will deal with it.
+    /// Handles a stream of rejected early data: wakes the task if the end of the handshake, which the next call
+    /// handles, was not polled yet; else returns the error of the connection.
     fn poll_rejection(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.handshake_end.is_some() {
             cx.waker().wake_by_ref();
@@ -540,7 +542,7 @@ impl QuicLink {
         self.connection.closed().await;
     }
 
-    /// Lets the flow-control windows grow: the application knows the peer.
+    /// Lets the flow-control windows grow, once the application has admitted the peer.
     pub(crate) fn let_in(&mut self) {
         self.windows.let_in();
     }
@@ -584,7 +586,7 @@ impl QuicLink {
         if is_early { None } else { self.lanes.open() }
     }
 
-    /// Tells the link which socket its connection uses.
+    /// Sets the local address of the endpoint's socket.
     pub(crate) fn with_bound(mut self, bound: Option<SocketAddr>) -> Self {
         self.bound = bound;
         self
@@ -672,7 +674,7 @@ impl fmt::Debug for QuicLink {
 }
 
 impl BegunConnection {
-    /// The connection as soon as it can send.
+    /// Waits until the connection can send: at once with early data and on a server, else after the handshake.
     async fn usable(self) -> Result<Usable, Error> {
         // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.
         let (connection, handshake_end) = match self.connecting.into_0rtt() {
@@ -700,7 +702,7 @@ fn stopped_reading() -> Error {
     Error::reset("the peer reads the control stream no more (STOP_SENDING)")
 }
 
-/// A peer that closes with code 0 has ended the connection as agreed.
+/// Returns the outcome of a closed connection: error code 0 of the peer's application is an orderly close.
 fn end_of_connection(error: ConnectionError) -> Result<Progress, Error> {
     match error {
         ConnectionError::ApplicationClosed(close) if close.error_code == VarInt::from_u32(0) => {

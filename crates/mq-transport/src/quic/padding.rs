@@ -10,7 +10,7 @@ use quinn::crypto::{CryptoError, Keys, PacketKey};
 /// Fewer bytes of padding are quinn's to read: then the look at the frames would cost more.
 const MIN_PADDING: usize = 24;
 
-/// The same keys, with which received packets lose their padding.
+/// Returns the keys, wrapped so that opened packets lose their padding.
 pub(super) fn without_padding(mut keys: Keys) -> Keys {
     keys.packet.remote = Box::new(Trimming(keys.packet.remote));
     keys
@@ -71,7 +71,7 @@ fn trim(payload: &mut BytesMut) {
     }
 }
 
-/// Where the zeros at the end begin.
+/// Returns the position at which the trailing zeros begin.
 fn end_of_data(bytes: &[u8]) -> usize {
     let zeros = bytes.as_rchunks::<32>().1.iter().rev();
     let zeros = zeros.take_while(|chunk| **chunk == [0; 32]).count();
@@ -80,7 +80,7 @@ fn end_of_data(bytes: &[u8]) -> usize {
     last.map_or(0, |last| last + 1)
 }
 
-/// What comes after the first frame; `None` if the frame is unknown, incomplete, or reaches to the end.
+/// Returns the bytes behind the first frame; `None` if the frame is unknown, incomplete, or reaches to the end.
 fn after_frame(bytes: &[u8]) -> Option<&[u8]> {
     let (kind, rest) = bytes.split_first()?;
     match kind {
@@ -115,7 +115,7 @@ fn after_frame(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// A variable-length integer (RFC 9000 §16), and what comes after it.
+/// Reads a variable-length integer (RFC 9000 §16); returns it with the bytes behind it.
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let first = *bytes.first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
@@ -124,7 +124,7 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((number[1..].iter().fold(of_first, fold), rest))
 }
 
-/// What comes after so many integers.
+/// Returns the bytes behind `count` variable-length integers.
 fn numbers(mut bytes: &[u8], count: u64) -> Option<&[u8]> {
     for _ in 0..count {
         bytes = number(bytes)?.1;
@@ -132,7 +132,7 @@ fn numbers(mut bytes: &[u8], count: u64) -> Option<&[u8]> {
     Some(bytes)
 }
 
-/// What comes after a length and so many bytes.
+/// Returns the bytes behind a length and as many bytes of data.
 fn data(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = number(bytes)?;
     rest.get(usize::try_from(length).ok()?..)
@@ -142,7 +142,7 @@ fn data(bytes: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// What is left of these frames with so much padding behind them.
+    /// Returns the frames with `padding` bytes of padding appended, then trimmed.
     fn trimmed(frames: &[u8], padding: usize) -> Vec<u8> {
         let mut payload = BytesMut::from(frames);
         payload.resize(frames.len() + padding, 0);

@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, sync::lock};
 
-/// Where QUIC connections are traced, and which: a file each, `PROCESS-SIDE-NUMBER.sqlog`, as qlog
-/// 0.3 in JSON-SEQ (draft-ietf-quic-qlog-main-schema-02; RFC 7464), which qvis opens.
+/// Trace of QUIC connections, or of a sample of them, into a directory: a file each, `PROCESS-SIDE-NUMBER.sqlog`,
+/// as qlog 0.3 in JSON-SEQ (draft-ietf-quic-qlog-main-schema-02; RFC 7464), which qvis opens.
 ///
 /// Quinn's own records are corrected on the way: round-trip times are in milliseconds, the vantage point
 /// is named, times have a reference and an order, a packet's length stands where qlog has it, all
@@ -33,7 +33,7 @@ pub struct Qlog {
     traces: Arc<Mutex<Traces>>,
 }
 
-/// How much a [sample](Qlog::sample) may take.
+/// Bounds on the disk space and the rate of a [sample](Qlog::sample).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QlogLimits {
     /// Files that are written at a time, and also complete files that are kept; the oldest is removed.
@@ -57,7 +57,7 @@ impl Default for QlogLimits {
     }
 }
 
-/// What a sample has taken so far.
+/// Files of a sample.
 #[derive(Debug, Default)]
 struct Traces {
     last_began: Option<Instant>,
@@ -152,17 +152,17 @@ impl Qlog {
 
 /// A connection's trace.
 pub(crate) struct BegunTrace {
-    /// Quinn's way to it.
+    /// Stream into which quinn writes its events.
     pub(crate) stream: QlogStream,
     pub(crate) notes: Notes,
 }
 
-/// Our own way to a trace.
+/// Handle with which this crate adds its own events to a trace.
 #[derive(Clone)]
 pub(crate) struct Notes(Arc<Mutex<Corrector>>);
 
 impl Notes {
-    /// Notes that a datagram was sent again, so long after the first time.
+    /// Records that a datagram of `length` bytes was sent again, `after` the first time.
     pub(super) fn repeated(&self, length: usize, after: Duration) {
         let mut corrector = lock(&self.0);
         let time = corrector.began.elapsed().as_secs_f64() * 1e3;
@@ -220,26 +220,26 @@ impl Drop for Trace {
     }
 }
 
-/// Writes what quinn writes, record by record, corrected.
+/// Writer that corrects quinn's records, one by one, and writes them to the file.
 struct Corrector {
     file: BufWriter<File>,
     side: &'static str,
-    /// Times count from here.
+    /// Start of the trace, to which its times are relative.
     began: Instant,
-    /// The record that is not complete yet; one is some hundred bytes long.
+    /// The incomplete record at the end; a record is some hundred bytes long.
     record: Vec<u8>,
     /// Quinn's name of the connection in the first event. Quinn changes it when the server has chosen an
     /// identifier, and readers would see two connections.
     group: Option<Value>,
-    /// The last event's time: qvis wants them in order.
+    /// Time of the last event, so that none is earlier than the one before: qvis needs them in order.
     time: f64,
     /// Bytes that the file may still grow.
     room: u64,
-    /// After the file, which is complete when this is dropped.
+    /// Declared after the file, which is complete when the trace is dropped.
     _trace: Trace,
 }
 
-/// RFC 7464.
+/// Byte that begins a JSON text sequence's record (RFC 7464 §2.2).
 const RECORD_SEPARATOR: u8 = 0x1e;
 
 impl Write for Corrector {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The socket sees encrypted bytes of many connections. What it needs to know comes from quinn's public interfaces,
-//! all called on the thread that drives the connection: the congestion controller hears when a packet was
+//! all called on the thread that drives the connection: the congestion controller learns when a packet was
 //! sent or acknowledged, and the connection's statistics count its frames.
 
 use std::{
@@ -45,17 +45,17 @@ const MAX_PER_TURN: usize = 4;
 /// Copies that may wait at a time.
 const MAX_WAITING: usize = 16;
 
-/// The same with [`Repeat::Auto`].
+/// Copies that may wait at a time with [`Repeat::Auto`].
 const MAX_WAITING_AUTO: usize = 4;
 
-/// The bounds of [`Repeat::Auto`]'s gap.
+/// Bounds of the gap of [`Repeat::Auto`], an eighth of the smoothed round-trip time.
 const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 
-/// How long a peer that says nothing else may hold back an acknowledgement (RFC 9000 §18.2). For
-/// [`Repeat::Auto`], what a round-trip time may be above twice its minimum without a queue.
+/// Default of `max_ack_delay`, the longest time for which a peer holds back an acknowledgement (RFC 9000 §18.2).
+/// [`Repeat::Auto`] also allows a round-trip time this much above twice its minimum before it assumes a queue.
 const ACK_DELAY: Duration = Duration::from_millis(25);
 
-/// Half of the time for which a minimum counts.
+/// Length of an epoch; a minimum round-trip time counts for two.
 const MIN_RTT_EPOCH: Duration = Duration::from_secs(30);
 
 /// Round trips without copies after an ECN mark.
@@ -73,14 +73,14 @@ pub(super) struct Repeater {
     is_server: bool,
     /// The connection's trace, if it has one.
     notes: Option<Notes>,
-    /// How long the peer may hold back an acknowledgement.
+    /// Longest time for which the peer may hold back an acknowledgement: asked for by `ACK_FREQUENCY`, or its default.
     ack_delay: Duration,
-    /// While its link lives. Never locked from within quinn, which then holds a lock of its own.
+    /// The connection, while its link lives. Never locked from within quinn, which then holds a lock of its own.
     connection: Mutex<Option<Counted>>,
     state: Mutex<State>,
 }
 
-/// A connection, and how many frames with data it has sent.
+/// A connection, with the number of frames with data that it has sent.
 struct Counted {
     connection: quinn::Connection,
     frames: u64,
@@ -88,16 +88,16 @@ struct Counted {
 
 struct State {
     is_handshaking: bool,
-    /// Where the last datagram went.
+    /// Destination of the last datagram.
     peer: Option<SocketAddr>,
-    /// Whether copies may go there.
+    /// `true` if the peer's address is validated (RFC 9000 §8), so that copies may be sent to it.
     is_validated: bool,
-    /// When the peer's address changed.
+    /// Time at which the peer's address changed, until the new address is validated.
     moved: Option<Instant>,
-    /// When quinn numbered the packet that comes next to the socket.
+    /// Time at which quinn numbered the packet that reaches the socket next.
     numbered: Option<Instant>,
     socket: Option<Arc<dyn AsyncUdpSocket>>,
-    /// The present turn's.
+    /// Datagrams of the driver's present turn.
     turn: Turn,
     waiting: VecDeque<Waiting>,
     path: Path,
@@ -123,29 +123,29 @@ struct Datagram {
 struct Waiting {
     due: Instant,
     gap: Duration,
-    /// How many copies are left.
+    /// Number of copies that are still to be sent.
     left: u8,
     datagram: Datagram,
 }
 
-/// What the acknowledgements say of the path.
+/// State of the path, as acknowledgements show it.
 struct Path {
     window: u64,
     in_flight: u64,
     smoothed: Duration,
     variation: Duration,
-    /// A batch of acknowledgements has ended, and changed the two.
+    /// A batch of acknowledgements has ended, and changed `smoothed` and `variation`.
     is_measured: bool,
-    /// The minimum of the present epoch, and of the one before.
+    /// Minimum round-trip times of the present epoch and of the one before.
     least: [Option<Duration>; 2],
     epoch: Option<Instant>,
     marked: Option<Instant>,
-    /// Bytes of copies that are allowed now, and since when.
+    /// Bytes of copies that are allowed as of `allowed_at`.
     allowed: u64,
     allowed_at: Option<Instant>,
 }
 
-/// What was sent again.
+/// Counters of the copies that were sent.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Copies {
     pub(super) datagrams: u64,
@@ -153,12 +153,13 @@ pub(super) struct Copies {
 }
 
 impl Repeater {
-    /// A client's connection that begins; `None` if it sends nothing again.
+    /// Makes the state of a client's new connection; `None` with [`Repeat::Off`].
     pub(super) fn of_client(quic: &QuicOptions, notes: Option<Notes>) -> Option<Arc<Self>> {
         Self::new(quic, false, true, notes)
     }
 
-    /// The same on a server, which may have validated the client's address by a token.
+    /// Makes the state of a server's new connection; `None` with [`Repeat::Off`]. `is_validated` is true if a token
+    /// has proved the client's address (RFC 9000 §8.1).
     pub(super) fn of_server(
         quic: &QuicOptions,
         is_validated: bool,
@@ -197,7 +198,7 @@ impl Repeater {
         })
     }
 
-    /// Runs what begins the connection.
+    /// Runs `begin`, the call that makes the connection, with this state as the driven one.
     pub(super) fn begin<T>(self: &Arc<Self>, begin: impl FnOnce() -> T) -> T {
         DRIVEN.sync_scope(self.clone(), begin)
     }
@@ -226,7 +227,7 @@ impl Repeater {
         .await;
     }
 
-    /// Ends the handshake: a server knows now that the client is where it seems to be.
+    /// Ends the handshake, which proves the client's address to a server.
     pub(super) fn end_handshake(&self) {
         let mut state = lock(&self.state);
         state.is_handshaking = false;
@@ -237,7 +238,7 @@ impl Repeater {
         lock(&self.state).copies
     }
 
-    /// Notes a datagram that was sent.
+    /// Records a datagram that was sent.
     fn sent(&self, transmit: &Transmit<'_>, socket: &Arc<dyn AsyncUdpSocket>) {
         let mut state = lock(&self.state);
         let Some(sent) = state.numbered.take() else {
@@ -317,7 +318,7 @@ impl Repeater {
         }
     }
 
-    /// Sends the copies that are due. Returns when the next is.
+    /// Sends the copies that are due; returns the time of the next.
     fn send_due(&self, now: Instant) -> Option<Instant> {
         let state = &mut *lock(&self.state);
         let mut next = None;
@@ -369,7 +370,8 @@ impl Repeater {
 }
 
 impl Counted {
-    /// How many frames with data were sent since the last call: frames that the peer waits for.
+    /// Returns the number of frames with data sent since the last call: CRYPTO, STREAM, `RESET_STREAM` and
+    /// `STOP_SENDING`, which a peer waits for.
     fn count(&mut self) -> u64 {
         let sent = self.connection.stats().frame_tx;
         let frames = sent.crypto + sent.stream + sent.reset_stream + sent.stop_sending;
@@ -434,7 +436,7 @@ impl Path {
         !is_marked && !is_queueing && self.in_flight <= self.window / 2
     }
 
-    /// Takes a copy's bytes from what is allowed: a quarter of a window a round trip.
+    /// Takes the bytes of a copy from the allowance, which grows by a quarter of a congestion window in a round trip.
     fn allows(&mut self, size: u64, now: Instant) -> bool {
         let most = self.window / 4;
         let since = self.allowed_at.replace(now);
@@ -481,7 +483,7 @@ impl Path {
     }
 }
 
-/// Hold of a link on the repeater of its connection.
+/// Handle of a link on the repeater of its connection.
 pub(crate) struct LinkRepeater(Arc<Repeater>);
 
 impl LinkRepeater {
@@ -514,7 +516,7 @@ impl Drop for LinkRepeater {
     }
 }
 
-/// A socket that tells the connection what it has sent.
+/// A socket that reports the datagrams it has sent to the connection's repeater.
 #[derive(Debug)]
 pub(super) struct RepeatingSocket(pub(super) Arc<dyn AsyncUdpSocket>);
 
@@ -562,7 +564,7 @@ impl AsyncUdpSocket for RepeatingSocket {
     }
 }
 
-/// Congestion controllers that tell the connection what was acknowledged.
+/// Congestion controllers that report sent and acknowledged packets to the connection's repeater.
 pub(super) struct ObservedControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
 impl ControllerFactory for ObservedControllers {

@@ -15,7 +15,7 @@ use tokio::{sync::oneshot, time::timeout};
 use super::{repeater::Repeater, udp::Socket};
 use crate::tls::handshakes::{self, Task};
 
-/// How long a connection may go on after its holder has dropped it.
+/// Longest time for which a connection drains after its link was dropped.
 ///
 /// RFC 9000 §10.2 wants three probe timeouts, each of some round trips: less than a second on
 /// most paths, but minutes with a client that was slow to answer, and a crowd of such clients would fill

@@ -41,14 +41,14 @@ use crate::{
     tls::{HeldTickets, Scope, ServerTls, server_config, with_held_tickets},
 };
 
-/// How many [shards](super::shard) a listener has, where the kernel spreads clients over sockets.
+/// Number of a listener's [shards](super::shard), where the kernel spreads clients over sockets.
 const SHARDS: usize = 16;
 
-/// How many clients of one shard at the same time are a crowd. After a crowd, the tables of its endpoint
-/// are too large to be kept.
+/// Simultaneous clients of one shard that count as a crowd. After a crowd, the tables of the endpoint are too
+/// large to keep.
 const CROWD_CLIENTS: usize = 64;
 
-/// How long a shard has no client before its crowd counts as gone.
+/// Time without a client after which a shard's crowd counts as gone.
 const CROWD_GONE_AFTER: Duration = Duration::from_secs(10);
 
 /// Bytes that all unanswered clients together may have sent.
@@ -58,10 +58,10 @@ const MAX_UNANSWERED_BYTES: u64 = 100 << 20;
 #[derive(Debug)]
 pub(crate) struct Server {
     shards: Box<[Mutex<Arc<Shard>>]>,
-    /// What all endpoints share.
+    /// Configuration that all endpoints share.
     endpoints: EndpointConfig,
     bound: SocketAddr,
-    /// As bound.
+    /// Options with which the listener was bound; a reload replaces `current` alone.
     options: ListenOptions,
     current: Mutex<CurrentConfig>,
     initial_keys: Arc<InitialKeys>,
@@ -69,18 +69,18 @@ pub(crate) struct Server {
     answering: Semaphore,
 }
 
-/// One of the endpoints, until it is replaced.
+/// An endpoint with its socket, until a new endpoint replaces it.
 #[derive(Debug)]
 struct Shard {
     endpoint: Endpoint,
     socket: Arc<ShardSocket>,
     /// Held by the client that is [answered](Server::answer).
     answering: tokio::sync::Mutex<()>,
-    /// Shared by all clients that wait for an answer.
+    /// Shared by all clients that wait for an answer: its strong count, less one, is their number.
     unanswered: Arc<()>,
     /// A crowd has been here.
     crowded: SetOnce<()>,
-    /// Where its socket is read; `None` is the runtime that bound it.
+    /// Runtime that reads the socket; `None` is the runtime that bound it.
     runtime: Option<Handle>,
 }
 
@@ -88,13 +88,13 @@ struct Shard {
 #[derive(Debug)]
 struct CurrentConfig {
     config: Arc<ServerConfig>,
-    /// The TLS in it.
+    /// The TLS configuration within `config`.
     tls: rustls::ServerConfig,
     scope: Scope,
     closed: bool,
 }
 
-/// TLS for a server, checked and not in force.
+/// A server's TLS configuration, checked and not yet in force.
 pub(crate) struct PreparedQuic {
     crypto: Arc<WatchedServer>,
     /// The configuration from which `crypto` was made.
@@ -187,12 +187,12 @@ impl Server {
         })
     }
 
-    /// Where it is bound; the address in it may be the wildcard.
+    /// Returns the bound address; its IP address may be the wildcard.
     pub(crate) fn bound(&self) -> SocketAddr {
         self.bound
     }
 
-    /// A transport configuration with a trace file for one connection, where connections are traced.
+    /// Makes the transport configuration, with its trace file, of a connection that is traced; `None` if it is not.
     fn traced(&self) -> Result<Option<Traced>, Error> {
         let ListenOptions {
             quic, congestion, ..
@@ -309,7 +309,7 @@ impl Server {
         self.give(None);
     }
 
-    /// Sets the configuration of new clients at all endpoints; `None` is no answer.
+    /// Sets the configuration of new clients at all endpoints; with `None` they get no answer.
     fn give(&self, config: Option<&ServerConfig>) {
         for shard in self.shards() {
             shard.endpoint.set_server_config(config.cloned());
@@ -343,7 +343,7 @@ impl Server {
                     *place = fresh;
                     return None;
                 }
-                Err(error) => tracing::debug!(%error, "no new endpoint after a crowd"),
+                Err(error) => tracing::debug!(%error, "quic: cannot replace idle endpoint"),
             }
         }
         place.socket.resume();
@@ -416,7 +416,7 @@ impl Shard {
         }))
     }
 
-    /// Waits until a crowd has been here and has gone.
+    /// Waits until a crowd of clients has connected to the shard, and all have disconnected.
     async fn deserted(&self) {
         self.crowded.wait().await;
         loop {
@@ -433,7 +433,7 @@ impl Shard {
 #[derive(Debug)]
 pub(crate) struct IncomingConnections {
     server: Arc<Server>,
-    /// One for each runtime.
+    /// A queue for each runtime.
     queues: Vec<AcceptQueue>,
     /// The index of the queue that is polled first.
     turn: usize,
@@ -444,7 +444,7 @@ pub(crate) struct IncomingConnections {
 struct AcceptQueue {
     runtime: Option<Handle>,
     incoming: mpsc::Receiver<Result<QuicIncoming, Error>>,
-    /// One task for each shard; they end with this.
+    /// Tasks that accept on each shard; dropping the queue aborts them.
     _accept_tasks: JoinSet<()>,
 }
 
@@ -505,7 +505,7 @@ impl IncomingConnections {
         })
     }
 
-    /// Waits for the next. Cancel-safe.
+    /// Waits for the next new connection. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<QuicIncoming, Error> {
         poll_fn(|cx| {
             for _ in 0..self.queues.len() {
@@ -582,7 +582,7 @@ impl QuicIncoming {
         }
     }
 
-    /// The connection, and the client's tickets where they are held back.
+    /// Runs the handshake; returns the connection, and the client's tickets if they are held back.
     pub(crate) async fn handshake(self) -> Result<(QuicLink, Option<Arc<HeldTickets>>), Error> {
         let pool = self.server.options.handshake_pool.clone();
         let handshake = async move {
@@ -613,7 +613,7 @@ mod tests {
     use super::*;
     use crate::{ConnectOptions, Connector, HandshakePool, Link, ServerIdentity, Trust};
 
-    /// With a socket of its own.
+    /// Makes a connector, which has a UDP socket of its own.
     fn connector() -> Connector {
         let options = ConnectOptions {
             trust: Trust::Insecure,
@@ -634,7 +634,7 @@ mod tests {
             Self::on(Vec::new())
         }
 
-        /// With its sockets on these runtimes.
+        /// Binds a listener with its sockets on these runtimes.
         fn on(runtimes: Vec<Handle>) -> Self {
             let identity = ServerIdentity::self_signed().unwrap();
             let options = ListenOptions {
@@ -674,7 +674,7 @@ mod tests {
         }
     }
 
-    /// Of all shards, which differ.
+    /// Returns the number of shards that were replaced.
     fn replaced(before: &[Arc<Shard>], after: &[Arc<Shard>]) -> usize {
         before
             .iter()

@@ -44,13 +44,13 @@ use crate::sync::{lock, wake};
 /// Bytes of a connection identifier.
 const ID_LEN: usize = 8;
 
-/// How many datagrams from other shards may wait in an inbox; further ones are lost, as at a full socket.
+/// Datagrams from other shards that may wait in an inbox; further ones are dropped, as at a full socket.
 const INBOX_CAPACITY: usize = 1024;
 
-/// How many datagrams, or as many joined ones, are read at once.
+/// Datagrams, or batches that the kernel has joined (GRO), read in one call.
 const READ_AT_ONCE: usize = 32;
 
-/// The same of a quiet socket: the places for datagrams that do not come cost as much as one that comes.
+/// Datagrams read in one call from a quiet socket: each place that stays empty costs as much as a datagram.
 const READ_AT_ONCE_WHEN_QUIET: usize = 4;
 
 thread_local! {
@@ -63,7 +63,7 @@ thread_local! {
 /// shard, and four bytes that tell them from noise.
 #[derive(Clone, Copy)]
 struct Ids {
-    /// The key of the latter four.
+    /// Key of the four bytes that tell an identifier from noise.
     key: u64,
     shards: u8,
 }
@@ -158,7 +158,7 @@ impl Inbox {
     }
 }
 
-/// Quinn's room for datagrams.
+/// Quinn's buffers for received datagrams.
 struct ReceiveBuffers<'a, 'b> {
     bufs: &'a mut [IoSliceMut<'b>],
     meta: &'a mut [RecvMeta],
@@ -170,7 +170,7 @@ impl ReceiveBuffers<'_, '_> {
         self.filled == self.bufs.len()
     }
 
-    /// Has to be one more than are filled.
+    /// Fills the next buffer with a datagram. Panics if all are full.
     fn put(&mut self, meta: &RecvMeta, datagram: &[u8]) {
         let size = datagram.len();
         self.bufs[self.filled][..size].copy_from_slice(datagram);
@@ -188,10 +188,10 @@ pub(super) struct ShardSocket {
     socket: Arc<dyn AsyncUdpSocket>,
     ids: Ids,
     shard: u8,
-    /// Of all shards.
+    /// The inboxes of all shards, by shard number.
     inboxes: Arc<[Mutex<Inbox>]>,
     retired: AtomicBool,
-    /// The last read took as many datagrams as it had places for.
+    /// The last read filled all of its places.
     is_busy: AtomicBool,
     /// The task that would read the socket, had it not been retired.
     resting: Mutex<Option<Waker>>,
@@ -225,13 +225,13 @@ impl ShardSocket {
         })
     }
 
-    /// The same socket for a successor.
+    /// Returns another handle of this shard's socket, for the endpoint that replaces the present one.
     pub(super) fn successor(&self) -> Arc<Self> {
         let (socket, inboxes) = (self.socket.clone(), self.inboxes.clone());
         Self::new(socket, self.ids, self.shard, inboxes)
     }
 
-    /// Receives nothing from now on: datagrams are for the successor.
+    /// Stops receiving: datagrams are for the successor.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
@@ -243,7 +243,7 @@ impl ShardSocket {
         wake(reader);
     }
 
-    /// What chooses the shard's connection identifiers.
+    /// Returns a generator of connection identifiers that name this shard.
     pub(super) fn connection_ids(&self) -> Box<dyn ConnectionIdGenerator> {
         Box::new(ShardIdGenerator {
             ids: self.ids,
@@ -394,7 +394,7 @@ mod tests {
     struct Received(Mutex<VecDeque<(RecvMeta, Vec<u8>)>>);
 
     impl Received {
-        /// What the kernel has joined.
+        /// Adds datagrams that the kernel has joined (GRO) into one read.
         fn joined(&self, from: SocketAddr, datagrams: &[Vec<u8>]) {
             let bytes = datagrams.concat();
             let meta = RecvMeta {
@@ -453,7 +453,7 @@ mod tests {
         (sockets.clone(), ShardSocket::each(shards.collect(), 7))
     }
 
-    /// Everything that a shard gets by one look for so many datagrams: from whom, and what.
+    /// Returns the datagrams, each with its sender, of one poll of the shard with `room` buffers.
     fn look(shard: &ShardSocket, room: usize, waker: &Waker) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut memory = vec![[0; 1472]; room];
         let mut bufs: Vec<_> = memory.iter_mut().map(|one| IoSliceMut::new(one)).collect();
@@ -473,7 +473,7 @@ mod tests {
         [&[0x40], id, &[number; 20]].concat()
     }
 
-    /// One with a long header.
+    /// A datagram with a long header, for the connection with that identifier.
     fn long(id: &[u8]) -> Vec<u8> {
         let length = u8::try_from(id.len()).unwrap();
         [&[0xc0, 0, 0, 0, 1, length], id, &[0; 20]].concat()

@@ -19,7 +19,7 @@ use quinn::{
 };
 use tokio::{io::Interest, net::UdpSocket};
 
-/// Whether one read takes all that the socket has, up to [`BATCH_SIZE`] datagrams (`recvmmsg`). Elsewhere it takes one.
+/// `true` where one read takes up to [`BATCH_SIZE`] datagrams (`recvmmsg`); on other systems it takes one.
 const TAKES_ALL: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// A UDP socket that belongs to the runtime in which it was made.
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Room for so many datagrams.
+    /// Number of buffers of a read.
     const ROOM: usize = 4;
 
     fn bound() -> (Socket, SocketAddr, std::net::UdpSocket) {

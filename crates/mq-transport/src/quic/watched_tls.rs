@@ -1,4 +1,4 @@
-//! A look at the TLS handshake inside QUIC.
+//! Wrappers that read the `ServerHello` of the TLS handshake inside QUIC.
 //!
 //! quinn does not show its rustls session: neither whether the session was resumed, nor its cipher suite
 //! and group. All three stand in the `ServerHello`, which passes through quinn's session interface on
@@ -23,11 +23,11 @@ use super::{initial_keys::InitialKeys, padding::without_padding};
 pub(crate) struct Handshake {
     pub(crate) server_hello: Option<ServerHello>,
     pub(crate) alpn: Option<String>,
-    /// Known to the server only.
+    /// Server name (SNI) that the client sent; known to the server only.
     pub(crate) server_name: Option<String>,
 }
 
-/// What the server chose (RFC 8446 §4.1.3).
+/// Parameters that the server selected in its `ServerHello` (RFC 8446 §4.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ServerHello {
     pub(crate) cipher_suite: u16,
@@ -51,7 +51,8 @@ impl ClientConfig for WatchedClient {
 
 pub(crate) struct WatchedServer {
     pub(crate) inner: Arc<QuicServerConfig>,
-    /// Of all configurations of one listener: the first packet and its connection may have different ones.
+    /// Initial keys, shared by all configurations of one listener: after a reload, a client's first packet and its
+    /// connection may have different configurations.
     pub(crate) initial_keys: Arc<InitialKeys>,
 }
 
@@ -88,7 +89,7 @@ struct Watched {
     /// The server's handshake messages until its hello is complete.
     prefix: Vec<u8>,
     server_hello: Option<ServerHello>,
-    /// On a server: the version, and where the keys of the client's first packet are.
+    /// On a server: the QUIC version, and the store that has the keys of the client's first packet.
     made: Option<(u32, Arc<InitialKeys>)>,
 }
 
@@ -104,7 +105,7 @@ impl Watched {
     }
 
     fn watch(&mut self, from: Side, messages: &[u8]) {
-        /// Far more than a hello with a post-quantum key needs.
+        /// Bound on the bytes in which the hello is sought: far more than one with a post-quantum key needs.
         const LIMIT: usize = 8 * 1024;
         let room = LIMIT.saturating_sub(self.prefix.len());
         if from != Side::Server || self.server_hello.is_some() || room == 0 {
@@ -209,9 +210,10 @@ fn find_server_hello(mut messages: &[u8]) -> Option<ServerHello> {
     }
 }
 
-/// `None` if it is malformed, or a `HelloRetryRequest`, which has a random of its own.
+/// Parses a `ServerHello`; `None` if it is malformed, or a `HelloRetryRequest`, which has a fixed random
+/// (RFC 8446 §4.1.3).
 fn parse_server_hello(mut body: &[u8]) -> Option<ServerHello> {
-    /// SHA-256 of "`HelloRetryRequest`" begins so.
+    /// First bytes of the SHA-256 of "`HelloRetryRequest`".
     const RETRY: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];
     const PRE_SHARED_KEY: u16 = 41;
     const KEY_SHARE: u16 = 51;

@@ -20,10 +20,10 @@ use quinn::{Connection, VarInt};
 use super::config::StreamLimits;
 use crate::{ListenOptions, QuicOptions};
 
-/// Bytes that a server receives of a client that is not let in yet.
+/// Receive window, in bytes, of a client that the application has not admitted yet.
 const FIRST_RECEIVE: u32 = 16 * 1024;
 
-/// Bytes that a server keeps for a client until it acknowledges them, at first.
+/// Send window, in bytes, of a client at first: bytes kept until the client acknowledges them.
 const FIRST_SEND: u64 = 16 * 1024;
 
 /// The memory of the windows of all connections, which the application bounds.
@@ -31,7 +31,7 @@ pub trait WindowMemory: fmt::Debug + Send + Sync {
     /// Counts bytes that a window grows by; `false` if there is no room for them.
     fn take(&self, bytes: usize) -> bool;
 
-    /// Takes back counted bytes: their connection has ended.
+    /// Subtracts counted bytes of a connection that has ended.
     fn give_back(&self, bytes: usize);
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ConnectionLimits {
     pub(super) streams: StreamLimits,
     receive: u32,
     send: u64,
-    /// `None` where windows are as large as they may be from the start.
+    /// Memory budget; `None` where windows have their full size from the start.
     memory: Option<Arc<dyn WindowMemory>>,
 }
 
@@ -105,14 +105,14 @@ impl Windows {
         Self(growing)
     }
 
-    /// Lets the windows grow: the application knows the peer.
+    /// Lets the windows grow, once the application has admitted the peer.
     pub(super) fn let_in(&mut self) {
         if let Some(growing) = &mut self.0 {
             growing.is_let_in = true;
         }
     }
 
-    /// Notes bytes that the application has got of the peer's.
+    /// Counts bytes that the application has read; after half of a window the window may grow.
     #[inline]
     pub(super) fn note_read(&mut self, connection: &Connection, bytes: usize) {
         if let Some(growing) = &mut self.0 {
@@ -123,7 +123,8 @@ impl Windows {
         }
     }
 
-    /// Notes that a write waits. Returns `true` if it is to be tried again, with a larger window.
+    /// Enlarges the send window of a blocked write, if there is memory; returns `true` if the write is to be tried
+    /// again.
     pub(super) fn note_blocked(&mut self, connection: &Connection) -> bool {
         let growing = self.0.as_mut();
         growing.is_some_and(|growing| growing.grow_send(connection))

@@ -14,7 +14,7 @@ use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 #[derive(Debug)]
 pub(crate) struct TlsAcceptor {
     scheme: Scheme,
-    /// As bound.
+    /// Options with which the listener was bound; a reload replaces `current` alone.
     options: ListenOptions,
     current: Mutex<(Arc<ServerConfig>, Scope)>,
 }

@@ -27,7 +27,7 @@ pub(crate) struct ClientAuthFiles {
 }
 
 impl ClientAuthFiles {
-    /// `None` where clients are not asked for certificates.
+    /// Reads the files; `None` where clients are not asked for certificates.
     pub(crate) fn read(options: &ListenOptions) -> Result<Option<Self>, Error> {
         let (required, path) = match &options.client_auth {
             ClientAuth::Off if options.client_crls.is_empty() => return Ok(None),
@@ -96,12 +96,13 @@ impl ClientAuthFiles {
     }
 }
 
-/// PEM, with any number of lists, or one list in DER form: CAs publish that (RFC 5280 §4.2.1.13).
+/// Parses a PEM file with any number of lists, or a single list in DER form, as CAs publish them
+/// (RFC 5280 §4.2.1.13).
 fn parse_crls(
     path: &Path,
     bytes: &[u8],
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
-    /// How a DER sequence begins, and no text.
+    /// First byte of a DER `SEQUENCE`, which no PEM text begins with.
     const SEQUENCE: u8 = 0x30;
     const LONG: u8 = 0x80;
     match bytes {

@@ -39,7 +39,7 @@ impl ClientTls {
 }
 
 impl Connector {
-    /// The same connector with `tickets` in place of its own: a cache for each simulated device.
+    /// Returns this connector with `tickets` in the place of its own cache: a cache for each simulated device.
     ///
     /// Verifier, client certificate and QUIC sockets stay shared, as rustls resumes a session only
     /// under the same verifier and client certificate objects.

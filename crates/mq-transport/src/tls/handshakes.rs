@@ -24,7 +24,7 @@ use tokio::{
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// How long a thread is held after its job, so that the jobs of the other threads go to those.
+/// Time for which a thread sleeps after its job, so that each of the pool's threads gets one of the jobs.
 const HELD: Duration = Duration::from_millis(1);
 
 /// Threads on which the handshakes of a crowd compute, for all listeners that share it.
@@ -44,7 +44,7 @@ pub struct HandshakePool(Arc<Pool>);
 struct Pool {
     threads: usize,
     under_way: AtomicUsize,
-    /// `None` if the system has no threads for it.
+    /// Runtime of the threads, once the first crowd has started it; the inner `None` if the system has no threads.
     runtime: OnceLock<Option<Runtime>>,
 }
 
@@ -155,7 +155,7 @@ fn step_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = linux::step_back() {
         // The threads stay apart from the workers, with equal shares of the processor.
-        tracing::debug!(%error, "the threads for handshakes keep the normal priority");
+        tracing::debug!(%error, "tls: cannot lower the priority of handshake threads");
     }
 }
 
@@ -195,7 +195,7 @@ mod linux {
 /// A handshake that counts while it is under way.
 struct UnderWay<'a> {
     count: &'a AtomicUsize,
-    /// How many there were before.
+    /// Number of handshakes that were under way before.
     others: usize,
 }
 
@@ -325,7 +325,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn a_crowd_computes_with_lower_priority() {
-        /// Of the calling thread: field 19 of proc(5)'s `stat`.
+        /// Returns the niceness of the calling thread: field 19 of proc(5)'s `stat`.
         fn niceness() -> i32 {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let (_, after_name) = stat.rsplit_once(')').unwrap();

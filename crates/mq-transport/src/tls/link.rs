@@ -1,4 +1,4 @@
-//! One TLS connection, with early data on both sides.
+//! A TLS connection, with early data on both sides.
 
 use std::{
     future::poll_fn,
@@ -30,7 +30,7 @@ use crate::{
 /// each read. More early data than this can fail the handshake, where it should only cost a round trip.
 const MAX_EARLY_DATA: usize = 8 * 1024;
 
-/// One TLS connection over TCP.
+/// A link over TLS on TCP.
 ///
 /// ```text
 /// client: [ClientHello + early data] -> handshaking -+-> established (early data accepted)
@@ -51,7 +51,7 @@ pub(crate) struct TlsLink {
     ends: Ends,
     tls: Connection,
     server_name: Option<String>,
-    /// Read from the socket, not decrypted yet; empty between calls.
+    /// Ciphertext read from the socket and not decrypted yet; empty between calls.
     ciphertext: BytesMut,
     read_size: ReadSize,
     pub(crate) received: BytesMut,
@@ -59,7 +59,7 @@ pub(crate) struct TlsLink {
     unreported: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink`.
+    /// Reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
     ended: bool,
     handshake: HandshakeKind,
@@ -200,7 +200,7 @@ impl TlsLink {
         }
     }
 
-    /// Moves as many bytes as rustls takes from the outbox; returns whether it took any.
+    /// Moves as many bytes as rustls accepts from the outbox; returns `true` if it accepted any.
     fn feed(&mut self, outbox: &mut Outbox) -> Result<bool, Error> {
         let mut fed = false;
         if self.early_data == EarlyData::Pending {
@@ -243,7 +243,7 @@ impl TlsLink {
         Ok(fed)
     }
 
-    /// Writes all that rustls has ready.
+    /// Writes all ciphertext that rustls has ready.
     fn poll_write_tls(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while self.tls.wants_write() {
             let mut writer = Writer {
@@ -372,7 +372,7 @@ impl TlsLink {
         }
     }
 
-    /// The received bytes; looking at them counts as `Received`.
+    /// Returns the received bytes; a look at them counts as [`Progress::Received`].
     pub(crate) fn received(&mut self) -> &mut BytesMut {
         self.unreported = false;
         &mut self.received

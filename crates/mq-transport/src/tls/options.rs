@@ -33,7 +33,7 @@ impl ListenOptions {
         Ok(self.scope(ClientAuthFiles::read(self)?.as_ref()))
     }
 
-    /// The same with files that were read already.
+    /// Returns the [ticket scope](Self::ticket_scope), with the files for client authentication already read.
     pub(crate) fn scope(&self, client_auth: Option<&ClientAuthFiles>) -> Scope {
         let mut text = Vec::new();
         let mut add = |part: &[u8]| {
@@ -63,7 +63,8 @@ impl ListenOptions {
         sha256(&text)
     }
 
-    /// These options with what a reload changes: the certificates and lists of `other`.
+    /// Returns these options with the certificates, client authorities and revocation lists of `other`: the part that
+    /// a reload changes.
     pub(crate) fn with_certificates_of(&self, other: &Self) -> Self {
         Self {
             identity: other.identity.clone(),

@@ -76,7 +76,8 @@ impl CryptoOptions {
         Ok(Arc::new(provider))
     }
 
-    /// Where session secrets are written; `None` where they are not.
+    /// Opens the file for session secrets that `SSLKEYLOGFILE` names; `None` if [`key_log`](field@Self::key_log) is
+    /// off.
     ///
     /// rustls' own key log is silent about a file that is not named or cannot be opened.
     pub(crate) fn key_log(&self) -> Result<Option<Arc<dyn rustls::KeyLog>>, Error> {

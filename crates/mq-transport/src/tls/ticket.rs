@@ -52,13 +52,13 @@ impl TicketStore {
         }
     }
 
-    /// The number of tickets that could be used now.
+    /// Returns the number of tickets that could be used now.
     #[must_use]
     pub fn len(&self) -> usize {
         self.with(|tickets| tickets.by_id.len())
     }
 
-    /// Whether there is no ticket.
+    /// Returns `true` if the store holds no ticket that could be used now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -217,7 +217,7 @@ impl HeldTickets {
         }
     }
 
-    /// Makes the connection's tickets good, also those to come.
+    /// Makes the tickets of the connection valid, those given so far and those to come.
     pub(crate) fn release(&self) {
         let held = lock(&self.held).take();
         for (id, session) in held.into_iter().flatten() {

@@ -15,7 +15,7 @@ use super::mask::Mask;
 /// The most that a control frame may carry (RFC 6455 §5.5).
 const MAX_CONTROL: usize = 125;
 
-/// Which end this is: clients mask what they send, servers do not (RFC 6455 §5.1).
+/// Role of this end: clients mask the frames that they send, servers do not (RFC 6455 §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     Client,
@@ -38,7 +38,7 @@ impl Violation {
     }
 }
 
-/// Takes frames apart as their bytes come in.
+/// Decodes frames incrementally, as their bytes are received.
 ///
 /// ```text
 /// header -> payload of a data frame -> header ...
@@ -50,9 +50,9 @@ impl Violation {
 #[derive(Debug)]
 pub(super) struct Decoder {
     role: Role,
-    /// Bytes of the data frame that are still to come.
+    /// Payload bytes of the data frame that are not received yet.
     left: u64,
-    /// Their mask, where the peer is a client.
+    /// Mask of the data frame's payload, if the peer is a client.
     mask: Option<Mask>,
     /// A message is under way, and its last frame has not begun.
     fragmented: bool,

@@ -1,4 +1,4 @@
-//! One WebSocket connection.
+//! A WebSocket connection.
 
 use std::{
     future::poll_fn,
@@ -25,10 +25,10 @@ use crate::{
 /// enough for one large write.
 const FRAMED_LIMIT: usize = 64 * 1024;
 
-/// How long a client may take to read why its request was refused.
+/// Time that a client has to read the reason for which its request was refused.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 
-/// One WebSocket connection over TCP or TLS.
+/// A link over WebSocket on TCP or TLS.
 ///
 /// ```text
 /// client: request -> answer -+
@@ -40,14 +40,14 @@ const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 /// The next call answers a ping. The link sends no pings, as MQTT has its own.
 #[derive(Debug)]
 pub(crate) struct WsLink {
-    /// TCP, or TLS over it.
+    /// The link below the frames: TCP, or TLS over it.
     stream: Link,
     role: Role,
     decoder: Decoder,
     /// Whole frames that the stream has not taken.
     framed: Outbox,
     pub(crate) received: BytesMut,
-    /// The stream has bytes from right behind the handshake that were not taken apart yet.
+    /// The stream has received bytes behind the handshake that were not decoded yet.
     unread: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
@@ -60,7 +60,7 @@ pub(crate) struct WsLink {
 enum End {
     /// Both sides may send.
     Open,
-    /// The peer's Close has come, and was answered.
+    /// The peer's Close was received and answered.
     PeerClosed,
     /// The peer broke a rule, and was sent a Close.
     Failed(&'static str),
@@ -114,7 +114,7 @@ impl WsLink {
         }
     }
 
-    /// Writes what is framed and reads the head of the peer's request or answer.
+    /// Writes the framed bytes, and reads the head of the peer's request or answer.
     async fn read_head<T: TryParse>(&mut self) -> Result<Result<T, HeadError>, Error> {
         let mut reader = HeadReader::new();
         poll_fn(|cx| {
@@ -195,7 +195,7 @@ impl WsLink {
         }
     }
 
-    /// An idle connection holds no buffers.
+    /// Frees empty buffers: an idle connection holds none.
     fn give_room_back(&mut self) {
         if self.received.is_empty() {
             self.received = BytesMut::new();
@@ -205,7 +205,7 @@ impl WsLink {
         }
     }
 
-    /// Takes received frames apart; returns whether they had payload.
+    /// Decodes received frames; returns `true` if they had payload.
     fn decode(&mut self) -> bool {
         let before = self.received.len();
         let decoded = self

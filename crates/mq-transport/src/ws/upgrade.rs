@@ -20,7 +20,7 @@ use crate::{Address, AllowedOrigins, Error, ListenOptions, Scheme};
 /// The longest head that is read, in bytes: browsers add cookies, and proxies add lines.
 pub(super) const MAX_HEAD: usize = 16 * 1024;
 
-/// `[MQTT-6.0.0-4]`
+/// Name of MQTT's WebSocket subprotocol (`[MQTT-6.0.0-4]`).
 const MQTT: &str = "mqtt";
 
 /// The subprotocols that a client may ask for, the preferred one first: the name of `[MQTT-6.0.0-3]`,
@@ -39,7 +39,7 @@ pub(super) enum HeadError {
 /// Finds the end of the head of a request or an answer.
 #[derive(Debug)]
 pub(super) struct HeadReader {
-    /// There is no end up to here.
+    /// Bytes from the start in which the end of the head does not occur.
     searched: usize,
     /// Parse at this length, whether the end has come or not.
     parse_at: usize,
@@ -79,7 +79,7 @@ impl HeadReader {
     }
 }
 
-/// What a listener requires of a handshake before it lets a client in.
+/// A listener's requirements of a WebSocket handshake: the path and the origins.
 #[derive(Debug)]
 pub(crate) struct Gate {
     path: String,
@@ -119,7 +119,7 @@ impl Gate {
         })
     }
 
-    /// The answer to a request.
+    /// Answers a request.
     pub(super) fn answer(&self, request: Result<Request, HeadError>) -> Answer {
         let granted = match request {
             Ok(request) => self.check(&request),
@@ -143,7 +143,7 @@ impl Gate {
         }
     }
 
-    /// The accept key and the subprotocol for a granted request (RFC 6455 §4.2).
+    /// Checks a request; returns the accept key and the subprotocol of the answer (RFC 6455 §4.2).
     fn check(&self, request: &Request) -> Result<(String, &'static str), Refusal> {
         let headers = request.headers();
         if headers.get_all(HOST).iter().count() != 1 {
@@ -286,7 +286,7 @@ fn check_path(path: &str) -> Result<(), Error> {
     })
 }
 
-/// Whether the server has agreed to all that [`request`] asked for (RFC 6455 §4.1).
+/// Checks that the server has accepted the handshake of [`request`] (RFC 6455 §4.1).
 pub(super) fn check(
     response: Result<Response, HeadError>,
     address: &Address,
@@ -356,7 +356,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted))
 }
 
-/// Whether the key is 16 bytes in base64 (RFC 6455 §4.2.1).
+/// Returns `true` if the text has the form of 16 bytes in base64 (RFC 6455 §4.2.1).
 fn is_key(key: &str) -> bool {
     let base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
     key.len() == 24 && key.ends_with("==") && key.bytes().take(22).all(base64)

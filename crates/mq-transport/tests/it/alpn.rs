@@ -25,7 +25,7 @@ fn list(names: &[&str]) -> Vec<Vec<u8>> {
     names.iter().map(|name| name.as_bytes().to_vec()).collect()
 }
 
-/// The protocol that both ends report as negotiated.
+/// Returns the protocol that both ends report as negotiated.
 async fn negotiated(options: ConnectOptions, listener: &mut Listener) -> Option<String> {
     let connector = Connector::new(options).unwrap();
     let (client, server) = connect(&connector, listener).await;

@@ -1,4 +1,4 @@
-//! What holds for every transport.
+//! Behaviour that every transport shares.
 
 use std::{collections::BTreeSet, time::Duration};
 

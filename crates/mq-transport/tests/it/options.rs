@@ -182,8 +182,8 @@ fn secrets_are_written_only_where_the_option_says_so() {
     }
 }
 
-/// One handshake over TLS and one over QUIC, each with the secrets that Wireshark needs, which only the
-/// file's owner may read.
+/// Asserts that the key log holds the secrets that Wireshark needs of a TLS and a QUIC handshake, and that only
+/// the file's owner may read it.
 fn assert_key_log(file: &Path) {
     let text = std::fs::read_to_string(file).unwrap();
     for label in [

@@ -110,7 +110,7 @@ async fn bind(scheme: Scheme, options: &ListenOptions) -> Listener {
     Listener::bind(&any_address(scheme), options).await.unwrap()
 }
 
-/// Neither end may get through; what the server and the client say.
+/// Runs a handshake that fails at both ends; returns the errors of the server and of the client.
 async fn refused(connector: &Connector, listener: &mut Listener) -> (String, String) {
     let (client, server) = attempt(connector, listener).await;
     (

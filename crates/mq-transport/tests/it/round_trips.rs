@@ -1,4 +1,4 @@
-//! How many round trips it takes until the first answer, over a path with a delay.
+//! Round trips until the first answer, over a path with a delay.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::common::{accept, connect_options, listen, receive, send};
 
-/// One way; a round trip takes twice as long.
+/// Delay of one direction, half of a round trip.
 const DELAY: Duration = Duration::from_millis(60);
 const ROUND_TRIP: Duration = Duration::from_millis(120);
 
@@ -56,7 +56,7 @@ async fn a_request_for_a_websocket_as_early_data_saves_a_round_trip(scheme: Sche
     );
 }
 
-/// The time from the start until the answer to the first bytes, and what became of early data.
+/// Returns the time from the start until the first answer, and the outcome of early data.
 async fn first_answer(
     connector: &Connector,
     address: &Address,
@@ -85,7 +85,7 @@ async fn first_answer(
     tokio::join!(client, server).0
 }
 
-/// A proxy in front of `address` that holds everything back for [`DELAY`].
+/// Starts a proxy in front of `address` that delays everything by [`DELAY`].
 async fn delayed(address: &Address) -> Address {
     let target = SocketAddr::new("127.0.0.1".parse().unwrap(), address.port);
     let mut proxied = address.clone();
@@ -129,7 +129,8 @@ async fn pipe(mut from: tokio::net::tcp::OwnedReadHalf, mut to: tokio::net::tcp:
     tokio::join!(writing, reading);
 }
 
-/// For one client address: all connections of a connector come from the same socket.
+/// Forwards the datagrams of a single client address, which suffices: all connections of a connector use one
+/// socket.
 async fn proxy_udp(near: Arc<UdpSocket>, target: SocketAddr) {
     let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let mut client = None;

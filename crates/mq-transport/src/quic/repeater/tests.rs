@@ -36,17 +36,17 @@ struct Sent {
     arrives: bool,
 }
 
-/// Says of a datagram whether it is lost.
+/// Decides for a datagram if the network loses it.
 type Loss = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
-/// One end of a network with a constant delay.
+/// The socket of one end of a network with a constant delay.
 struct End {
     own: SocketAddr,
     peer: SocketAddr,
     began: At,
     wire: Entry,
     arrivals: Mutex<Exit>,
-    /// Where its datagrams go.
+    /// The direction into which this end sends.
     way: Wire,
 }
 
@@ -117,7 +117,7 @@ impl AsyncUdpSocket for End {
     }
 }
 
-/// One direction of the network.
+/// A direction of the network, with a log of its datagrams.
 #[derive(Clone)]
 struct Wire {
     sent: Arc<Mutex<Vec<Sent>>>,
@@ -125,15 +125,16 @@ struct Wire {
     queue: Option<Queue>,
 }
 
-/// Where the datagrams of one or more networks wait for a link: when the last of them will have been sent.
+/// Bottleneck that one or more networks share: the time at which the last datagram of its queue will have been
+/// sent.
 type Queue = Arc<Mutex<At>>;
 
-/// The rate of a link with a queue, and how long a datagram may wait there.
+/// Bits per second of a link with a queue, and the longest time for which a datagram may wait there.
 const RATE: u64 = 1_500_000;
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 impl Wire {
-    /// When a datagram has been sent, if there is room for it.
+    /// Returns the time at which the queue has sent a datagram of `size` bytes; `None` if the queue is full.
     fn enter(&self, size: usize) -> Option<At> {
         let now = At::now();
         let Some(queue) = &self.queue else {
@@ -162,10 +163,10 @@ fn none() -> [Loss; 2] {
     [Box::new(|_| false), Box::new(|_| false)]
 }
 
-/// A client's socket and a server's, and what is between them.
+/// A client's socket and a server's, and the two directions between them.
 struct Network {
     sockets: [Arc<dyn AsyncUdpSocket>; 2],
-    /// Towards the server, and back.
+    /// Directions: towards the server, and back.
     wires: [Wire; 2],
 }
 
@@ -174,7 +175,7 @@ impl Network {
         Self::with_queue(losses, None)
     }
 
-    /// With a queue towards the server.
+    /// Makes a network; the direction towards the server has the queue, if there is one.
     fn with_queue(losses: [Loss; 2], queue: Option<&Queue>) -> Self {
         let addresses: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
         let mut wires = losses.map(|loss| Wire {
@@ -203,7 +204,7 @@ impl Network {
 type Entry = mpsc::UnboundedSender<(At, Vec<u8>)>;
 type Exit = mpsc::UnboundedReceiver<Vec<u8>>;
 
-/// Where datagrams enter with the time at which they arrive, and where they do.
+/// Returns a line that delivers each datagram at the time given with it.
 fn line() -> (Entry, Exit) {
     let (enter, mut entered) = mpsc::unbounded_channel();
     let (arrive, arrivals) = mpsc::unbounded_channel();
@@ -297,7 +298,7 @@ fn transport(options: &QuicOptions) -> Arc<quinn::TransportConfig> {
 struct Pair {
     client: QuicLink,
     server: QuicLink,
-    /// Towards the server, and back.
+    /// Directions: towards the server, and back.
     wires: [Wire; 2],
     _ends: Ends,
 }
@@ -337,7 +338,7 @@ async fn write(link: &mut QuicLink, bytes: &'static [u8]) {
     assert_eq!(flushed.unwrap(), crate::Progress::Flushed);
 }
 
-/// What comes next, however long it is.
+/// Reads until bytes arrive; returns their number.
 async fn read(link: &mut QuicLink) -> usize {
     let mut outbox = mq_lane::Outbox::new();
     loop {
@@ -350,7 +351,7 @@ async fn read(link: &mut QuicLink) -> usize {
 
 const MESSAGE: [u8; 100] = [7; 100];
 
-/// How long each of `count` messages takes, one every `interval`.
+/// Returns the latency of each of `count` messages that the client sends, one every `interval`.
 async fn latencies(pair: &mut Pair, count: usize, interval: Duration) -> Vec<Duration> {
     let began = At::now();
     let due = |number: usize| began + interval * u32::try_from(number).unwrap();
@@ -508,7 +509,8 @@ async fn a_bulk_transfer_is_not_sent_again() {
     }
 }
 
-/// How many bytes of a saturating transfer arrive in each of these connections, which share a link.
+/// Returns the bytes of a saturating transfer that each connection receives within `time`; the connections share
+/// a bottleneck.
 async fn shares<const COUNT: usize>(policies: [&str; COUNT], time: Duration) -> [u64; COUNT] {
     let queue: Queue = Arc::new(Mutex::new(At::now()));
     let mut pairs = Vec::new();

@@ -41,7 +41,7 @@ fn frame(first: u8, key: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a server makes of these bytes.
+/// Decodes these bytes as a server.
 fn decode(bytes: &[u8]) -> (Vec<u8>, Result<Option<Closing>, Violation>, Decoder) {
     decode_as(Role::Server, bytes)
 }

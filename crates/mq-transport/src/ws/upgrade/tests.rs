@@ -7,7 +7,7 @@ fn read<T: TryParse>(text: &str) -> Result<T, HeadError> {
     Ok(read.expect("the head is complete").1)
 }
 
-/// What a listener at `ws://h/mqtt` answers.
+/// Returns the answer of a listener at `ws://h/mqtt`, for `origins` if there are any.
 fn answer(request: &str, origins: &[&str]) -> Answer {
     let options = ListenOptions {
         allowed_origins: match origins {

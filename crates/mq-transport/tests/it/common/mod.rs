@@ -55,7 +55,7 @@ pub(crate) fn mem() -> Scheme {
 pub(crate) static IDENTITY: LazyLock<ServerIdentity> =
     LazyLock::new(|| ServerIdentity::self_signed().unwrap());
 
-/// Where the servers' certificate is, for clients to trust.
+/// Path of a file with the servers' certificate, for clients to trust.
 pub(crate) static CA_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let name = format!("ca-{}.pem", std::process::id());
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -107,12 +107,12 @@ pub(crate) async fn pair(scheme: Scheme) -> (Link, Link) {
     connect(&connector, &mut listener).await
 }
 
-/// Connects and lets the client say `!`: a QUIC stream is not there before it carries something.
+/// Connects; the client sends `!`, as the server does not see a QUIC stream before it carries data.
 pub(crate) async fn connect(connector: &Connector, listener: &mut Listener) -> (Link, Link) {
     connect_at(connector, &listener.local_address(), listener).await
 }
 
-/// The same where the listener is reached at another address than its own.
+/// [Connects](connect) to a listener at `address`, which may be another than the listener's own.
 pub(crate) async fn connect_at(
     connector: &Connector,
     address: &Address,
@@ -140,7 +140,7 @@ pub(crate) async fn connect_at(
     tokio::join!(client, server)
 }
 
-/// Connects once; what the server says carries the tickets along.
+/// Connects once; the tickets arrive with the server's answer.
 pub(crate) async fn collect_ticket(
     connector: &Connector,
     listener: &mut Listener,
@@ -167,7 +167,7 @@ pub(crate) fn outbox(bytes: &[u8]) -> Outbox {
     outbox
 }
 
-/// Writes all of `bytes`; what comes in meanwhile waits.
+/// Writes all of `bytes`; bytes received meanwhile wait in the link.
 pub(crate) async fn send(link: &mut Link, bytes: &[u8]) {
     let mut outbox = outbox(bytes);
     assert_eq!(
@@ -186,8 +186,8 @@ pub(crate) async fn receive(link: &mut Link, count: usize) -> Vec<u8> {
     link.received(LaneId::CONTROL).split_to(count).to_vec()
 }
 
-/// Neither end may get through: the handshake as the client and as the listener see it. The
-/// client's ends before the server has looked at its certificate.
+/// Runs a handshake that may fail at either end; returns its outcome at the client and at the listener. The
+/// client's handshake ends before the server has verified its certificate.
 pub(crate) async fn attempt(
     connector: &Connector,
     listener: &mut Listener,

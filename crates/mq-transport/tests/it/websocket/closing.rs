@@ -1,4 +1,4 @@
-//! How a connection ends.
+//! Closing of WebSocket connections.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a link makes of frames, and its memory.
+//! Decoding of frames by a link, and the memory that it takes.
 
 use mq_transport::{Error, Link, Progress};
 use mq_transport::{LaneId, Outbox};
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Reads until the link ends, and says how.
+/// Reads until the link ends; returns its last progress or error.
 async fn end(link: &mut Link) -> Result<Progress, Error> {
     loop {
         match link.progress(&mut Outbox::new(), true).await {

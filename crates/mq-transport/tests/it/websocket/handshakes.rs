@@ -16,7 +16,7 @@ use crate::{
     websocket::peer::{head, request},
 };
 
-/// What a listener answers to these bytes, up to the end of the connection, and its own error.
+/// Returns a listener's answer to these bytes, up to the end of the connection, and the error of its handshake.
 async fn answered(options: &ListenOptions, request: &[u8]) -> (String, Error) {
     let address = Address::new(Scheme::Ws, "127.0.0.1", 0);
     let mut listener = Listener::bind(&address, options).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_refused_client_that_stays_does_not_hold_the_handshake() {
     drop(stream);
 }
 
-/// What a client makes of this answer.
+/// Returns the error of a client that receives this answer to its handshake.
 async fn made_of(answer: &'static [u8]) -> Error {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

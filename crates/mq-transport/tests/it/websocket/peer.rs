@@ -1,4 +1,4 @@
-//! One end of a WebSocket made by hand, the other end a link.
+//! A WebSocket peer that tests drive by hand, opposite a link.
 
 use mq_transport::LaneId;
 use mq_transport::{Address, Connector, Link, Scheme};
@@ -21,7 +21,7 @@ pub(crate) const PONG: u8 = 10;
 pub(crate) const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// A raw end, and whether it masks what it sends as a client does.
+/// A raw end, which masks its frames if it is a client.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     pub(crate) masks: bool,
@@ -35,7 +35,7 @@ pub(crate) fn request() -> String {
     )
 }
 
-/// A raw client and the server's link.
+/// Returns a raw client and the server's link.
 pub(crate) async fn raw_client() -> (Peer, Link) {
     let mut listener = listen(Scheme::Ws).await;
     let at = ("127.0.0.1", listener.local_address().port);
@@ -52,7 +52,7 @@ pub(crate) async fn raw_client() -> (Peer, Link) {
     (Peer { stream, masks }, link)
 }
 
-/// A raw server that says `after` right behind its answer, and the client's link.
+/// Returns a raw server that sends `after` right behind its answer, and the client's link.
 pub(crate) async fn raw_server(after: &[u8]) -> (Peer, Link) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -117,7 +117,7 @@ impl Peer {
         self.stream.write_all(&frame).await.unwrap();
     }
 
-    /// The next frame of the other end: its first byte and its payload.
+    /// Returns the next frame of the link: its first byte and its payload.
     pub(crate) async fn receive(&mut self) -> (u8, Vec<u8>) {
         let first = self.stream.read_u8().await.unwrap();
         let second = self.stream.read_u8().await.unwrap();
@@ -155,7 +155,7 @@ impl Peer {
     }
 }
 
-/// All that the link has received and its owner has not taken.
+/// Takes the received bytes that the owner of the link has not consumed.
 pub(crate) fn taken(link: &mut Link) -> Vec<u8> {
     link.received(LaneId::CONTROL).split().to_vec()
 }
