@@ -62,13 +62,13 @@ pub trait AuthMethod: std::fmt::Debug + Send + 'static {
     fn finish(&mut self, data: Option<&[u8]>) -> Result<(), AuthError>;
 }
 
-/// Why an authentication fails on this side.
+/// Reason for which an authentication method fails on the client's side, in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct AuthError(String);
 
 impl AuthError {
-    /// An error that says what is wrong, in one line.
+    /// Makes an error with its one line of text.
     pub fn new(problem: impl Into<String>) -> Self {
         Self(problem.into())
     }

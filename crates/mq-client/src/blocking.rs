@@ -182,7 +182,7 @@ impl Client {
         self.block_on(self.0.client.request(topic, payload))
     }
 
-    /// [`request`](Self::request) with any message, and with how long to wait in all.
+    /// [`request`](Self::request) with any message, and with a timeout for the whole call.
     ///
     /// # Errors
     /// As [`crate::Client::request_with`].
@@ -256,7 +256,7 @@ impl Subscription {
         self.runtime.block_on(self.subscription.recv())
     }
 
-    /// The same, waiting for `timeout` at most.
+    /// Waits for the next message for at most `timeout`.
     ///
     /// # Errors
     /// [`RecvTimeoutError::Timeout`] if nothing came, [`RecvTimeoutError::Disconnected`] once the

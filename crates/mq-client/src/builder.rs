@@ -22,12 +22,11 @@ use crate::{
     shared::Shared,
 };
 
-/// How long a lost session is kept by an MQTT 5.0 server unless
-/// [`session_expiry`](ClientBuilder::session_expiry) says otherwise: enough to restart a broker or
-/// to change networks.
+/// Default of [`session_expiry`](ClientBuilder::session_expiry) for a client that reconnects: enough to restart a
+/// broker or to change networks.
 const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 
-/// How long an address has before the client tries the next as well.
+/// Default of [`head_start`](ClientBuilder::head_start).
 ///
 /// QUIC sends a lost first packet again after three times
 /// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 300 ms, and the answer may
@@ -35,8 +34,8 @@ const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 /// of equal rank.
 const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
 
-/// How long the client remembers a network on which the first address lost. Firewalls rarely change
-/// within minutes, and a lost race costs no more than the head start.
+/// Default of [`fallback_memory`](ClientBuilder::fallback_memory). Firewalls rarely change within minutes, and a
+/// lost race costs no more than the head start.
 const DEFAULT_FALLBACK_MEMORY: Duration = Duration::from_mins(10);
 
 /// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout): a person's
@@ -46,7 +45,7 @@ const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`ClientBuilder::max_requests`](crate::ClientBuilder::max_requests).
 const DEFAULT_MAX_REQUESTS: usize = 1_000;
 
-/// See [`ClientBuilder::probes`].
+/// Default of [`ClientBuilder::probes`].
 const PROBES: Probes = Probes {
     quiet: Some(Duration::from_secs(15)),
     busy: Some(Duration::from_millis(1_500)),
@@ -76,31 +75,31 @@ const PROBES: Probes = Probes {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built or started"]
 pub struct ClientBuilder {
-    /// Not empty.
+    /// Addresses of the server, at least one, the preferred one first.
     addresses: Vec<Address>,
     head_start: Duration,
     fallback_memory: Duration,
     plaintext_fallback: bool,
     shared: Arc<Shared>,
-    /// `None` for a connector with the defaults.
+    /// Connector of the links; `None` for one with the defaults.
     connector: Option<Connector>,
     config: ClientConfig,
     client_id: Option<ByteStr>,
     session_expiry: Option<Duration>,
     reconnect: Reconnect,
-    /// `None` for the connector's.
+    /// Timeout of an attempt to connect; `None` for the connector's.
     connect_timeout: Option<Duration>,
     disconnect_timeout: Duration,
     request_timeout: Duration,
     max_requests: usize,
-    /// `None` for a topic made from the client identifier.
+    /// Topic of responses; `None` for one made from the client identifier.
     response_topic: Option<TopicName>,
     manual_ack: bool,
     subscription_ids: bool,
     auth_method: Option<Box<dyn AuthMethod>>,
     probes: Probes,
     quic_streams: QuicStreams,
-    /// How many subscriptions were made early.
+    /// Number of subscriptions made by [`subscribe_early`](ClientBuilder::subscribe_early).
     early: u32,
     seed: u64,
 }
@@ -175,16 +174,15 @@ impl ClientBuilder {
         self
     }
 
-    /// How long each address has to complete its handshake before the client tries the next as well.
-    /// An address that fails does not hold up the next. Default: 500 ms, in which QUIC sends its first
-    /// packet twice.
+    /// Sets the time that each address has to complete its handshake before the client also tries the next one. An
+    /// address that fails does not hold up the next. Default: 500 ms, in which QUIC sends its first packet twice.
     pub fn head_start(mut self, head_start: Duration) -> Self {
         self.head_start = head_start;
         self
     }
 
-    /// How long the client remembers that the first address has lost on a network, and begins with
-    /// the winner there; zero switches this off. Default: 10 minutes, then it tries the first again.
+    /// Sets the time for which the client remembers that the first address lost the race on a network, and begins
+    /// with the winner there; zero switches this off. Default: 10 minutes, after which it tries the first again.
     ///
     /// The client knows a network by the local address that it uses there. The memory is the client's
     /// own, and ends with it. The client does not give up a working connection for a better address.
@@ -221,7 +219,8 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Whether the first connection begins with an empty session. Default: yes.
+    /// Sets Clean Start (Clean Session before 5.0): `true` if the first connection begins with an empty session.
+    /// Default: yes.
     ///
     /// With MQTT 5.0 this is about the first connection alone: automatic reconnects always resume
     /// the session (Clean Start 0), which the server keeps for the
@@ -238,9 +237,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an MQTT 5.0 server keeps the session after the connection is lost (§3.1.2.11.2),
-    /// rounded down to seconds; from `u32::MAX` seconds on for ever. Default: 5 minutes if the
-    /// client reconnects (enough to restart a broker or to change networks), else 0.
+    /// Sets the Session Expiry Interval: the time for which an MQTT 5.0 server keeps the session after the connection
+    /// is lost (§3.1.2.11.2), rounded down to seconds; `u32::MAX` seconds and more mean no limit. Default: 5 minutes
+    /// if the client reconnects (enough to restart a broker or to change networks), else 0.
     ///
     /// With the default, the session ends with [`Client::disconnect`]. With a value given here, it also
     /// outlives `disconnect`.
@@ -262,30 +261,28 @@ impl ClientBuilder {
         self
     }
 
-    /// When a subscriber over QUIC tests its path by PINGREQ: after a silence of
-    /// `quiet`, and of `busy` if messages came in quick succession before. Default: 15 s and 1.5 s.
+    /// Sets the intervals at which a subscriber over QUIC tests its path by PINGREQ: after a silence of `quiet`, and
+    /// of `busy` if messages arrived in quick succession before. Default: 15 s and 1.5 s.
     ///
-    /// A NAT that forgets a client gives it a new address with the next packet that the client
-    /// sends. Until then the server sends to the old address, and a subscriber that only listens hears
-    /// nothing until its keep-alive. Many NATs forget UDP after 30 s, some after 20 s (RFC 4787 asks
-    /// for 2 minutes), so 15 s also keeps the address. `busy` notices a restarted NAT within 2 s.
-    /// Probes cost a quiet subscriber one exchange of 2 bytes in 15 s, and a busy subscriber nothing
-    /// until its flow falls silent.
+    /// A NAT that forgets a client gives it a new address with the next packet that the client sends. Until then the
+    /// server sends to the old address, and a subscriber that sends nothing receives nothing until its keep-alive.
+    /// Many NATs forget UDP after 30 s, some after 20 s (RFC 4787 asks for 2 minutes), so 15 s also keeps the
+    /// address. `busy` notices a restarted NAT within 2 s. Probes cost a quiet subscriber one exchange of 2 bytes in
+    /// 15 s, and a busy subscriber nothing until its flow falls silent.
     ///
-    /// A client without a subscription does not probe, nor does a client over TCP, where a new address
-    /// is a new connection. [`QuicOptions::keep_alive_interval`](mq_transport::QuicOptions::keep_alive_interval)
-    /// takes the place of `quiet` where it is set. [`Probes::default`] switches probes off. A probe
-    /// without an answer within the [`ping_timeout`](Self::ping_timeout) ends the connection, as any
-    /// PINGREQ does, unless the keep-alive is off.
+    /// A client without a subscription does not probe, nor does a client over TCP, where a new address is a new
+    /// connection. [`QuicOptions::keep_alive_interval`](mq_transport::QuicOptions::keep_alive_interval) takes the
+    /// place of `quiet` where it is set. [`Probes::default`] switches probes off. A probe without an answer within
+    /// the [`ping_timeout`](Self::ping_timeout) ends the connection, as any PINGREQ does, unless the keep-alive is
+    /// off.
     pub fn probes(mut self, probes: Probes) -> Self {
         self.probes = probes;
         self
     }
 
-    /// Which QUIC stream each message and each subscription goes on. Other transports have one stream.
-    /// With the feature `mqtt-next`, and a connector whose [`alpn`](field@mq_transport::ConnectOptions::alpn) names
-    /// `MQTT-next`, each stream begins with the head of a flow.
-    /// Default: all on the control stream.
+    /// Sets the QUIC streams on which messages and subscriptions are sent. Other transports have one stream. With the
+    /// feature `mqtt-next`, and a connector whose [`alpn`](field@mq_transport::ConnectOptions::alpn) names
+    /// `MQTT-next`, each stream begins with the head of a flow. Default: all on the control stream.
     pub fn quic_streams(mut self, streams: QuicStreams) -> Self {
         self.config.lanes = match streams {
             QuicStreams::Control => DataLanes::None,
@@ -311,23 +308,21 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether QoS 0 messages go as QUIC datagrams in both directions, where they can; see
-    /// [`Outgoing::datagram`]. The server's part is asked for in CONNECT (5.0, a user property that this
-    /// project's broker knows). Default: no.
+    /// Sends QoS 0 messages as QUIC datagrams in both directions, where they can be; see [`Outgoing::datagram`].
+    /// CONNECT asks the server to do its part (5.0, a user property that this project's broker knows). Default: no.
     pub fn quic_datagrams(mut self, datagrams: bool) -> Self {
         self.config.datagrams = datagrams;
         self
     }
 
-    /// How long the answer to PINGREQ, or any other byte, may take before the connection counts as
-    /// lost. A link that still takes parts of a large message, however slowly, is not lost.
-    /// Default: 20 s.
+    /// Sets the time within which PINGRESP, or any other byte, has to arrive after a PINGREQ; else the connection
+    /// counts as lost. A link that still sends parts of a large message, however slowly, is not lost. Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.config.ping_timeout = timeout;
         self
     }
 
-    /// User name and password. Default: neither.
+    /// Sets the user name and the password. Default: neither.
     ///
     /// # Errors
     /// [`Error::Text`] if the user name is no MQTT string.
@@ -402,15 +397,15 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Whether to ask the server for a prefix of response topics (5.0, §3.1.2.11.6), which is then in
-    /// [`Connected::properties`](crate::Connected) if the server has one. Default: no.
+    /// Asks the server for Response Information, a prefix of response topics (5.0, §3.1.2.11.6). If the server has
+    /// one, it is in [`Connected::properties`](crate::Connected). Default: no.
     pub fn request_response_information(mut self, ask: bool) -> Self {
         self.config.connect.properties.request_response_information = Some(ask);
         self
     }
 
-    /// Whether the server may describe failures beyond their reason code (5.0, §3.1.2.11.7).
-    /// Default: yes.
+    /// Allows the server to add Reason Strings and User Properties to any packet about a failure (5.0, Request
+    /// Problem Information, §3.1.2.11.7). Default: yes.
     pub fn request_problem_information(mut self, ask: bool) -> Self {
         self.config.connect.properties.request_problem_information = Some(ask);
         self
@@ -454,16 +449,16 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to give each subscription an identifier (5.0), so that messages find their stream
-    /// without matching filters. Default: yes, unless the server has announced that it has none. Switch
-    /// them off for such a server if a subscription goes out before the first CONNACK.
+    /// Gives each subscription an identifier (5.0), so that messages find their stream without matching filters.
+    /// Default: yes, unless the server has announced that it does not support them. Switch them off for such a server
+    /// if a SUBSCRIBE is sent before the first CONNACK.
     pub fn subscription_identifiers(mut self, use_ids: bool) -> Self {
         self.subscription_ids = use_ids;
         self
     }
 
-    /// How to connect: trust, certificates, 0-RTT, QUIC and sockets, as a [`Connector`] made of
-    /// [`ConnectOptions`]. Default: a new connector with [`ConnectOptions::default`].
+    /// Sets the [`Connector`] that opens the links. Its [`ConnectOptions`] have trust, certificates, 0-RTT, QUIC and
+    /// sockets. Default: a new connector with [`ConnectOptions::default`].
     ///
     /// Clones of a connector share its tickets, verifier, client certificate and QUIC sockets. A
     /// client that is to resume an earlier client's TLS session, with 0-RTT or without, gets a clone of
@@ -473,34 +468,33 @@ impl ClientBuilder {
         self
     }
 
-    /// How much may wait to be sent. See [`QueueLimits`] for the defaults.
+    /// Bounds the queue of messages to send. See [`QueueLimits`] for the defaults.
     pub fn queue_limits(self, limits: QueueLimits) -> Self {
         self.shared.queue.set_limits(limits);
         self
     }
 
-    /// When to connect again. See [`Reconnect`] for the defaults.
+    /// Sets the backoff of reconnects. See [`Reconnect`] for the defaults.
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// How long an attempt to connect may take: the link and CONNACK this long each. Default:
-    /// the connector's [`ConnectOptions::connect_timeout`], 20 s. With several addresses, the link of
-    /// each has this long.
+    /// Sets the timeout of an attempt to connect: the link and CONNACK have this long each. Default: the connector's
+    /// [`ConnectOptions::connect_timeout`], 20 s. With several addresses, the link of each has this long.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// How long [`Client::disconnect`], or the drop of the last handle, may take to deliver queued
-    /// messages. Default: 5 s.
+    /// Sets the time for which [`Client::disconnect`], or the drop of the last handle, delivers queued messages
+    /// before it gives up. Default: 5 s.
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout;
         self
     }
 
-    /// How long [`Client::request`] waits in all for a response (5.0). Default: 30 s, enough for a
+    /// Sets the timeout of [`Client::request`], from the call to the response (5.0). Default: 30 s, enough for a
     /// connection to be lost and made again meanwhile.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
@@ -514,7 +508,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Where responses to [`Client::request`] are published (5.0). Default: `mq/responses/` and the
+    /// Sets the topic to which responses to [`Client::request`] are published (5.0). Default: `mq/responses/` and the
     /// client identifier, so that a server's rules can keep other clients from it.
     ///
     /// No other client may use the topic. A server with a prefix for such topics (Response
@@ -532,8 +526,8 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Whether the application acknowledges QoS 1 and 2 messages itself, with
-    /// [`Incoming::ack`](crate::Incoming::ack): unacknowledged messages come again after a lost
+    /// Leaves the acknowledgement of QoS 1 and 2 messages to the application, by
+    /// [`Incoming::ack`](crate::Incoming::ack): the server sends unacknowledged messages again after a lost
     /// connection. Default: no; a message is acknowledged when it is in its stream.
     pub fn manual_ack(mut self, manual: bool) -> Self {
         self.manual_ack = manual;

@@ -192,7 +192,7 @@ impl Client {
         Subscription::to_the_rest(self.shared.clone())
     }
 
-    /// How many messages matched no subscription and were dropped since the client began.
+    /// Returns the number of messages that matched no subscription and were dropped since the client began.
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         self.shared.unmatched.load(Ordering::Relaxed)
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    /// Whether the server has accepted a connection that has not been lost since.
+    /// Returns `true` if the server has accepted a connection that has not been lost since.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         matches!(*self.shared.status.borrow(), Status::Connected(_))

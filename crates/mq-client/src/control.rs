@@ -51,11 +51,11 @@ pub(crate) struct SubscribeRequest {
     pub(crate) reply: Reply<Vec<ReasonCode>>,
 }
 
-/// Where the messages of a subscription go.
+/// Destination of the messages of a subscription.
 #[derive(Clone, Debug)]
 pub(crate) enum Outlet {
     Stream(Arc<Inbox>),
-    /// To the requests that wait for them; there is always room.
+    /// The requests that wait for responses; there is always room.
     Requests(Arc<Responses>),
 }
 

@@ -6,9 +6,9 @@ use mq_codec::{ReasonCode, StringError, TopicError};
 use mq_proto::{CloseReason, CommandError};
 use mq_transport::{Address, AddressError};
 
-/// What went wrong; its text is one line.
+/// Error of a client. Its text is one line.
 ///
-/// It can be cloned, since the end of a connection reaches every waiting call.
+/// An error can be cloned, since the end of a connection reaches every waiting call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
     /// The server refused the client in its CONNACK.
     #[error("the server refused the connection: {reason}")]
     Refused {
-        /// Why.
+        /// Reason code of the CONNACK.
         reason: ReasonCode,
     },
     /// The connection ended: the server disconnected, was silent for too long, or broke the protocol.
@@ -53,7 +53,7 @@ pub enum Error {
     /// The connection could not be made in time.
     #[error("the server did not accept the connection within {after:?}")]
     ConnectTimeout {
-        /// How long the client waited.
+        /// The timeout that passed.
         after: Duration,
     },
     /// The enhanced authentication cannot begin or go on, or the server failed to prove itself.
@@ -64,7 +64,7 @@ pub enum Error {
     #[error("the queue of messages to send is full")]
     QueueFull,
     /// The server's limits do not allow the message or request, or it cannot be encoded.
-    #[error("it cannot be sent: {0}")]
+    #[error("the message or request cannot be sent: {0}")]
     NotSent(#[from] CommandError),
     /// The message's expiry interval passed before it could be sent.
     #[error("the message expired before it could be sent")]
@@ -73,37 +73,37 @@ pub enum Error {
     #[error("the link was lost before the message was written")]
     LostUnsent,
     /// The server received the message and refused it.
-    #[error("the server did not take the message: {reason}")]
+    #[error("the server refused the message: {reason}")]
     PublishRefused {
-        /// Why.
+        /// Reason code of the PUBACK, PUBREC or PUBCOMP.
         reason: ReasonCode,
     },
     /// The server granted none of the subscriptions.
     #[error("the server refused the subscription: {reason}")]
     SubscribeRefused {
-        /// Why the first of them was refused.
+        /// Reason code of the first filter in the SUBACK.
         reason: ReasonCode,
     },
     /// The server did not end the subscription.
     #[error("the server did not end the subscription: {reason}")]
     UnsubscribeRefused {
-        /// Why.
+        /// Reason code of the UNSUBACK.
         reason: ReasonCode,
     },
     /// The call needs MQTT 5.0, and the connection has an earlier version.
     #[error("{what} needs MQTT 5.0")]
     NeedsVersion5 {
-        /// What needs it.
+        /// The call or feature that needs version 5.0.
         what: &'static str,
     },
     /// A request was not answered in time.
     #[error("no response came within {after:?}")]
     NoResponse {
-        /// How long the client waited.
+        /// The timeout that passed.
         after: Duration,
     },
     /// The server reported that the topic of a request has no subscriber.
-    #[error("nobody is there to answer: the topic has no subscriber")]
+    #[error("no response is possible: the topic has no subscriber")]
     NoResponder,
     /// The message has no response topic, so no answer is expected.
     #[error("the message asks for no response")]
@@ -113,7 +113,7 @@ pub enum Error {
     Payload {
         /// The expected form.
         expected: &'static str,
-        /// What is wrong.
+        /// The fault of the payload.
         reason: String,
     },
     /// The application asked for another connection, by [`Client::reconnect`](crate::Client::reconnect).
@@ -170,13 +170,13 @@ impl Error {
         }
     }
 
-    /// Whether connecting again may help.
+    /// Returns `true` if another attempt to connect may succeed.
     ///
-    /// It does not help if the server refuses this client (credentials, client identifier, version,
-    /// will), if another client took the session over, or if the server says that the client broke a
-    /// rule, except for Receive Maximum: messages that left before CONNACK may exceed one that the client
-    /// does not know yet. Nor does it help if the server's certificate is not trusted, if the server answers the
-    /// request for a WebSocket as wrong, or if this side's options cannot be used.
+    /// No attempt helps if the server refuses this client (credentials, client identifier, version, will), if another
+    /// client took the session over, or if the server reports that the client broke a rule, except for Receive
+    /// Maximum: messages that were sent before CONNACK may exceed a maximum that the client does not know yet. Nor
+    /// does an attempt help if the server's certificate is not trusted, if the server rejects the WebSocket request
+    /// as wrong, or if this side's options cannot be used.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
@@ -209,13 +209,13 @@ fn list(failures: &[(Address, Error)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// Whether an HTTP status other than 101 passes with time. Of the statuses for a wrong request, 408, 425
-/// and 429 mean a wrong time.
+/// Returns `true` if the cause of an HTTP status other than 101 may pass with time. Of the statuses for a wrong
+/// request, 408, 425 and 429 are about its time.
 fn upgrade_status_passes(status: u16) -> bool {
     !(300..500).contains(&status) || matches!(status, 408 | 425 | 429)
 }
 
-/// Whether a server's reason passes with time.
+/// Returns `true` if the cause of the server's reason code may pass with time.
 fn reason_passes(reason: ReasonCode) -> bool {
     matches!(
         reason,

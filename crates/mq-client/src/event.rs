@@ -18,51 +18,51 @@ use crate::{Error, lock::lock};
 /// Events that wait for a slow [`EventStream`]; then the oldest are dropped and counted.
 const EVENT_CAPACITY: usize = 32;
 
-/// Something that happened to the connection.
+/// A change of the connection's state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The server accepted.
+    /// The server accepted the connection.
     Connected(Arc<Connected>),
     /// The connection was lost, or an attempt to connect failed.
     Disconnected {
-        /// Why.
+        /// The error that ended the connection or the attempt.
         why: Error,
     },
     /// The client will connect again.
     Reconnecting {
         /// The number of the attempt since the last connection, from 1.
         attempt: u32,
-        /// How long it waits first.
+        /// Backoff before the attempt.
         after: Duration,
     },
-    /// The number of events that are missing here, since the stream was read too slowly.
+    /// Number of events that were dropped here, since the stream was read too slowly.
     Missed(u64),
 }
 
 /// A connection that the server accepted.
 #[derive(Clone, Debug)]
 pub struct Connected {
-    /// Whether the server resumes an earlier session.
+    /// Session Present of the CONNACK: `true` if the server resumes an earlier session.
     pub session_present: bool,
     /// The server's announcements (5.0).
     pub properties: ConnAckProperties,
-    /// The ends of the link, and how it is secured.
+    /// The ends of the link, and its TLS parameters.
     pub link: LinkInfo,
     /// The times of the attempt.
     pub times: ConnectTimes,
 }
 
-/// How long connecting took, and how.
+/// Times of an attempt to connect that succeeded, and its handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectTimes {
-    /// When this attempt to connect began, before the look-up of the host name.
+    /// Start of the attempt, before the look-up of the host name.
     pub dialled_at: Instant,
-    /// When bytes could be written; with 0-RTT this is before the end of the handshake.
+    /// Time from which bytes could be written; with 0-RTT before the end of the handshake.
     pub link_at: Instant,
-    /// When CONNACK arrived.
+    /// Arrival of CONNACK.
     pub connack_at: Instant,
-    /// How the handshake went, as known at CONNACK.
+    /// State of the handshake at CONNACK.
     pub handshake: HandshakeKind,
     /// The outcome of early data, as known at CONNACK.
     pub early_data: EarlyData,
@@ -102,7 +102,7 @@ impl Stream for EventStream {
 pub(crate) struct EventStreams(Mutex<Vec<Weak<EventQueue>>>);
 
 impl EventStreams {
-    /// A new stream. It has ended if `is_over`, called under the lock, says that the client has.
+    /// Adds a stream, which has ended if `is_over`, called under the lock, returns true.
     pub(crate) fn add(&self, is_over: impl FnOnce() -> bool) -> EventStream {
         let queue = Arc::new(EventQueue::default());
         let mut streams = lock(&self.0);
@@ -116,7 +116,7 @@ impl EventStreams {
         EventStream { queue }
     }
 
-    /// The streams that are there now, which an event goes to.
+    /// Returns the streams that receive an event now.
     pub(crate) fn listening(&self) -> Listening {
         Listening(self.alive())
     }
@@ -127,7 +127,7 @@ impl EventStreams {
         }
     }
 
-    /// The queues, so that none is woken under the lock.
+    /// Returns the queues, so that none is woken under the lock.
     fn alive(&self) -> Vec<Arc<EventQueue>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
@@ -152,7 +152,7 @@ struct EventQueue(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    /// How many older events gave way.
+    /// Number of older events that were dropped.
     missed: u64,
     ended: bool,
     waker: Option<Waker>,

@@ -25,11 +25,11 @@ pub(crate) struct Inbox {
 struct State {
     waiting: VecDeque<Incoming>,
     waker: Option<Waker>,
-    /// The driver will put nothing more in.
+    /// `true` once the driver adds no further messages.
     ended: bool,
-    /// The stream was dropped: nothing is taken out any more.
+    /// `true` once the stream was dropped: no message is taken out any more.
     abandoned: bool,
-    /// The driver waits for room.
+    /// `true` while the driver waits for room.
     wanted: bool,
 }
 
@@ -41,8 +41,8 @@ impl Inbox {
         }
     }
 
-    /// Driver: moves `staged` into the stream while there is room. If the stream is full, it wakes the
-    /// driver once there is room again. Returns whether there was room for all.
+    /// Driver: moves `staged` into the stream while there is room; returns true if there was room for all. If the
+    /// stream is full, it wakes the driver once there is room again.
     pub(crate) fn fill<T>(
         &self,
         staged: &mut VecDeque<T>,
@@ -71,7 +71,7 @@ impl Inbox {
         Ok(staged.is_empty())
     }
 
-    /// Driver: nothing more comes.
+    /// Driver: ends the stream after the messages that wait.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.ended = true;
@@ -113,7 +113,7 @@ impl Inbox {
         Some(message)
     }
 
-    /// The stream is gone. Returns whether the driver still served it.
+    /// Abandons a dropped stream; returns true if the driver still served it.
     pub(crate) fn abandon(&self) -> bool {
         let mut state = lock(&self.state);
         state.abandoned = true;

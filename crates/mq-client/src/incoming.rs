@@ -16,22 +16,22 @@ use crate::{Error, Outgoing};
 /// The payload, and a topic of more than 31 bytes, share their read buffer of up to 64 KiB. Copy small
 /// messages that are kept for long, or they keep whole buffers alive.
 pub struct Incoming {
-    /// Where it was published.
+    /// The topic to which the message was published.
     pub topic: TopicName,
-    /// The application's bytes.
+    /// The payload.
     pub payload: Bytes,
-    /// The QoS at which it was sent.
+    /// The QoS of the delivery.
     pub qos: QoS,
-    /// Its RETAIN flag: the server had kept the message (§3.3.1.3), or the subscription asked for the
+    /// RETAIN flag of the PUBLISH: the server had kept the message (§3.3.1.3), or the subscription asked for the
     /// publisher's flag.
     pub retain: bool,
-    /// The message may have arrived before (QoS 1).
+    /// DUP flag of the PUBLISH: the message may have arrived before (QoS 1).
     pub dup: bool,
     /// MQTT 5.0 properties; one word while there are none.
     pub properties: Sparse<PublishProperties>,
-    /// The subscriptions that it matched, as [`Subscription::id`](crate::Subscription::id) (5.0).
+    /// The identifiers of the subscriptions that match, as [`Subscription::id`](crate::Subscription::id) (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
-    /// When the client read it from the link.
+    /// Time at which the client read the message from the link.
     pub received_at: Instant,
     pub(crate) duty: Option<Duty>,
 }
@@ -67,7 +67,7 @@ impl Incoming {
         duty.map_or(Ok(()), |acknowledge| acknowledge(reason))
     }
 
-    /// The payload as text.
+    /// Returns the payload as text.
     ///
     /// # Errors
     /// [`Error::Payload`] if it is not UTF-8.
@@ -87,13 +87,13 @@ impl Incoming {
         serde_json::from_slice(&self.payload).map_err(Error::json)
     }
 
-    /// What the payload is, such as a MIME type (5.0).
+    /// Returns the Content Type, a description of the payload such as a MIME type (5.0).
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         self.properties.content_type.as_deref()
     }
 
-    /// Where an answer should be published (5.0); see [`response`](Self::response).
+    /// Returns the topic to which a response should be published (5.0); see [`response`](Self::response).
     #[must_use]
     pub fn response_topic(&self) -> Option<&str> {
         self.properties.response_topic.as_deref()
@@ -129,7 +129,7 @@ impl Incoming {
         })
     }
 
-    /// The same for another subscription; without the duty.
+    /// Copies the message for another subscription, without the duty to acknowledge it.
     pub(crate) fn copy(&self) -> Self {
         Self {
             topic: self.topic.clone(),

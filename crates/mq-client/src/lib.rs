@@ -208,7 +208,7 @@ pub use mq_codec::{
 pub use mq_proto::{
     CloseReason, CommandError, LaneId, Message, Probes, ProtocolError, Spread, UnknownSpread,
 };
-/// For programs that open links by a [`Connector`] themselves.
+/// The transport crate, for programs that open links by a [`Connector`] themselves.
 pub use mq_transport;
 #[cfg(feature = "tls")]
 pub use mq_transport::TicketCache;

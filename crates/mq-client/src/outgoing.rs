@@ -30,13 +30,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A QoS 0 message, not retained.
+    /// Makes a QoS 0 message, not retained.
     #[must_use]
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         Self::shared(Arc::new(Message::new(topic, payload)))
     }
 
-    /// The same with a topic as text.
+    /// Makes a QoS 0 message, not retained, for a topic given as text.
     ///
     /// # Errors
     /// [`Error::Topic`] if the text is not a topic name.
@@ -76,23 +76,23 @@ impl Outgoing {
         }
     }
 
-    /// How often it may arrive.
+    /// Sets the QoS: at most once (the default), at least once, or exactly once.
     #[must_use]
     pub fn qos(mut self, qos: QoS) -> Self {
         self.qos = qos;
         self
     }
 
-    /// Whether the server keeps it for later subscribers.
+    /// Sets the RETAIN flag: the server keeps the message for later subscribers.
     #[must_use]
     pub fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
         self
     }
 
-    /// Whether the message may leave before the handshake of TLS or QUIC is complete, as early data
-    /// (0-RTT), where the client [starts](crate::ClientBuilder::start) or reconnects with a ticket
-    /// and `early_data` in [`ConnectOptions`](crate::ConnectOptions). Default: no.
+    /// Allows the message to be sent before the handshake of TLS or QUIC is complete, as early data (0-RTT), where
+    /// the client [starts](crate::ClientBuilder::start) or reconnects with a ticket and `early_data` in
+    /// [`ConnectOptions`](crate::ConnectOptions). Default: no.
     ///
     /// Say yes only if the message may arrive twice, or up to a minute late:
     /// an attacker on the path can deliver a copy of the first flight before the original, which
@@ -104,19 +104,19 @@ impl Outgoing {
         self
     }
 
-    /// Whether a QoS 0 message goes as a QUIC datagram (RFC 9221): it overtakes what waits on streams, and may
-    /// be lost on the way. Default: no, or what [`quic_datagrams`](crate::ClientBuilder::quic_datagrams) says.
+    /// Sends a QoS 0 message as a QUIC datagram (RFC 9221): it overtakes bytes that wait on streams, and may be lost
+    /// on the way. Default: no, or the setting of [`quic_datagrams`](crate::ClientBuilder::quic_datagrams).
     ///
-    /// Where the server takes none, over other transports, if the message is larger than a packet, and while
-    /// earlier datagrams wait, the message goes on a stream.
+    /// The message goes on a stream if the server accepts no datagrams, over other transports, if it is larger than a
+    /// packet, and while earlier datagrams fill the send buffer.
     #[must_use]
     pub fn datagram(mut self, datagram: bool) -> Self {
         self.datagram = datagram;
         self
     }
 
-    /// What the payload is, such as `application/json` (5.0); earlier versions leave out every
-    /// property.
+    /// Sets the Content Type, a description of the payload such as `application/json` (5.0); earlier versions leave
+    /// out every property.
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -129,8 +129,8 @@ impl Outgoing {
         Ok(self)
     }
 
-    /// Where an answer should be published (5.0). [`Client::request`](crate::Client::request) sets a
-    /// topic of its own.
+    /// Sets the Response Topic, to which a response should be published (5.0).
+    /// [`Client::request`](crate::Client::request) sets a topic of its own.
     ///
     /// # Errors
     /// [`Error::Topic`].
@@ -144,7 +144,8 @@ impl Outgoing {
         Ok(self)
     }
 
-    /// The data that an answer has to return, which tells it from others (5.0); at most 65,535 bytes.
+    /// Sets the Correlation Data, which a response has to return, so that the requester knows its request (5.0); at
+    /// most 65,535 bytes.
     #[must_use]
     pub fn correlation_data(mut self, data: impl Into<Bytes>) -> Self {
         self.edit().correlation_data = Some(data.into());
@@ -166,17 +167,16 @@ impl Outgoing {
         Ok(self)
     }
 
-    /// How long the message is worth delivering, from when it is queued here (5.0), rounded up to
-    /// seconds. A message that has waited longer is not sent ([`Error::Expired`]), or the server drops
-    /// it. Default: for ever.
+    /// Sets the Message Expiry Interval (5.0), counted from the time of queueing here and rounded up to seconds. A
+    /// message that has waited longer is not sent ([`Error::Expired`]), or the server drops it. Default: no limit.
     #[must_use]
     pub fn message_expiry(mut self, expiry: Duration) -> Self {
         self.edit().message_expiry_interval = Some(whole_seconds(expiry));
         self
     }
 
-    /// Whether the payload is UTF-8 text, which a server may check (5.0, §3.3.2.3.2). Default: not
-    /// stated.
+    /// Sets the Payload Format Indicator: `true` declares the payload to be UTF-8 text, which a server may check
+    /// (5.0, §3.3.2.3.2). Default: not stated.
     #[must_use]
     pub fn payload_is_utf8(mut self, is_utf8: bool) -> Self {
         self.edit().payload_is_utf8 = Some(is_utf8);
@@ -187,20 +187,20 @@ impl Outgoing {
         &mut Arc::make_mut(&mut self.message).properties
     }
 
-    /// All MQTT 5.0 properties at once. A Message Expiry Interval counts from when the message is queued.
+    /// Sets all MQTT 5.0 properties at once. A Message Expiry Interval is counted from the time of queueing.
     #[must_use]
     pub fn properties(mut self, properties: PublishProperties) -> Self {
         Arc::make_mut(&mut self.message).properties = properties.into();
         self
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn message(&self) -> &Arc<Message> {
         &self.message
     }
 
-    /// Its cost in bytes, for the bound of the queue.
+    /// Returns the bytes of topic and payload, which the bound of the queue counts.
     pub(crate) fn cost(&self) -> usize {
         self.message.payload.len() + self.message.topic.as_bytes().len()
     }

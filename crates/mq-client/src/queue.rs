@@ -17,16 +17,16 @@ use crate::{
     lock::lock,
 };
 
-/// How many messages, and how many bytes of topics and payloads, may wait to be sent.
+/// Bounds on the messages, and on the bytes of topics and payloads, that wait to be sent.
 ///
 /// [`Client::send`](crate::Client::send) waits for room, [`Client::try_send`](crate::Client::try_send)
 /// fails with [`Error::QueueFull`]. A message that is larger than `bytes` is taken when
 /// nothing else waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
-    /// Messages. Default: 10,000, some seconds of a busy device.
+    /// Bound on the messages. Default: 10,000, some seconds of a busy device.
     pub messages: usize,
-    /// Bytes of topics and payloads. Default: 16 MiB, which a small device can still spare.
+    /// Bound on the bytes of topics and payloads. Default: 16 MiB, which a small device can still spare.
     pub bytes: usize,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Queued {
     pub(crate) delivery: Delivery,
     /// The message may leave before the link's handshake is complete.
     pub(crate) early: bool,
-    /// It goes as a QUIC datagram where it can.
+    /// The message is sent as a QUIC datagram where it can be.
     pub(crate) datagram: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
 }
@@ -74,7 +74,7 @@ struct State {
     bytes: usize,
     last_seq: u64,
     control: Control,
-    /// No new messages are taken.
+    /// `true` once no further messages are accepted.
     ending: bool,
     closed: Option<Error>,
 }
@@ -191,7 +191,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes no more messages; the driver ends within `deadline`.
+    /// Accepts no further messages; the driver ends within `deadline`.
     pub(crate) fn end(&self, deadline: Duration) {
         let mut state = lock(&self.state);
         state.ending = true;
@@ -201,7 +201,7 @@ impl Queue {
         self.room.notify_waiters();
     }
 
-    /// The error of every call, once the client has ended.
+    /// Returns the error of every call, once the client has ended.
     pub(crate) fn closed(&self) -> Option<Error> {
         lock(&self.state).closed.clone()
     }
@@ -225,8 +225,8 @@ impl Queue {
         control
     }
 
-    /// Driver: moves messages of up to `bytes` to `batch`. They count until they are
-    /// [`sent`](Self::sent). Returns whether there were any.
+    /// Driver: moves messages of up to `bytes` to `batch`; returns true if there were any. They count until they are
+    /// [`sent`](Self::sent).
     pub(crate) fn take(&self, batch: &mut VecDeque<Queued>, bytes: usize) -> bool {
         let mut state = lock(&self.state);
         let mut taken = 0;
@@ -241,7 +241,7 @@ impl Queue {
         taken > 0
     }
 
-    /// Driver: this many messages and bytes do not wait any more.
+    /// Driver: subtracts messages and bytes that were sent, or given up, from those that wait.
     pub(crate) fn sent(&self, messages: usize, bytes: usize) {
         let mut state = lock(&self.state);
         state.messages -= messages;
@@ -250,12 +250,12 @@ impl Queue {
         self.room.notify_waiters();
     }
 
-    /// Messages that wait, those that the driver holds included.
+    /// Returns the number of messages that wait, those that the driver holds included.
     pub(crate) fn len(&self) -> usize {
         lock(&self.state).messages
     }
 
-    /// Driver: closes the queue. Returns what was waiting.
+    /// Driver: closes the queue; returns the messages and requests that waited.
     pub(crate) fn close(&self, error: Error) -> (VecDeque<Queued>, Control) {
         let mut state = lock(&self.state);
         state.closed.get_or_insert(error);

@@ -1,9 +1,9 @@
-//! Which QUIC stream a message goes on.
+//! The choice of a QUIC stream for each message.
 
 use mq_codec::TopicFilter;
 use mq_proto::Spread;
 
-/// Which QUIC stream each message and each subscription goes on (MQTT over QUIC in EMQX's form).
+/// Policy for the QUIC stream of each message and each subscription (MQTT over QUIC in EMQX's form).
 ///
 /// On one stream a lost packet holds up everything behind it. Messages on other streams arrive meanwhile.
 /// Order is promised within a topic (§4.6), so a topic keeps its stream, except with
@@ -19,7 +19,7 @@ pub enum QuicStreams {
     /// A stream for each topic, and one for each subscription, up to `most` together. Further topics share these
     /// streams, each always the same one: a topic that moved to another stream could overtake itself.
     PerTopic {
-        /// How many streams at most.
+        /// Bound on the number of streams.
         most: u16,
     },
     /// A stream for each message. Messages of one topic may overtake each other. More messages than the
@@ -31,7 +31,7 @@ pub enum QuicStreams {
     /// The control stream for as long as no packet is lost and nothing queues up; from then on
     /// [`PerTopic`](Self::PerTopic). The change takes one round trip, in which no message is sent.
     Auto {
-        /// How many streams at most.
+        /// Bound on the number of streams.
         most: u16,
     },
 }
@@ -47,11 +47,11 @@ pub struct Priority {
 }
 
 impl QuicStreams {
-    /// How many streams [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto) use at most if nobody says: as
-    /// many as this project's broker grants, but for the control stream.
+    /// Default bound on the streams of [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto): as many as this
+    /// project's broker grants, but for the control stream.
     pub const MOST: u16 = Spread::MOST;
 
-    /// How topics are spread over lanes.
+    /// Returns the spreading of topics over lanes.
     pub(crate) fn spread(&self) -> Spread {
         match self {
             Self::Control => Spread::Control,
@@ -67,7 +67,7 @@ impl QuicStreams {
 impl core::str::FromStr for QuicStreams {
     type Err = UnknownQuicStreams;
 
-    /// `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` for at most `N` streams.
+    /// Parses `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` for at most `N` streams.
     fn from_str(text: &str) -> Result<Self, UnknownQuicStreams> {
         let spread = text.parse();
         let spread = spread.map_err(|_| UnknownQuicStreams(text.to_owned()))?;

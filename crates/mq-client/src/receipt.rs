@@ -13,7 +13,7 @@ use crate::{Error, ack::AckCell, shared::Shared};
 pub struct Receipt {
     shared: Arc<Shared>,
     seq: u64,
-    /// QoS 1 and 2.
+    /// Outcome of a QoS 1 or 2 message; `None` at QoS 0.
     cell: Option<Arc<AckCell>>,
 }
 
@@ -30,8 +30,8 @@ impl Receipt {
         Self { shared, seq, cell }
     }
 
-    /// The number of the message: the client counts its messages from 1, in the order in which
-    /// they are queued and written.
+    /// Returns the number of the message: the client counts its messages from 1, in the order in which they are
+    /// queued and written.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.seq

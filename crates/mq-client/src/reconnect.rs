@@ -1,8 +1,8 @@
-//! When to connect again: pure arithmetic.
+//! Backoff of reconnects: pure arithmetic.
 
 use std::time::Duration;
 
-/// When to connect again after a connection was lost or could not be made.
+/// Backoff after a connection was lost or could not be made.
 ///
 /// The first wait is about `initial`, each further one `factor` times as long, up to `max`. A
 /// connection that lasted longer than the last wait, and longer than 5 s, starts the sequence anew. A
@@ -14,7 +14,7 @@ pub struct Reconnect {
     pub initial: Duration,
     /// The longest wait. Default: 30 s.
     pub max: Duration,
-    /// How much longer each wait is than the one before. Default: 2.
+    /// Factor by which each wait is longer than the one before. Default: 2.
     pub factor: f64,
     /// The share of each wait that is random, from 0 to 1: clients that lost the same broker must
     /// not come back together. Default: 0.5, from half of the wait to all of it.
@@ -68,7 +68,7 @@ impl Backoff {
         }
     }
 
-    /// The number of the next attempt and the wait before it; `None` if there is to be none.
+    /// Returns the number of the next attempt and the wait before it; `None` if the attempts are used up.
     pub(crate) fn next(&mut self) -> Option<(u32, Duration)> {
         let Reconnect {
             initial,
@@ -91,7 +91,7 @@ impl Backoff {
         Some((self.attempts, self.wait.saturating_sub(random)))
     }
 
-    /// A connection was made and has ended after `lasted`.
+    /// Records that a connection was made and has ended after `lasted`.
     pub(crate) fn connected(&mut self, lasted: Duration) {
         self.attempts = 0;
         if lasted > self.wait.max(STABLE_AFTER) {

@@ -142,7 +142,7 @@ impl Client {
         self.send(request.response(payload)?).await
     }
 
-    /// How many responses without a waiting request were dropped since the client began: late ones,
+    /// Returns the number of responses without a waiting request that were dropped since the client began: late or
     /// repeated ones, or messages that are no responses.
     #[must_use]
     pub fn unmatched_responses(&self) -> u64 {

@@ -21,12 +21,12 @@ pub(crate) struct Responses {
     /// The first half of each correlation data. Another client that may publish to the topic cannot
     /// guess it, and a response for an earlier process with the same client identifier lacks it.
     secret: [u8; 8],
-    /// One permit for each request that may wait.
+    /// Permits, one for each request that may wait.
     slots: Semaphore,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Incoming>>>,
     next: AtomicU64,
     subscription: watch::Sender<Stage>,
-    /// Responses without a waiting request.
+    /// Number of responses without a waiting request.
     pub(crate) unmatched: AtomicU64,
 }
 
@@ -160,7 +160,7 @@ impl Responses {
         }
     }
 
-    /// The error of requests that were given up.
+    /// Returns the error of requests that were given up.
     pub(crate) fn why_ended(&self) -> Error {
         match &*self.subscription.borrow() {
             Stage::Refused(error) => error.clone(),

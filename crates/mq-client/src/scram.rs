@@ -21,11 +21,11 @@ type Key = [u8; 32];
 
 /// A user, its password, and the state of an exchange.
 pub(crate) struct Scram {
-    /// Escaped.
+    /// The user name, escaped (RFC 5802 §5.1).
     user: String,
     password: String,
     nonce: String,
-    /// `n=user,r=nonce`
+    /// The bare client-first message, `n=user,r=nonce`.
     first: String,
     /// The signature by which the server has to prove itself.
     expected: Option<Key>,
@@ -42,7 +42,8 @@ struct Derived {
 }
 
 impl Scram {
-    /// `None` if either is not printable ASCII, which both sides could read differently.
+    /// Makes the method; `None` if the user name or the password is not printable ASCII, which the two sides could
+    /// read differently.
     pub(crate) fn new(user: &str, password: &str) -> Option<Self> {
         let is_plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -152,7 +153,7 @@ impl AuthMethod for Scram {
     }
 }
 
-/// Without the password.
+/// Leaves the password out.
 impl fmt::Debug for Scram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scram")

@@ -15,7 +15,7 @@ use crate::{
 /// The state of the connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Status {
-    /// Before CONNACK, or after the connection was lost.
+    /// No connection: before CONNACK, or after a connection was lost.
     #[default]
     Connecting,
     Connected(Arc<Connected>),
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     /// The last connection that the server accepted.
     pub(crate) last: Mutex<Option<Arc<Connected>>>,
     events: EventStreams,
-    /// The stream for messages that match no subscription.
+    /// Stream of the messages that match no subscription.
     pub(crate) catch_all: Mutex<Option<Arc<Inbox>>>,
     /// Messages that matched no subscription and were dropped.
     pub(crate) unmatched: AtomicU64,

@@ -28,7 +28,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// One filter, with a QoS or all of MQTT 5.0's options.
+    /// Makes the options of a subscription to a filter, with a QoS or all of MQTT 5.0's options.
     #[must_use]
     pub fn new(filter: TopicFilter, options: impl Into<SubscriptionOptions>) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl SubscribeOptions {
         .and(filter, options)
     }
 
-    /// The same with a filter as text.
+    /// Makes the options of a subscription to a filter given as text.
     ///
     /// # Errors
     /// [`Error::Topic`] if the text is not a topic filter.
@@ -52,7 +52,7 @@ impl SubscribeOptions {
         Ok(Self::new(filter.try_into()?, options))
     }
 
-    /// One filter more: its messages come in the same stream.
+    /// Adds a filter, whose messages come in the same stream.
     #[must_use]
     pub fn and(mut self, filter: TopicFilter, options: impl Into<SubscriptionOptions>) -> Self {
         let options = options.into();
@@ -60,7 +60,7 @@ impl SubscribeOptions {
         self
     }
 
-    /// The same with a filter as text.
+    /// Adds a filter given as text, whose messages come in the same stream.
     ///
     /// # Errors
     /// [`Error::Topic`] if the text is not a topic filter.
@@ -76,15 +76,14 @@ impl SubscribeOptions {
         Ok(self.and(filter.try_into()?, options))
     }
 
-    /// Whether the client's own messages are left out, for the filter that was given last (5.0).
-    /// Default: no.
+    /// Sets No Local for the filter that was given last: the client's own messages are left out (5.0). Default: no.
     #[must_use]
     pub fn no_local(mut self, no_local: bool) -> Self {
         self.last().no_local = no_local;
         self
     }
 
-    /// Whether messages keep the publisher's RETAIN flag, for the filter that was given last (5.0).
+    /// Sets Retain As Published for the filter that was given last: messages keep the publisher's RETAIN flag (5.0).
     /// Default: no.
     #[must_use]
     pub fn retain_as_published(mut self, retain: bool) -> Self {
@@ -92,8 +91,8 @@ impl SubscribeOptions {
         self
     }
 
-    /// When the server sends retained messages, for the filter that was given last (5.0). Default:
-    /// after each SUBSCRIBE, which a reconnect without a session sends again.
+    /// Sets Retain Handling for the filter that was given last: the SUBSCRIBE packets after which the server sends
+    /// retained messages (5.0). Default: all of them, including those that a reconnect without a session sends again.
     #[must_use]
     pub fn retain_handling(mut self, handling: RetainHandling) -> Self {
         self.last().retain_handling = handling;
@@ -128,9 +127,9 @@ impl SubscribeOptions {
         Ok(self)
     }
 
-    /// Whether SUBSCRIBE may leave before the handshake of TLS or QUIC is complete, as early data;
-    /// see [`Outgoing::early`](crate::Outgoing::early) for the risk. If SUBSCRIBE arrives twice,
-    /// retained messages come twice. Default: no.
+    /// Allows SUBSCRIBE to be sent before the handshake of TLS or QUIC is complete, as early data; see
+    /// [`Outgoing::early`](crate::Outgoing::early) for the risk. If SUBSCRIBE arrives twice, retained messages come
+    /// twice. Default: no.
     #[must_use]
     pub fn early(mut self, early: bool) -> Self {
         self.early = early;

@@ -56,7 +56,7 @@ impl Subscription {
         }
     }
 
-    /// What matches no subscription; an earlier such stream ends.
+    /// Makes the stream of messages that match no subscription; an earlier such stream ends.
     pub(crate) fn to_the_rest(shared: Arc<Shared>) -> Self {
         let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
         let mut catch_all = lock(&shared.catch_all);
@@ -110,7 +110,7 @@ impl Subscription {
         &self.granted
     }
 
-    /// Its subscription identifier (5.0), as in [`Incoming::subscription_ids`]; `None` for
+    /// Returns the subscription identifier (5.0), as in [`Incoming::subscription_ids`]; `None` for
     /// [`Client::messages`](crate::Client::messages).
     #[must_use]
     pub fn id(&self) -> Option<SubscriptionId> {

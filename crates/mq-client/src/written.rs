@@ -33,14 +33,14 @@ struct Failure {
 }
 
 impl Written {
-    /// The link has taken all messages up to `seq`.
+    /// Records that the link has taken all messages up to `seq`.
     pub(crate) fn advance(&self, seq: u64) {
         if self.up_to.fetch_max(seq, Ordering::AcqRel) < seq {
             self.changed.notify_waiters();
         }
     }
 
-    /// QoS 0 messages from `first` to `last` will not be written.
+    /// Records that the QoS 0 messages from `first` to `last` will not be written.
     pub(crate) fn fail(&self, first: u64, last: u64, error: Error) {
         let mut failures = lock(&self.failures);
         failures.push_back(Failure { first, last, error });
@@ -58,7 +58,7 @@ impl Written {
         self.up_to.load(Ordering::Acquire)
     }
 
-    /// The outcome of message `seq`; `None` while it waits.
+    /// Returns the outcome of message `seq`; `None` while it waits.
     pub(crate) fn of(&self, seq: u64, qos_0: bool) -> Option<Result<(), Error>> {
         if self.up_to() < seq {
             return None;

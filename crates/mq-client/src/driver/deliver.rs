@@ -33,7 +33,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct Way {
     to: Outlet,
-    /// Unacknowledged messages that are not in the stream yet: first those of one read, then those for
+    /// Unacknowledged messages that are not in the stream yet: first those of one read of the link, then those for
     /// which there was no room.
     staged: VecDeque<Staged>,
 }
@@ -49,13 +49,13 @@ struct Staged {
 pub(super) struct Streams {
     shared: Arc<Shared>,
     manual_ack: bool,
-    /// In the order of their identifiers.
+    /// Subscriptions, sorted by their identifiers.
     entries: Vec<Entry>,
     catch_all: Option<Way>,
     /// Subscriptions with staged messages.
     dirty: Vec<SubscriptionId>,
     catch_all_dirty: bool,
-    /// Reused.
+    /// Indices of the entries that a message goes to; reused.
     targets: Vec<usize>,
     acks: Vec<AckTicket>,
 }
@@ -114,7 +114,7 @@ impl Streams {
         self.entries.binary_search_by_key(&id, |entry| entry.id)
     }
 
-    /// Whether there is any stream.
+    /// Returns `true` if there is a subscription, or a stream of unmatched messages.
     pub(super) fn are_wanted(&self) -> bool {
         !self.entries.is_empty() || lock(&self.shared.catch_all).is_some()
     }
@@ -129,7 +129,7 @@ impl Streams {
         self.find(id).ok().map(|index| &self.entries[index])
     }
 
-    /// Whether one of the subscriptions has this filter.
+    /// Returns `true` if a subscription has this filter.
     pub(super) fn want(&self, filter: &TopicFilter) -> bool {
         let mut filters = self.entries.iter().flat_map(|entry| &entry.filters);
         filters.any(|subscription| subscription.filter == *filter)
@@ -144,7 +144,7 @@ impl Streams {
         Some(entry)
     }
 
-    /// SUBACK came. The subscription takes its filters over from older subscriptions, and forgets refused
+    /// Records a SUBACK. The subscription takes its filters over from older subscriptions, and forgets refused
     /// filters.
     pub(super) fn granted(&mut self, id: SubscriptionId, reasons: &[ReasonCode]) {
         let Ok(index) = self.find(id) else {
@@ -360,7 +360,7 @@ impl Streams {
         dirty.is_empty() && !*catch_all_dirty
     }
 
-    /// The link is lost: unacknowledged messages come again and must not be delivered from here.
+    /// Drops unacknowledged messages, since the link is lost: the server sends them again.
     pub(super) fn link_lost(&mut self) {
         self.acks.clear();
         let ways = self.entries.iter_mut().map(|entry| &mut entry.way);

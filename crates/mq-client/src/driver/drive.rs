@@ -1,4 +1,4 @@
-//! One connection, from CONNECT to its end.
+//! A single connection, from CONNECT to its end.
 
 use std::{
     collections::VecDeque,
@@ -30,14 +30,14 @@ const WRITE_BATCH_BYTES: usize = 64 * 1024;
 /// the answers to its messages is always read.
 const ANSWERS_LIMIT: usize = 512 * 1024;
 
-/// How long the last bytes of a connection may take.
+/// Time that the last bytes of a connection have to be sent.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of one connection.
 struct Current {
     connection: Connection,
     link: Link,
-    /// The index of its address.
+    /// The index of the link's address.
     index: usize,
     dialled_at: Instant,
     link_at: Instant,
@@ -312,7 +312,7 @@ impl Driver {
         None
     }
 
-    /// A step of an enhanced authentication came.
+    /// Takes a step of an enhanced authentication, as an AUTH packet asks.
     fn auth(&mut self, current: &mut Current, auth: &Auth, now: Instant) {
         let data = auth.properties.authentication_data.as_deref();
         if auth.reason == ReasonCode::Success {
@@ -435,7 +435,8 @@ impl Driver {
         }
     }
 
-    /// When to probe for a changed path: only over QUIC, and only if there is a stream.
+    /// Returns the intervals of path probes for the address at `index`: none unless the transport is QUIC and there
+    /// is a stream of messages.
     fn probes(&self, index: usize) -> Probes {
         let Settings {
             connector, probes, ..
@@ -451,7 +452,7 @@ impl Driver {
         }
     }
 
-    /// Gives a message to the connection, or back if it has to wait.
+    /// Gives a message to the connection; returns the message if it has to wait.
     fn hand_over(
         &mut self,
         current: &mut Current,
@@ -534,7 +535,8 @@ impl Driver {
         }
     }
 
-    /// Whether the client is to end and this connection has nothing left to do for it.
+    /// Sends DISCONNECT and returns `true` if the client is to end and this connection has nothing left to send, or
+    /// the deadline has passed.
     fn may_finish(&mut self, current: &mut Current, now: Instant) -> bool {
         let Some(end_at) = self.end_at else {
             return false;
@@ -554,7 +556,7 @@ impl Driver {
         true
     }
 
-    /// The error for the end of a connection.
+    /// Returns the error with which a connection ends.
     fn why(&self, current: &mut Current, reason: CloseReason) -> Error {
         match (current.failure.take(), reason) {
             (Some(failure), CloseReason::LinkLost | CloseReason::Local(_)) => failure,
@@ -599,7 +601,7 @@ impl Driver {
     }
 }
 
-/// Takes the datagrams that came in.
+/// Takes the received datagrams.
 fn take_datagrams(connection: &mut Connection, link: &mut Link, now: Instant) {
     while connection.is_open()
         && let Some(datagram) = link.next_datagram()

@@ -1,4 +1,4 @@
-//! Which lane of a connection each message goes on.
+//! The choice of a lane for each message of a connection.
 
 use std::time::Instant;
 
@@ -13,25 +13,25 @@ use crate::QuicStreams;
 pub(super) struct Lanes {
     streams: QuicStreams,
     spreader: Spreader,
-    /// How the server spreads the messages of subscriptions.
+    /// Spreading of the messages of subscriptions by the server.
     deliveries: Spread,
     /// The lanes by priority.
     priorities: Vec<(i32, LaneId)>,
     taken: Taken,
 }
 
-/// Whether the server takes data lanes of the client, as far as it has shown.
+/// Acceptance of the client's data lanes by the server, as far as its behaviour has shown.
 ///
 /// ```text
-/// Unknown -- something comes on one, or it is closed in order --> Yes
-/// Unknown -- one is broken off --> No
+/// Unknown -- bytes are received on one, or it is closed in order --> Yes
+/// Unknown -- one is reset --> No
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Taken {
     Unknown,
     Yes,
-    /// Each further lane would be broken off too, and what goes on it at QoS 0 would be lost. mqtt5's broker
-    /// resets bidirectional streams so.
+    /// The server resets data lanes: a further lane would be reset too, and its QoS 0 messages would be lost. mqtt5's
+    /// broker resets bidirectional streams so.
     No,
 }
 
@@ -47,7 +47,7 @@ impl Lanes {
         }
     }
 
-    /// Where the next message of that topic goes.
+    /// Chooses the lane of the next message of this topic.
     pub(super) fn way(&mut self, topic: &TopicName, link: &mut Link, is_early: bool) -> Way {
         if let QuicStreams::ByPriority(rules) = &self.streams {
             if let Some(way) = self.spreader.together() {
@@ -109,28 +109,28 @@ impl Lanes {
         }
     }
 
-    /// A PINGRESP has come.
+    /// Records a PINGRESP.
     pub(super) fn ponged(&mut self) {
         self.spreader.answered();
     }
 
-    /// Something has come on a lane.
+    /// Records that bytes were received on a lane.
     pub(super) fn heard(&mut self, lane: LaneId) {
         if lane != LaneId::CONTROL && !lane.is_server_opened() && self.taken == Taken::Unknown {
             self.taken = Taken::Yes;
         }
     }
 
-    /// The server has broken a lane off.
+    /// Records that the server has reset a lane.
     pub(super) fn broken_off(&mut self, lane: LaneId) {
         if !lane.is_server_opened() && self.taken == Taken::Unknown {
-            tracing::debug!("the server takes no data lane: no further one is opened");
+            tracing::debug!("the server resets data lanes: no further one is opened");
             self.taken = Taken::No;
         }
         self.broken(lane);
     }
 
-    /// A lane has broken. What went on it goes on the control lane from now on.
+    /// Moves the messages of a reset lane to the control lane, from now on.
     pub(super) fn broken(&mut self, lane: LaneId) {
         self.spreader.broken(lane);
         for (_, place) in &mut self.priorities {
@@ -140,8 +140,8 @@ impl Lanes {
         }
     }
 
-    /// The server has closed a lane in order, as one on which nothing went. The next message that would go on
-    /// it opens another.
+    /// Records that the server has closed a lane in order, such as one without traffic. The next message for it opens
+    /// another.
     pub(super) fn closed(&mut self, lane: LaneId) {
         self.heard(lane);
         self.spreader.closed(lane);
@@ -149,7 +149,7 @@ impl Lanes {
     }
 }
 
-/// One more lane, if the server takes them and grants it.
+/// Opens a data lane, unless the server resets them or grants no further stream.
 fn open(taken: Taken, link: &mut Link) -> Option<LaneId> {
     if taken == Taken::No {
         return None;

@@ -49,18 +49,18 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The settings of the driver.
+/// Settings of the driver, which the builder makes.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Not empty; the first is preferred.
+    /// Addresses of the server, at least one, the preferred one first.
     pub(crate) addresses: Vec<Address>,
-    /// How long each address has before the driver tries the next as well.
+    /// Time that each address has before the driver also tries the next one.
     pub(crate) head_start: Duration,
-    /// How long the driver remembers a network on which the first address lost.
+    /// Time for which the driver remembers a network on which the first address lost the race.
     pub(crate) fallback_memory: Duration,
     pub(crate) connector: Connector,
     pub(crate) config: ClientConfig,
-    /// The session was only meant for reconnects.
+    /// `true` if the session is kept for reconnects only: DISCONNECT then sets its expiry to 0.
     pub(crate) expire_on_disconnect: bool,
     pub(crate) reconnect: Reconnect,
     pub(crate) connect_timeout: Duration,
@@ -77,41 +77,41 @@ pub(crate) struct Driver {
     settings: Settings,
     /// The session for the next connection.
     session: Session,
-    /// The next connection must succeed.
+    /// `true` if a failure of the next connection ends the client.
     fail_fast: bool,
     /// The server has accepted this client before.
     connected_before: bool,
-    /// Counts connections, so that a ticket is used only on its own.
+    /// Number of the connection, so that an acknowledgement is sent only on the connection of its message.
     connection: u64,
     networks: Networks,
-    /// Until then a CONNECT of this client that lost a race may arrive, and take the session over.
+    /// Time until which a CONNECT of this client that lost a race may arrive, and take the session over.
     straggler_until: Option<Instant>,
-    /// Taken from the queue and not sent yet: about one batch.
+    /// Messages taken from the queue and not sent yet: about one batch.
     pending: VecDeque<Queued>,
     /// Incomplete QoS 1 and 2 messages, with a cell if their receipt exists.
     in_flight: HashMap<PacketId, Option<Arc<AckCell>>>,
-    /// Since the server lost the session: see [`Driver::session_lost`].
+    /// Messages sent again since the server lost the session: see [`Driver::session_lost`].
     resent: Option<(usize, HashSet<PacketId>)>,
-    /// The last message that was given to a connection.
+    /// Number of the last message that was given to a connection.
     last_handed: u64,
     requests: Requests,
     streams: Streams,
-    /// The application wants another connection instead of this one.
+    /// `true` if the application has asked for another connection.
     reconnect_asked: bool,
-    /// When to stop draining, once the client is to end.
+    /// Time at which draining stops, once the client is to end.
     end_at: Option<Instant>,
     /// The error with which the client ends.
     ended: Error,
 }
 
-/// How long the early data of a dropped link may be under way: more than 30 s, which TCP assumes as the
-/// life of a segment on real networks.
+/// Longest time for which the early data of a dropped link may be on its way: more than 30 s, which TCP assumes
+/// as the lifetime of a segment on real networks.
 const STRAGGLER_LIFETIME: Duration = Duration::from_mins(1);
 
 /// The end of a wait while there is no connection.
 enum Waited<T> {
     Done(T),
-    /// The application wants to connect anew.
+    /// The application asks for another connection.
     Again,
     /// The client is to end.
     Ending,
@@ -121,7 +121,7 @@ enum Waited<T> {
 enum Outcome {
     /// Another address' link was ready while its handshake was under way.
     Overtaken(Winner),
-    /// It was lost, with the time that it was connected, if it was.
+    /// The connection, or the attempt, was lost; with the time that it was connected, if it was.
     Lost(Error, Option<Duration>),
     /// The client ends.
     Finished,
@@ -273,21 +273,21 @@ impl Driver {
         Waited::Done(Race::new(connector, addresses, order, head_start, dial))
     }
 
-    /// Whether the next CONNECT begins with an empty session.
+    /// Returns `true` if the next CONNECT begins with an empty session.
     fn starts_clean(&self) -> bool {
         let connect = &self.settings.config.connect;
         // An earlier connection of a 5.0 client began the session, which goes on.
         connect.clean_start && !(self.connected_before && connect.version >= Version::V5)
     }
 
-    /// The race is decided.
+    /// Remembers the address that has won the race.
     fn won(&mut self, index: usize, link: &LinkInfo) {
         let local = link.local_address.map(|local| local.ip());
         self.networks.won(index, local, now());
     }
 
-    /// Whether the session was taken over by a CONNECT of this client: over a link that lost its race, or
-    /// that was given up before CONNACK.
+    /// Returns `true` if `error` says that a CONNECT of this client took the session over: over a link that lost its
+    /// race, or that was given up before CONNACK.
     fn is_straggler(&self, error: &Error) -> bool {
         let taken_over = matches!(error, Error::Ended(CloseReason::ByPeer(disconnect))
             if disconnect.reason == ReasonCode::SessionTakenOver);
@@ -317,7 +317,7 @@ impl Driver {
         }
     }
 
-    /// Takes what handles ask for; returns what needs a connection.
+    /// Takes the requests of the handles; returns those that need a connection.
     fn take_control(&mut self) -> (Vec<ManualAck>, Vec<oneshot::Sender<LinkStats>>) {
         let control = self.shared.queue.take_control();
         self.requests.add(control.requests, &mut self.streams);
@@ -331,12 +331,12 @@ impl Driver {
         (control.acks, control.stats)
     }
 
-    /// Whether all queued messages were sent and acknowledged.
+    /// Returns `true` if all queued messages were sent and acknowledged.
     fn is_drained(&self) -> bool {
         self.in_flight.is_empty() && self.pending.is_empty() && self.shared.queue.len() == 0
     }
 
-    /// The error of an orderly end.
+    /// Returns the error of a client that has ended in order.
     fn farewell(&self) -> Error {
         let unsent = self.shared.queue.len();
         let unacknowledged = self.in_flight.len();
@@ -349,7 +349,7 @@ impl Driver {
         }
     }
 
-    /// A QoS 1 or 2 message is complete.
+    /// Completes a QoS 1 or 2 message.
     fn acked(&mut self, id: PacketId, reason: ReasonCode) {
         if let Some(Some(cell)) = self.in_flight.remove(&id) {
             let _ = cell.set(Ok(reason));

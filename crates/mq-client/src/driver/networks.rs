@@ -24,7 +24,7 @@ pub(super) struct Networks {
 
 #[derive(Debug)]
 struct Entry {
-    /// `None` where a transport has no addresses (mem).
+    /// Local address on the network; `None` where a transport has no addresses (mem).
     local: Option<IpAddr>,
     index: usize,
     until: Instant,
@@ -42,14 +42,14 @@ impl Networks {
         self.entries.retain(|entry| entry.until > now);
     }
 
-    /// The input of [`order`]; empty if nothing is remembered.
+    /// Returns the input of [`order`]; empty if nothing is remembered.
     pub(super) fn remembered(&mut self, now: Instant) -> Remembered {
         self.forget_old(now);
         let entries = self.entries.iter();
         entries.map(|entry| (entry.index, entry.local)).collect()
     }
 
-    /// The address with the number `index` has won, from the local address `local`.
+    /// Records that the address at `index` has won, from the local address `local`.
     ///
     /// The time runs from the defeat of the first address. Later wins do not prolong it, as the first
     /// address was not tried.
@@ -79,7 +79,7 @@ impl Networks {
     }
 }
 
-/// Which address has won, and where.
+/// Winners that are remembered: the index of the address, and the local address that it was reached from.
 pub(super) type Remembered = Vec<(usize, Option<IpAddr>)>;
 
 /// The order in which to try `addresses` now: as they are given, with an address that has won on this

@@ -1,4 +1,4 @@
-//! One attempt to connect, at several addresses (RFC 8305 §5).
+//! An attempt to connect, at several addresses (RFC 8305 §5).
 //!
 //! ```text
 //! t = 0           1st address -------------------------------+
@@ -44,7 +44,7 @@ pub(super) struct Race {
     /// The link of the first address, which was handed out and sends early data. It counts as running
     /// until it fails.
     leader: Option<Leader>,
-    /// When the next address starts.
+    /// Timer of the next address's start.
     next_start: Pin<Box<Sleep>>,
     failures: Vec<(Address, Error)>,
 }
@@ -139,7 +139,7 @@ impl Race {
         }
     }
 
-    /// The leader's link has failed: the others go on, and the next starts at once.
+    /// Records that the leader's link has failed: the others go on, and the next starts at once.
     pub(super) fn leader_failed(&mut self, error: Error) {
         if let Some(Leader { index, .. }) = self.leader.take() {
             self.note_failure(index, error);
@@ -180,7 +180,7 @@ impl Race {
         self.failures.push((address, error));
     }
 
-    /// The error once all have failed.
+    /// Returns the error of a race that all addresses have lost.
     fn failure(&mut self) -> Error {
         let mut failures = std::mem::take(&mut self.failures);
         match failures.pop() {

@@ -35,7 +35,7 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Requests {
     waiting: VecDeque<Pending>,
-    /// Sent on this connection, in order.
+    /// Requests sent on this connection and not answered, in order.
     asked: VecDeque<(PacketId, Pending)>,
     use_ids: bool,
 }
@@ -49,7 +49,7 @@ impl Requests {
         }
     }
 
-    /// The server said that it has no subscription identifiers.
+    /// Stops sending subscription identifiers, which the server does not support.
     pub(super) fn without_ids(&mut self) {
         self.use_ids = false;
     }
@@ -71,7 +71,7 @@ impl Requests {
         }
     }
 
-    /// The stream of subscription `id` was dropped.
+    /// Ends subscription `id`, whose stream was dropped.
     pub(super) fn stream_dropped(&mut self, id: SubscriptionId, streams: &mut Streams) {
         let Some(entry) = streams.remove(id) else {
             return;
@@ -97,14 +97,14 @@ impl Requests {
         }
     }
 
-    /// The server has no session: all granted subscriptions are sent again.
+    /// Sends all granted subscriptions again, since the server has no session.
     pub(super) fn subscribe_again(&mut self, streams: &mut Streams) {
         for id in streams.deactivate_all() {
             self.waiting.push_back(Pending::Subscribe(id, None));
         }
     }
 
-    /// Whether a request waits, which goes before every message.
+    /// Returns `true` if a request waits to be sent; requests go before all messages.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -182,7 +182,7 @@ impl Requests {
         answer(request.reply, outcome);
     }
 
-    /// A request was lost with its lane: it is asked again.
+    /// Queues a request again that was lost with its lane.
     pub(super) fn lost(&mut self, id: PacketId) {
         if let Some(pending) = self.answered(id) {
             self.waiting.push_back(pending);
@@ -236,7 +236,7 @@ fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
     }
 }
 
-/// Tells the caller of a request how it went; false if no caller waits.
+/// Completes the call of a request; returns false if no caller waits.
 fn answer<T>(reply: Reply<T>, outcome: Result<T, Error>) -> bool {
     reply.is_some_and(|reply| reply.send(outcome).is_ok())
 }

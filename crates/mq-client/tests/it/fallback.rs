@@ -54,7 +54,7 @@ impl Hole {
         }
     }
 
-    /// A client that begins here; it reconnects after exactly 1 s.
+    /// Makes a client that tries this address first; it reconnects after exactly 1 s.
     fn client(&self, then: &[&str]) -> ClientBuilder {
         let mut builder = Client::builder(&self.url).unwrap().reconnect(Reconnect {
             initial: SECOND,
@@ -201,7 +201,7 @@ fn quic_then(port: u16, then: &Listener, early_data: bool) -> ClientBuilder {
         .reconnect(reconnect)
 }
 
-/// The next client's link; nothing was read from it.
+/// Accepts the next client's link and reads nothing from it.
 async fn next(listener: &mut Listener) -> Peer {
     let accepting = async { listener.accept().await.unwrap().handshake().await.unwrap() };
     let link = tokio::time::timeout(SOON, accepting).await;
@@ -211,7 +211,7 @@ async fn next(listener: &mut Listener) -> Peer {
     }
 }
 
-/// The next client, let in.
+/// Accepts the next client's link and its CONNECT.
 async fn let_in(listener: &mut Listener) -> Peer {
     let mut peer = next(listener).await;
     peer.connect().await;
@@ -297,7 +297,7 @@ struct Path {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mode {
     Pass,
-    /// Keep what clients send.
+    /// Holds the datagrams of clients.
     Hold,
     Drop,
 }
@@ -359,7 +359,7 @@ impl Path {
         self.state.lock().unwrap().mode = mode;
     }
 
-    /// Sends what is held on its way.
+    /// Forwards the held datagrams; returns their number.
     async fn release(&self) -> usize {
         let held = std::mem::take(&mut self.state.lock().unwrap().held);
         for (back, datagram) in &held {

@@ -1,5 +1,4 @@
-//! The same client over every transport on the loopback interface, and early data where there is
-//! any.
+//! A client over every transport on the loopback interface, and early data where the transport has it.
 
 use std::time::Duration;
 
@@ -129,7 +128,7 @@ async fn many_messages_arrive_in_order_over_every_transport() {
     }
 }
 
-/// QUIC's idle timeout is none of MQTT's business.
+/// QUIC's idle timeout does not end an MQTT connection without keep-alive (0).
 #[tokio::test]
 async fn without_a_keep_alive_a_silent_connection_over_quic_lasts() {
     let mut listener = listen("quic").await;

@@ -17,7 +17,7 @@ fn request(client: &Client, payload: &'static str) -> JoinHandle<Result<Incoming
     tokio::spawn(async move { client.request("square", payload).await })
 }
 
-/// The next request, acknowledged.
+/// Receives the next request and acknowledges it.
 async fn asked(peer: &mut Peer) -> Received {
     let mut received = peer.publish().await;
     peer.ack(received.ticket.take()).await;

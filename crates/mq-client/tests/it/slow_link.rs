@@ -24,7 +24,7 @@ const LARGE: usize = 400_000;
 /// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Asks for a sign of life each second, and waits for a second.
+/// Sets a keep-alive of 1 s and a timeout of 1 s for its answer.
 fn impatient(builder: ClientBuilder) -> ClientBuilder {
     builder.keep_alive(SECOND).ping_timeout(SECOND)
 }
@@ -54,7 +54,7 @@ async fn gets_through(client: &Client) {
     }
 }
 
-/// Waits until the client gives a connection up whose server does not answer.
+/// Waits until the client gives up a connection whose server does not answer.
 async fn is_given_up(client: &Client) {
     let mut events = client.events();
     let given_up =

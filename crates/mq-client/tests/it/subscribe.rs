@@ -1,4 +1,4 @@
-//! Streams: which messages they get, and what happens when they are slow or dropped.
+//! Streams: the messages that they get, and slow and dropped streams.
 
 use std::time::Duration;
 

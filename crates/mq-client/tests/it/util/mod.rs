@@ -40,7 +40,7 @@ impl Server {
         })
     }
 
-    /// The next link; nothing was read from it.
+    /// Accepts the next link and reads nothing from it.
     pub(crate) async fn link(&mut self) -> Peer {
         self.link_with(ServerConfig::default()).await
     }
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// The next client, its CONNECT accepted.
+    /// Accepts the next client's link and its CONNECT.
     pub(crate) async fn client(&mut self) -> Peer {
         let mut peer = self.link().await;
         peer.connect().await;
@@ -61,7 +61,7 @@ impl Server {
         peer
     }
 
-    /// A client that is connected, and its peer.
+    /// Returns a connected client and its peer.
     pub(crate) async fn pair(&mut self, builder: ClientBuilder) -> (Client, Peer) {
         let (client, peer) = tokio::join!(builder.build(), self.client());
         (client.unwrap(), peer)
