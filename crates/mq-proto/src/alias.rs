@@ -16,14 +16,14 @@ pub(crate) struct SendAliases {
     bytes: usize,
 }
 
-/// How a topic is written.
+/// Form in which a PUBLISH has its topic (§3.3.2.3.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SendTopic {
-    /// By name alone.
+    /// The topic name alone.
     Name,
-    /// By name, which gets this alias from now on.
+    /// The topic name with this alias, which stands for it from now on.
     Introduce(u16),
-    /// By this alias alone.
+    /// This alias alone.
     Alias(u16),
 }
 
@@ -36,7 +36,8 @@ impl SendAliases {
         }
     }
 
-    /// How to write `topic` now. Call [`introduced`](Self::introduced) once it was written.
+    /// Returns the form in which to write `topic` now. Call [`introduced`](Self::introduced) once a new alias
+    /// was written.
     pub(crate) fn look_up(&self, topic: &TopicName) -> SendTopic {
         if self.maximum == 0 {
             return SendTopic::Name;
@@ -65,7 +66,7 @@ impl SendAliases {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveAliases {
     maximum: u16,
-    /// Once the peer has set one.
+    /// The topics of the aliases; `None` until the peer has set one.
     known: Option<Box<KnownAliases>>,
 }
 
@@ -84,7 +85,7 @@ impl ReceiveAliases {
         }
     }
 
-    /// Goes on with the topics of an earlier lane, as far as the maximum allows.
+    /// Takes over the topics of an earlier lane, as far as the maximum allows.
     #[cfg(feature = "mqtt-next")]
     pub(crate) fn go_on(&mut self, earlier: Self) {
         self.known = earlier.known;
@@ -94,7 +95,8 @@ impl ReceiveAliases {
         }
     }
 
-    /// The topic that a PUBLISH with `alias` and possibly a name means.
+    /// Returns the topic of a PUBLISH with `alias`. A topic name beside the alias sets it; an empty one uses
+    /// it.
     pub(crate) fn resolve(
         &mut self,
         alias: u16,

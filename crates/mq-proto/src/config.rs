@@ -9,7 +9,7 @@ use mq_lane::Spread;
 /// The largest packet that MQTT can carry: remaining length and a fixed header of five bytes.
 const LARGEST_PACKET: u32 = MAX_REMAINING_LENGTH + 5;
 
-/// How a client connects.
+/// Configuration of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// The CONNECT to send. Its receive maximum, maximum packet size and topic alias maximum are
@@ -27,20 +27,20 @@ pub struct ClientConfig {
     pub max_packet_size: NonZeroU32,
     /// Topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
     pub topic_alias_maximum: u16,
-    /// Whether to use the topic aliases that the server allows (5.0), 64 at most.
-    /// Default yes.
+    /// `true` to use the topic aliases that the server allows (5.0), 64 at most. Default `true`.
     pub use_topic_aliases: bool,
-    /// Which data lanes this client opens. Default none.
+    /// The kind of data lanes that this client opens. Default none.
     pub lanes: DataLanes,
-    /// Whether CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default no.
+    /// `true` if CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default `false`.
     pub datagrams: bool,
-    /// Whether CONNECT asks for messages on lanes that the server opens, and how the server spreads them
-    /// (5.0, a user property). The link has to grant the server such lanes. Default no.
+    /// The spread that CONNECT asks for: the server then sends messages on lanes that it opens itself (5.0, a
+    /// user property). `None` does not ask for such lanes. The link has to grant them to the server. Default
+    /// none.
     pub deliveries: Option<Spread>,
-    /// How long CONNACK may take, counted from
-    /// [`connect`](crate::Connection::connect). Default 20 s.
+    /// Time within which CONNACK has to be received, counted from [`connect`](crate::Connection::connect).
+    /// Default 20 s.
     pub connack_timeout: Duration,
-    /// How long to wait after PINGREQ for its answer or any other byte. Default 20 s.
+    /// Time after PINGREQ within which its answer or any other byte has to be received. Default 20 s.
     pub ping_timeout: Duration,
 }
 
@@ -63,7 +63,7 @@ pub enum DataLanes {
 }
 
 impl ClientConfig {
-    /// The defaults around `connect`.
+    /// Returns the default configuration around `connect`.
     #[must_use]
     pub fn new(connect: Connect) -> Self {
         Self {
@@ -82,10 +82,11 @@ impl ClientConfig {
     }
 }
 
-/// How a server treats a client.
+/// Configuration of a server's connection to one client.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How long CONNECT may take, counted from [`server`](crate::Connection::server). Default 10 s.
+    /// Time within which CONNECT has to be received, counted from [`server`](crate::Connection::server).
+    /// Default 10 s.
     pub connect_timeout: Duration,
     /// QoS 1 and 2 messages that the client may send before the first is acknowledged; announced
     /// to and enforced on 5.0 clients. Default 1,024.
@@ -95,26 +96,26 @@ pub struct ServerConfig {
     pub max_inflight: NonZeroU16,
     /// The largest packet taken, in bytes, fixed header included. Default 1 MiB.
     pub max_packet_size: NonZeroU32,
-    /// The largest packet taken from a client before it is let in, in bytes, fixed header included:
-    /// CONNECT with its will, and AUTH. A larger one is refused with 0x95. Default 64 KiB, far more
-    /// than a will and a token need; any stranger can make the server hold this much.
+    /// The largest packet taken from a client before it is accepted, in bytes, fixed header included: CONNECT
+    /// with its will, and AUTH. A larger one is refused with 0x95. Default 64 KiB, far more than a will and a
+    /// token need; any stranger can make the server hold this much.
     pub max_connect_size: NonZeroU32,
     /// Topic aliases that the client may use, and that the server uses at most (5.0, §3.3.2.3.4): each
     /// keeps a topic in memory. Default 64.
     pub topic_alias_maximum: u16,
-    /// Whether to use the topic aliases that the client allows (5.0). Default yes.
+    /// `true` to use the topic aliases that the client allows (5.0). Default `true`.
     pub use_topic_aliases: bool,
     /// The highest QoS at which a client may publish; a client that goes above it is disconnected
     /// `[MQTT-3.2.2-11]`. Default 2.
     pub maximum_qos: QoS,
-    /// Whether clients may publish retained messages. If not, a client that does is disconnected
-    /// `[MQTT-3.2.2-14]`. Default yes.
+    /// `false` if clients must not publish retained messages: a client that does is disconnected
+    /// `[MQTT-3.2.2-14]`. Default `true`.
     pub retain_available: bool,
-    /// Whether clients may use control characters and Unicode noncharacters in strings. If not, such a
-    /// packet is malformed (§1.5.4). Default no: otherwise any publisher could disconnect subscribers
-    /// that refuse such characters (§5.4.9).
+    /// `true` if strings of clients may have control characters and Unicode noncharacters. If `false`, such a
+    /// packet is malformed (§1.5.4). Default `false`: otherwise any publisher could disconnect subscribers that
+    /// refuse such characters (§5.4.9).
     pub allow_control_characters: bool,
-    /// Replaces the client's keep-alive where that is longer or 0 (5.0, §3.2.2.3.14); seconds.
+    /// The longest keep-alive in seconds: replaces the client's if that is longer or 0 (5.0, §3.2.2.3.14).
     /// Default none.
     pub max_keep_alive: Option<u16>,
 }

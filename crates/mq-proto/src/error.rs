@@ -15,31 +15,31 @@ pub enum ProtocolError {
     /// `[MQTT-3.1.0-2]`.
     #[error("{0} is not allowed here")]
     Unexpected(PacketType),
-    /// A SUBACK or UNSUBACK without a request.
+    /// A SUBACK or UNSUBACK to no SUBSCRIBE or UNSUBSCRIBE that waits for it.
     #[error("{packet} answers packet identifier {id}, which nothing waits for")]
     UnknownRequest {
-        /// The packet.
+        /// The type of the answer.
         packet: PacketType,
-        /// Its packet identifier.
+        /// The packet identifier of the answer.
         id: PacketId,
     },
     /// A topic alias of 0 or above the announced maximum `[MQTT-3.3.2-8]`, `[MQTT-3.3.2-9]`.
     #[error("topic alias {alias} is not from 1 to the announced maximum of {maximum}")]
     TopicAlias {
-        /// The alias.
+        /// The topic alias of the PUBLISH.
         alias: u16,
-        /// The announced Topic Alias Maximum; 0 if there are none.
+        /// The announced Topic Alias Maximum; 0 if aliases are not allowed.
         maximum: u16,
     },
-    /// A topic alias without a topic that was never given one (§3.3.2.3.4).
+    /// A topic alias that no earlier PUBLISH has set, without a topic name (§3.3.2.3.4).
     #[error("topic alias {0} stands for no topic")]
     UnknownTopicAlias(u16),
     /// The answer to a message in flight is not the next packet of its QoS (§4.3).
     #[error("{packet} is no answer to the message in flight under packet identifier {id}")]
     WrongAnswer {
-        /// The packet.
+        /// The type of the answer.
         packet: PacketType,
-        /// Its packet identifier.
+        /// The packet identifier of the answer.
         id: PacketId,
     },
     /// A client's DISCONNECT asks to keep a session, and its CONNECT did not (§3.14.2.2.2).
@@ -71,7 +71,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// The reason code that MQTT 5.0 gives for it in DISCONNECT (§4.13).
+    /// Returns the reason code that MQTT 5.0 has for the error in DISCONNECT (§4.13).
     #[must_use]
     pub fn reason_code(&self) -> ReasonCode {
         match self {
@@ -93,29 +93,28 @@ impl ProtocolError {
     }
 }
 
-/// Why a command was not carried out. The connection is as before.
+/// Error of a command that was not carried out. The connection is as before.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The state of the connection does not allow the command: not connected yet, or over. Or the
-    /// command belongs to the other role.
+    /// The connection is not open yet, or is over, or the command belongs to the other role.
     #[error("the connection is not open")]
     NotConnected,
-    /// The window is full; try again after the next [`Event::Acked`](crate::Event::Acked).
-    #[error("as many messages are unacknowledged as may be")]
+    /// The send window is full; try again after the next [`Event::Acked`](crate::Event::Acked).
+    #[error("the send window is full: too many messages are unacknowledged")]
     WindowFull,
-    /// The packet is larger than the peer takes `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`.
+    /// The packet is larger than the peer's Maximum Packet Size `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`.
     #[error("a packet of {size} bytes is larger than the peer's maximum of {limit}")]
     TooLarge {
-        /// Its size in bytes.
+        /// The size of the whole packet in bytes.
         size: usize,
         /// The peer's Maximum Packet Size in bytes.
         limit: u32,
     },
-    /// The server does not take that QoS `[MQTT-3.2.2-11]`.
+    /// The server's Maximum QoS is lower than the message's QoS `[MQTT-3.2.2-11]`.
     #[error("the server's maximum QoS is lower")]
     QosNotSupported,
-    /// The server takes no retained messages `[MQTT-3.2.2-14]`.
+    /// The server supports no retained messages `[MQTT-3.2.2-14]`.
     #[error("the server takes no retained messages")]
     RetainNotSupported,
     /// All 65,535 packet identifiers are in use.

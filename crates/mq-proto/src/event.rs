@@ -17,64 +17,66 @@ pub enum Event {
     /// [`refuse`](crate::Connection::refuse), or where CONNECT names a method, first with
     /// [`auth`](crate::Connection::auth). Packets behind CONNECT are decoded only after the answer.
     Connect(Box<Connect>),
-    /// Client: the server accepted.
+    /// Client: the server accepted the connection.
     Connected(Box<ConnAck>),
     /// Client: the server lost the session, so the messages in flight were sent again as new messages.
     /// Comes right after [`Connected`](Self::Connected). A QoS 2 message among them may arrive twice,
     /// as the server forgot whether it had it.
     SessionLost {
-        /// How many messages are sent again. QoS 2 messages whose PUBREC had come are not sent again:
-        /// they count as complete, without [`Acked`](Self::Acked).
+        /// The number of messages that are sent again. QoS 2 messages whose PUBREC was received are not among
+        /// them: they count as complete, without [`Acked`](Self::Acked).
         resent: usize,
     },
-    /// A message arrived.
+    /// A PUBLISH was received.
     Publish(Received),
-    /// A message arrived whose payload was dropped
-    /// ([`discard_payload`](crate::Connection::discard_payload)); it is empty here. The ticket refuses the message.
+    /// A PUBLISH was received whose payload was dropped
+    /// ([`discard_payload`](crate::Connection::discard_payload)); it is empty here. The ticket refuses the
+    /// message.
     Discarded(Received),
     /// A QoS 1 or 2 message of this side is complete, or was refused.
     Acked {
         /// The packet identifier that [`publish`](crate::Connection::publish) returned.
         packet_id: PacketId,
-        /// Success, or why the peer refused it.
+        /// Success, or the peer's reason for refusing the message.
         reason: ReasonCode,
-        /// The message; `None` for a QoS 2 message whose PUBREC had come, which is no longer kept.
+        /// The message; `None` for a QoS 2 message whose PUBREC was received, which is no longer kept.
         delivery: Option<Delivery>,
     },
-    /// PUBREC came for a QoS 2 message that was sent: the receiver has it, and PUBREL is in the
-    /// outbox. [`Acked`](Self::Acked) follows.
+    /// PUBREC was received for a QoS 2 message: the receiver has it, and PUBREL is in the outbox.
+    /// [`Acked`](Self::Acked) follows.
     Released {
         /// The packet identifier that [`publish`](crate::Connection::publish) returned.
         packet_id: PacketId,
     },
-    /// PUBREL came for a QoS 2 message that was received and acknowledged: its identifier is free
+    /// PUBREL was received for a QoS 2 message that was received and acknowledged: its identifier is free
     /// again, and PUBCOMP is in the outbox.
     IncomingReleased {
-        /// The same as [`AckTicket::packet_id`].
+        /// The packet identifier of the message; see [`AckTicket::packet_id`].
         packet_id: PacketId,
-        /// The same as [`AckTicket::flow`].
+        /// The flow that kept the exchange; see [`AckTicket::flow`].
         flow: Option<FlowId>,
     },
-    /// Server: answer with [`suback`](crate::Connection::suback), on the same lane.
+    /// Server: a client sent SUBSCRIBE. Answer with [`suback`](crate::Connection::suback), on the same lane.
     Subscribe {
-        /// The lane that it came on.
+        /// The lane on which SUBSCRIBE was received.
         lane: LaneId,
         /// The packet.
         subscribe: Subscribe,
     },
     /// Client: the answer to [`subscribe`](crate::Connection::subscribe).
     SubAck(SubAck),
-    /// Server: answer with [`unsuback`](crate::Connection::unsuback), on the same lane.
+    /// Server: a client sent UNSUBSCRIBE. Answer with [`unsuback`](crate::Connection::unsuback), on the same
+    /// lane.
     Unsubscribe {
-        /// The lane that it came on.
+        /// The lane on which UNSUBSCRIBE was received.
         lane: LaneId,
         /// The packet.
         unsubscribe: Unsubscribe,
     },
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
     UnsubAck(UnsubAck),
-    /// Client: the data lane of a SUBSCRIBE has ended before the answer, which does not come any more. Ask
-    /// again.
+    /// Client: the data lane of a SUBSCRIBE has ended before SUBACK, which will not be received any more.
+    /// Subscribe again.
     RequestLost {
         /// The packet identifier that [`subscribe_on`](crate::Connection::subscribe_on) returned.
         packet_id: PacketId,
@@ -89,17 +91,18 @@ pub enum Event {
     LaneFailed {
         /// The lane.
         lane: LaneId,
-        /// What the peer did.
+        /// The rule of the protocol that the peer broke.
         error: ProtocolError,
     },
-    /// Server: a lane has begun as a flow, or has taken over a flow of an earlier lane. What is kept of the flow
-    /// goes on on this lane.
+    /// Server: a lane has begun as a flow, or has taken over a flow of an earlier lane. State that is kept of the
+    /// flow continues on this lane.
     FlowBegan {
         /// The flow.
         flow: FlowId,
         /// The lane.
         lane: LaneId,
-        /// How long some of it will be kept after the lane, if it ends out of order; `None` if nothing will.
+        /// Time for which state of the flow is kept after an end of the lane that is not in order; `None` if no
+        /// state is kept.
         expiry: Option<Duration>,
     },
     /// Server: a flow has no lane any more, or is forgotten.
@@ -108,39 +111,40 @@ pub enum Event {
     Closed(CloseReason),
 }
 
-/// What is left of a flow.
+/// State of a flow that has no lane any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEnd {
     /// The flow.
     pub flow: FlowId,
-    /// Whether its subscriptions are kept, and their messages wait for its next lane. If not, they have ended.
+    /// `true` if its subscriptions are kept, and their messages wait for its next lane; `false` if they have
+    /// ended.
     pub keeps_subscriptions: bool,
-    /// Until when something of it is kept; `None` if nothing is.
+    /// Time until which state of the flow is kept; `None` if no state is kept.
     pub expires_at: Option<Instant>,
 }
 
-/// A message that arrived.
+/// A PUBLISH that was received.
 #[derive(Debug)]
 pub struct Received {
     /// The message, its topic alias resolved.
     pub message: Message,
     /// The QoS that it was sent at.
     pub qos: QoS,
-    /// Its RETAIN flag.
+    /// The RETAIN flag of the PUBLISH.
     pub retain: bool,
-    /// Its DUP flag.
+    /// The DUP flag of the PUBLISH.
     pub dup: bool,
-    /// Client: the subscriptions that it matched (5.0).
+    /// Client: identifiers of the subscriptions that the message matched (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
-    /// The lane that it came on.
+    /// The lane on which the PUBLISH was received; the control lane for a datagram.
     pub lane: LaneId,
-    /// For QoS 1 and 2: the ticket that acknowledges the message. `None` for QoS 0.
+    /// The ticket that acknowledges a QoS 1 or 2 message; `None` for QoS 0.
     pub ticket: Option<AckTicket>,
 }
 
 impl Received {
-    /// A message at `qos` that no packet has brought: of the owner's own, on the control lane, not retained, and without
-    /// the duty to acknowledge it.
+    /// Builds a message at `qos` that no packet has brought: the owner's own, on the control lane, not
+    /// retained, and without a ticket.
     #[must_use]
     pub fn own(message: Message, qos: QoS) -> Self {
         Self {
@@ -157,11 +161,10 @@ impl Received {
 
 /// The duty to acknowledge one received message.
 ///
-/// The connection sends PUBACK or PUBREC only when its owner gives the ticket back with
-/// [`Connection::ack`](crate::Connection::ack), once the message is safely stored or delivered.
-/// Tickets may come back in any order; acknowledgements leave in the order of the messages
-/// `[MQTT-4.6.0-2]`. A ticket that is dropped leaves its message unacknowledged; the peer sends it
-/// again when the session is resumed.
+/// The connection sends PUBACK or PUBREC only when its owner returns the ticket with
+/// [`Connection::ack`](crate::Connection::ack), once the message is safely stored or delivered. Tickets may be
+/// returned in any order; acknowledgements leave in the order of the messages `[MQTT-4.6.0-2]`. A ticket that
+/// is dropped leaves its message unacknowledged; the peer sends it again when the session is resumed.
 #[must_use = "an unused ticket leaves the message unacknowledged"]
 #[derive(Debug)]
 pub struct AckTicket {
@@ -182,21 +185,22 @@ impl AckTicket {
         self.packet_id
     }
 
-    /// The flow that keeps the exchange, if one does: then it outlives its lane as long as that.
+    /// Returns the flow that keeps the exchange, if any: the exchange then outlives its lane for as long as the
+    /// flow is kept.
     #[must_use]
     pub fn flow(&self) -> Option<FlowId> {
         self.flow
     }
 
-    /// Whether the exchange belongs to the session, which outlives lanes and connections. If not, the peer
-    /// counts packet identifiers by lane, and the exchange ends with its lane.
+    /// Returns `true` if the exchange belongs to the session, which outlives lanes and connections. If `false`,
+    /// the peer counts packet identifiers by lane, and the exchange ends with its lane.
     #[must_use]
     pub fn is_of_session(&self) -> bool {
         self.of_session
     }
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -204,13 +208,13 @@ pub enum CloseReason {
     ByPeer(Box<Disconnect>),
     /// [`disconnect`](crate::Connection::disconnect) was called.
     Local(ReasonCode),
-    /// Client: the server refused the connection. Server: [`refuse`](crate::Connection::refuse).
+    /// Client: the server refused the connection. Server: [`refuse`](crate::Connection::refuse) was called.
     Refused(Box<ConnAck>),
     /// The peer broke the protocol.
     Protocol(ProtocolError),
     /// Nothing was received for longer than the keep-alive allows (§3.1.2.10).
     KeepAliveTimeout,
-    /// CONNECT or CONNACK did not come in time.
+    /// CONNECT or CONNACK was not received in time.
     ConnectTimeout,
     /// The link ended without a DISCONNECT.
     LinkLost,

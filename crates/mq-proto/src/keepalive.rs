@@ -2,30 +2,31 @@
 
 use std::time::{Duration, Instant};
 
-/// When a client that waits for messages asks for a sign of life sooner than its keep-alive says.
+/// Times without a packet after which a client sends PINGREQ, though its keep-alive does not require it yet.
 ///
-/// A NAT that forgets a client changes the client's address without its knowledge. Over QUIC the client
-/// then hears nothing until it sends a packet, by which the server learns the new address
-/// (RFC 9000 §9). PINGREQ is such a packet, and the server answers it.
+/// A NAT that forgets a client changes the client's address without its knowledge. Over QUIC the client then
+/// receives nothing until it sends a packet, by which the server learns the new address (RFC 9000 §9). PINGREQ
+/// is such a packet, and the server answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Probes {
-    /// The probe comes after this time without a packet in either direction.
+    /// Time without a packet in either direction after which the probe is sent.
     pub quiet: Option<Duration>,
-    /// The same after a busy flow: four reads, each within this time of the one before. One probe is
-    /// sent for each such flow.
+    /// Time without a packet after which the probe is sent when a busy flow stops: four reads, each within this
+    /// time of the read before. One probe is sent for each such flow.
     pub busy: Option<Duration>,
 }
 
-/// How many reads in quick succession make a busy flow. Fewer may be one answer and what comes with it.
+/// Reads in a row, each within [`Probes::busy`] of the read before, that make a busy flow. Fewer may be one
+/// answer and what comes with it.
 const BUSY_READS: u8 = 3;
 
-/// When to send PINGREQ, and when to give the peer up.
+/// Keep-alive of one connection: the times for PINGREQ, and for giving up a silent peer.
 ///
-/// To a client any received byte counts as life. The client sends PINGREQ when it has sent nothing *or*
-/// received nothing for the keep-alive. The second finds a dead server even while the client keeps
-/// sending QoS 0 messages. To a server a packet counts as life `[MQTT-3.1.2-22]`, and so does each
-/// [`MIN_PROGRESS_BYTES`] of a packet that is not complete: a client that sends a large PUBLISH over a slow link can
-/// send nothing else meanwhile. A client that sends a byte now and then counts as silent.
+/// For a client any received byte is a sign of life. The client sends PINGREQ when it has sent nothing *or*
+/// received nothing for the keep-alive. The second finds a dead server even while the client keeps sending QoS
+/// 0 messages. For a server a packet is a sign of life `[MQTT-3.1.2-22]`, and so is each [`MIN_PROGRESS_BYTES`]
+/// of an incomplete packet: a client that sends a large PUBLISH over a slow link can send nothing else
+/// meanwhile. A client that sends a byte now and then counts as silent.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     interval: Option<Duration>,
@@ -33,26 +34,26 @@ pub(crate) struct KeepAlive {
     last_received: Instant,
     /// Bytes of the incomplete packet at `last_received`.
     counted: usize,
-    /// A client asks for signs of life. A server waits for them, for one and a half times the interval
-    /// `[MQTT-3.1.2-22]`.
+    /// State of a client, which asks for signs of life. `None` for a server, which waits for them for one and a
+    /// half times the interval `[MQTT-3.1.2-22]`.
     asks: Option<Box<Asks>>,
 }
 
-/// How a client asks.
+/// PINGREQ of a client.
 #[derive(Debug)]
 struct Asks {
     timeout: Duration,
-    /// Since when an answer is due.
+    /// Time at which PINGREQ was sent whose answer is due.
     asked: Option<Instant>,
-    /// When to send PINGREQ sooner.
+    /// Times at which PINGREQ is sent before the keep-alive requires it.
     probes: Probes,
     /// Reads that came within [`Probes::busy`] of the one before, in a row.
     quick_reads: u8,
 }
 
-/// Bytes of an incomplete packet that count as life to a server: about one segment of TCP or one
-/// datagram of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second
-/// for a keep-alive of 2 s, 12 for one of 1 min) needs a longer keep-alive.
+/// Bytes of an incomplete packet that are a sign of life to a server: about one segment of TCP or one datagram
+/// of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second for a keep-alive of
+/// 2 s, 12 for one of 1 min) needs a longer keep-alive.
 const MIN_PROGRESS_BYTES: usize = 1024;
 
 /// The action that is due.
@@ -64,7 +65,7 @@ pub(crate) enum Due {
 }
 
 impl KeepAlive {
-    /// For a client; `seconds` 0 switches it off.
+    /// Builds a client's keep-alive; `seconds` 0 switches it off.
     pub(crate) fn client(now: Instant, seconds: u16, timeout: Duration) -> Self {
         let asks = Asks {
             timeout,
@@ -78,7 +79,7 @@ impl KeepAlive {
         }
     }
 
-    /// For a server; `seconds` 0 switches it off.
+    /// Builds a server's keep-alive; `seconds` 0 switches it off.
     pub(crate) fn server(now: Instant, seconds: u16) -> Self {
         Self {
             interval: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
@@ -89,7 +90,7 @@ impl KeepAlive {
         }
     }
 
-    /// Client: sends PINGREQ sooner from now on.
+    /// Client: sends PINGREQ at these times too from now on.
     pub(crate) fn probe(&mut self, probes: Probes) {
         if let Some(asks) = &mut self.asks {
             asks.probes = probes;
@@ -100,7 +101,7 @@ impl KeepAlive {
         self.last_sent = now;
     }
 
-    /// Bytes came in: perhaps a packet, and this many bytes of the next.
+    /// Records that bytes were received: `packet` if they completed one, and `under_way` bytes of the next.
     pub(crate) fn read(&mut self, now: Instant, packet: bool, under_way: usize) {
         if self.asks.is_some() || packet || under_way >= self.counted + MIN_PROGRESS_BYTES {
             self.counted = under_way;
@@ -108,7 +109,7 @@ impl KeepAlive {
         }
     }
 
-    /// Notes a sign of life, or an excuse for none.
+    /// Records a sign of life.
     pub(crate) fn received(&mut self, now: Instant) {
         if let Some(asks) = &mut self.asks {
             let gap = now.saturating_duration_since(self.last_received);
@@ -123,7 +124,8 @@ impl KeepAlive {
         self.excused(now);
     }
 
-    /// The owner has not read the link, so silence says nothing.
+    /// Counts the silence from `now` on: the owner has not read the link, so the peer need not have been
+    /// silent.
     pub(crate) fn excused(&mut self, now: Instant) {
         self.last_received = now;
         if let Some(asks) = &mut self.asks {
@@ -131,7 +133,7 @@ impl KeepAlive {
         }
     }
 
-    /// When [`due`](Self::due) will next return an action.
+    /// Returns the time at which [`due`](Self::due) will next return an action; `None` for never.
     pub(crate) fn next(&self) -> Option<Instant> {
         let Some(asks) = &self.asks else {
             let interval = self.interval?;
@@ -155,7 +157,7 @@ impl KeepAlive {
         Some(silent_since + wait)
     }
 
-    /// The action that is due at `now`. After [`Due::Ping`] the caller sends PINGREQ.
+    /// Returns the action that is due at `now`. After [`Due::Ping`] the caller sends PINGREQ.
     pub(crate) fn due(&mut self, now: Instant) -> Due {
         if self.next().is_none_or(|next| now < next) {
             return Due::Nothing;

@@ -51,7 +51,8 @@
 //! messages are kept, and when a received message is safe enough to be acknowledged (see
 //! [`AckTicket`]). `mq-client` and `mq-broker` are two such owners.
 //!
-//! The crate has no cargo features. Clauses (`§4.4`, `[MQTT-4.4.0-1]`) are those of MQTT 5.0.
+//! The feature `mqtt-next` (default off) adds flows of the MQTT-next draft: data lanes whose state outlives
+//! them. Clauses (`§4.4`, `[MQTT-4.4.0-1]`) are those of MQTT 5.0.
 
 mod alias;
 mod config;

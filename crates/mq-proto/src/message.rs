@@ -8,12 +8,12 @@ use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName, whole_
 /// A message, immutable and shared by all its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Message {
-    /// Where it was published; never empty.
+    /// The topic name that it is published to; never empty.
     pub topic: TopicName,
     /// The application's bytes.
     pub payload: Bytes,
-    /// Its properties, without topic alias and subscription identifiers, which belong to one
-    /// connection and are ignored here.
+    /// PUBLISH properties. Topic alias and subscription identifiers belong to one connection and are ignored
+    /// here.
     pub properties: Sparse<PublishProperties>,
 }
 
@@ -26,17 +26,17 @@ pub struct Delivery {
     pub qos: QoS,
     /// The RETAIN flag.
     pub retain: bool,
-    /// The receiver's subscriptions that it matched; from server to client only.
+    /// Identifiers of the receiver's subscriptions that the message matched; from server to client only.
     pub subscription_ids: Vec<SubscriptionId>,
-    /// When the message expires. The remaining time replaces the Message Expiry Interval of the message
-    /// when it is sent `[MQTT-3.3.2-6]`.
+    /// Time at which the message expires. The remaining time replaces the Message Expiry Interval of the
+    /// message when it is sent `[MQTT-3.3.2-6]`.
     pub expires_at: Option<Instant>,
     /// A mark of the owner's, kept with the delivery. The connection neither sends nor reads it.
     pub tag: u64,
 }
 
 impl Message {
-    /// A message without properties.
+    /// Builds a message without properties.
     #[must_use]
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         Self {
@@ -46,7 +46,8 @@ impl Message {
         }
     }
 
-    /// The same message in memory of its own, so that it does not keep a read buffer alive.
+    /// Copies a message that shares a read buffer into memory of its own, so that it does not keep the buffer
+    /// alive.
     #[must_use]
     pub fn detached(&self) -> Self {
         Self {
@@ -62,8 +63,8 @@ impl Message {
 }
 
 impl Delivery {
-    /// A delivery at `qos`, not retained, with tag 0. It does not expire by itself: a Message
-    /// Expiry Interval among the message's properties is sent as it is.
+    /// Builds a delivery at `qos`, not retained, with tag 0. It does not expire by itself: a Message Expiry
+    /// Interval among the message's properties is sent unchanged.
     #[must_use]
     pub fn new(message: impl Into<Arc<Message>>, qos: QoS) -> Self {
         Self {
@@ -76,8 +77,8 @@ impl Delivery {
         }
     }
 
-    /// The remaining seconds of the message's life at `now`: rounded up, and never more than its whole
-    /// life, whatever the order of the caller's instants.
+    /// Returns the Message Expiry Interval to send at `now`, in seconds: the remaining time rounded up, and
+    /// never more than the message's own interval, whatever the order of the caller's instants.
     pub(crate) fn expiry_interval(&self, now: Instant) -> Option<u32> {
         let whole = self.message.properties.message_expiry_interval;
         let Some(at) = self.expires_at else {

@@ -40,18 +40,18 @@ pub struct Session {
     pub(crate) incoming: Receiving,
     last_id: Option<PacketId>,
     next_order: u64,
-    /// Flows that have no lane now.
+    /// State that is kept of flows without a lane.
     flows: Flows,
-    /// How many of `outgoing` wait for a flow.
+    /// The number of `outgoing` messages that wait for the next lane of their flow.
     parked: usize,
     /// Client: the limits of the last CONNACK, which count for what is sent before the next one.
     pub(crate) server_limits: Option<Box<PeerLimits>>,
 }
 
-/// Stands for the next lane of a flow that has none.
+/// The lane of messages that wait for the next lane of their flow.
 const PARKED_LANE: LaneId = LaneId(u64::MAX);
 
-/// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
+/// Received QoS 2 messages whose PUBREL was not received yet. `true` once the owner has acknowledged the
 /// message, so that a repetition is answered and not delivered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receiving(SeldomMap<PacketId, bool>);
@@ -60,7 +60,7 @@ pub(crate) struct Receiving(SeldomMap<PacketId, bool>);
 struct Outgoing {
     /// Messages are sent again in the order in which they were first sent `[MQTT-4.6.0-1]`.
     order: u64,
-    /// The lane that it was last sent on, of the present connection.
+    /// The lane of the present connection on which the message was last sent.
     lane: LaneId,
     /// The flow that keeps the exchange, if one does.
     #[cfg_attr(
@@ -86,7 +86,7 @@ pub(crate) enum Incoming {
     New,
     /// Delivered already and not acknowledged by the owner yet.
     Taken,
-    /// Delivered and acknowledged: answer again.
+    /// Delivered and acknowledged: a repetition is answered again.
     Kept,
 }
 
@@ -97,11 +97,11 @@ impl Session {
         Self::default()
     }
 
-    /// A session restored from elsewhere, such as a disk.
+    /// Restores a session from elsewhere, such as a disk.
     ///
-    /// `outgoing` has the messages in flight, in the order in which they were first sent; `None` stands
-    /// for a QoS 2 message whose PUBREC has come. `incoming` has the identifiers of QoS 2 messages that
-    /// were acknowledged and whose PUBREL has not come.
+    /// `outgoing` has the messages in flight, in the order in which they were first sent; `None` stands for a
+    /// QoS 2 message whose PUBREC was received. `incoming` has the identifiers of QoS 2 messages that were
+    /// acknowledged and whose PUBREL was not received.
     #[must_use]
     pub fn restore(
         outgoing: impl IntoIterator<Item = (PacketId, Option<Delivery>)>,
@@ -117,7 +117,7 @@ impl Session {
         session
     }
 
-    /// Whether nothing is in flight in either direction, and nothing kept of any flow.
+    /// Returns `true` if no message is in flight in either direction, and no state of a flow is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.outgoing.is_empty() && self.incoming.0.is_empty() && self.flows.is_empty()
@@ -137,9 +137,9 @@ impl Session {
         states.filter_map(OutgoingState::into_delivery).collect()
     }
 
-    /// Gives the outgoing messages that may not have arrived, in any order, another form: for an owner that
-    /// keeps them in another one than it sends. With `None` a message is not sent again; its exchange ends as if it
-    /// had arrived, with PUBREL, so that the peer frees its identifier.
+    /// Replaces the outgoing messages that may not have arrived, in any order, for an owner that keeps them in
+    /// another form than it sends. A message for which `change` returns `None` is not sent again; its exchange
+    /// ends as if it had arrived, with PUBREL, so that the peer frees its identifier.
     pub fn change_outgoing(&mut self, mut change: impl FnMut(&Delivery) -> Option<Delivery>) {
         for outgoing in self.outgoing.values_mut() {
             let OutgoingState::Published(delivery) = &outgoing.state else {
@@ -152,12 +152,13 @@ impl Session {
         }
     }
 
-    /// The identifiers of received QoS 2 messages whose PUBREL has not come, without those of flows.
+    /// Returns the identifiers of received QoS 2 messages whose PUBREL was not received, without those of
+    /// flows.
     pub fn received(&self) -> impl Iterator<Item = PacketId> {
         self.incoming.0.iter().map(|(id, _)| *id)
     }
 
-    /// The identifiers of sent QoS 2 messages whose PUBCOMP has not come, after PUBREC.
+    /// Returns the identifiers of sent QoS 2 messages whose PUBREC was received and whose PUBCOMP was not.
     pub fn released(&self) -> impl Iterator<Item = PacketId> {
         let released = self.outgoing.iter();
         let released =
@@ -165,7 +166,7 @@ impl Session {
         released.map(|(id, _)| *id)
     }
 
-    /// The next free identifier that `taken` does not use either.
+    /// Returns the next packet identifier that is not in flight and not `taken`; `None` if there is none.
     pub(crate) fn allocate(&mut self, taken: impl Fn(PacketId) -> bool) -> Option<PacketId> {
         let mut id = self.last_id.map_or(PacketId::FIRST, PacketId::next);
         for _ in 0..u16::MAX {
@@ -178,7 +179,7 @@ impl Session {
         None
     }
 
-    /// `flow` is what keeps the exchange, if not the session itself.
+    /// Adds a message that was sent on `lane`. `flow` keeps its exchange; the session itself if `None`.
     pub(crate) fn published(
         &mut self,
         id: PacketId,
@@ -189,18 +190,18 @@ impl Session {
         self.sent(id, OutgoingState::Published(delivery), lane, flow);
     }
 
-    /// The lane that a message was last sent on.
+    /// Returns the lane on which a message was last sent; `None` while it waits for its flow.
     pub(crate) fn lane_of(&self, id: PacketId) -> Option<LaneId> {
         let outgoing = self.outgoing.get(&id)?;
         Some(outgoing.lane).filter(|lane| *lane != PARKED_LANE)
     }
 
-    /// Outgoing messages that wait for the next lane of their flow.
+    /// Returns the number of outgoing messages that wait for the next lane of their flow.
     pub(crate) fn parked(&self) -> usize {
         self.parked
     }
 
-    /// The messages that were sent on a lane go to the control lane. Returns their identifiers, in order.
+    /// Moves the messages that were sent on a lane to the control lane. Returns their identifiers, in order.
     pub(crate) fn leave_lane(&mut self, lane: LaneId) -> Vec<PacketId> {
         self.move_lane(|outgoing| outgoing.lane == lane, LaneId::CONTROL)
     }
@@ -218,7 +219,8 @@ impl Session {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// A new connection has one lane to begin with. What waits for a flow goes on waiting.
+    /// Moves the messages in flight to the control lane, the first lane of a new connection, except those that
+    /// wait for a flow.
     pub(crate) fn leave_all_lanes(&mut self) {
         let all = self.outgoing.values_mut();
         for outgoing in all.filter(|outgoing| outgoing.lane != PARKED_LANE) {
@@ -226,7 +228,7 @@ impl Session {
         }
     }
 
-    /// The last in order.
+    /// Adds a message as the last in order.
     fn sent(&mut self, id: PacketId, state: OutgoingState, lane: LaneId, flow: Option<FlowId>) {
         let order = self.next_order;
         self.next_order += 1;
@@ -252,7 +254,7 @@ impl Session {
         self.outgoing.get(&id).map(|outgoing| &outgoing.state)
     }
 
-    /// PUBREC came. Returns the message, which is not needed any more.
+    /// Records a PUBREC. Returns the message, which is not needed any more.
     pub(crate) fn release(&mut self, id: PacketId) -> Option<Delivery> {
         let outgoing = self.outgoing.get_mut(&id)?;
         self.outgoing_bytes -= outgoing.state.bytes();
@@ -262,7 +264,7 @@ impl Session {
         }
     }
 
-    /// The exchange is complete.
+    /// Removes a message whose exchange is complete.
     pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
         let Outgoing { state, lane, .. } = self.outgoing.remove(&id)?;
         self.outgoing_bytes -= state.bytes();
@@ -270,12 +272,13 @@ impl Session {
         Some(state)
     }
 
-    /// The identifiers in flight, in the order in which they were first sent.
+    /// Returns the identifiers in flight, in the order in which they were first sent.
     pub(crate) fn in_order(&self) -> Vec<PacketId> {
         self.in_order_where(|_| true)
     }
 
-    /// Those that wait for no flow.
+    /// Returns the identifiers in flight that do not wait for a flow, in the order in which they were first
+    /// sent.
     pub(crate) fn in_order_not_parked(&self) -> Vec<PacketId> {
         self.in_order_where(|outgoing| outgoing.lane != PARKED_LANE)
     }
@@ -291,7 +294,8 @@ impl Session {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The connection is over: received messages that were never acknowledged count as not received.
+    /// Drops received messages that were never acknowledged, once the connection is over: they count as not
+    /// received.
     pub(crate) fn forget_unacknowledged(&mut self) {
         self.incoming.forget_unacknowledged();
         self.flows.forget_unacknowledged();
@@ -304,12 +308,12 @@ impl Session {
         self.outgoing.allocation_size() + self.incoming.bytes() + self.flows.bytes()
     }
 
-    /// The approximate memory of the flows that have no lane, in bytes.
+    /// Returns the approximate memory of the flows that have no lane, in bytes.
     pub(crate) fn flow_bytes(&self) -> usize {
         self.flows.bytes()
     }
 
-    /// The peer has lost its side of the session: keeps only the messages that may not have arrived.
+    /// Keeps only the messages that may not have arrived, since the peer has lost its side of the session.
     pub(crate) fn peer_forgot(&mut self) {
         self.incoming.0.clear();
         self.flows.clear();
@@ -319,7 +323,7 @@ impl Session {
 }
 
 impl Receiving {
-    /// What a PUBLISH with this identifier means.
+    /// Records a received PUBLISH; returns its meaning.
     pub(crate) fn published(&mut self, id: PacketId) -> Incoming {
         match self.0.get(&id) {
             None => {
@@ -331,7 +335,7 @@ impl Receiving {
         }
     }
 
-    /// The owner acknowledged a received QoS 2 message, or refused it.
+    /// Records that the owner has acknowledged a received message, or refused it, which frees its identifier.
     pub(crate) fn kept(&mut self, id: PacketId, success: bool) {
         if success {
             self.0.insert(id, true);
@@ -340,13 +344,13 @@ impl Receiving {
         }
     }
 
-    /// Whether such a message was delivered and is not acknowledged by the owner yet.
+    /// Returns `true` if the message was delivered and the owner has not acknowledged it yet.
     #[cfg(feature = "mqtt-next")]
     pub(crate) fn is_taken(&self, id: PacketId) -> bool {
         self.0.get(&id) == Some(&false)
     }
 
-    /// PUBREL came; returns whether its identifier was known. Before the PUBREC it releases nothing: the
+    /// Records a PUBREL; returns `true` if it releases a message. Before the PUBREC it releases none: the
     /// message still counts, and its owner still has to take it.
     pub(crate) fn released(&mut self, id: PacketId) -> bool {
         let may = self.0.get(&id).is_some_and(|kept| *kept);
@@ -360,7 +364,7 @@ impl Receiving {
         self.0.len()
     }
 
-    /// The approximate memory of the identifiers, in bytes.
+    /// Returns the approximate memory of the identifiers, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -370,7 +374,6 @@ impl Receiving {
     }
 }
 
-/// QoS 2 messages that were sent and not released stand for themselves; see [`Session`].
 impl OutgoingState {
     pub(crate) fn into_delivery(self) -> Option<Delivery> {
         match self {

@@ -7,7 +7,7 @@ use mq_codec::{Auth, ByteStr, PacketType, ReasonCode};
 use super::{Connection, Role, State};
 use crate::{CommandError, Event, LaneId, ProtocolError};
 
-/// Whose turn it is in an enhanced authentication.
+/// The side whose AUTH or CONNACK is next in an enhanced authentication (§4.12).
 ///
 /// ```text
 ///            CONNECT with a method          AUTH 0x18

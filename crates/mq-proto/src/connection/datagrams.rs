@@ -9,9 +9,9 @@ use super::{Connection, State, outgoing::head};
 use crate::{Delivery, LaneId, ProtocolError};
 
 impl Connection {
-    /// A message as the content of one datagram, if it can be one: at QoS 0, on an open connection, no larger
-    /// than the peer's limits, and of a size in bytes that `fits` the link. It overtakes messages on lanes, and
-    /// may be lost.
+    /// Encodes a message as the content of one datagram, if it can be one: at QoS 0, on an open connection, no
+    /// larger than the peer's limits, and of a size in bytes that `fits` the link. The datagram overtakes
+    /// messages on lanes, and may be lost.
     pub fn datagram(
         &mut self,
         now: Instant,
@@ -35,12 +35,12 @@ impl Connection {
         Some(bytes.freeze())
     }
 
-    /// Takes the message of a datagram that came in. An open connection alone takes datagrams: leave them
-    /// with the link until then.
+    /// Takes the message of a received datagram. Only an open connection takes datagrams: leave them with the
+    /// link until then.
     ///
     /// # Errors
-    /// Why the datagram was dropped: it has to be one whole PUBLISH of QoS 0 with its topic. The connection
-    /// goes on.
+    /// The rule that the datagram breaks: it has to be one whole PUBLISH of QoS 0 with its topic name. The
+    /// datagram is dropped, and the connection goes on.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Result<(), ProtocolError> {
         if self.state != State::Open || datagram.is_empty() || self.failure.is_some() {
             return Ok(());
@@ -61,8 +61,7 @@ impl Connection {
         }
     }
 
-    /// Server: whether the client said in CONNECT that it takes QoS 0 messages in datagrams (5.0, a user
-    /// property).
+    /// Server: returns `true` if CONNECT asked for QoS 0 messages in datagrams (5.0, a user property).
     #[must_use]
     pub fn wants_datagrams(&self) -> bool {
         self.wants_datagrams

@@ -8,22 +8,22 @@ use mq_codec::{Decoder, Packet, Publish};
 use super::{Connection, State};
 use crate::{Event, LaneId, ProtocolError};
 
-/// A PUBLISH whose payload is dropped as it comes.
+/// A PUBLISH whose payload is dropped as it is received.
 #[derive(Debug)]
 pub(super) struct Discarding {
     /// The packet without its payload.
     publish: Publish,
-    /// Bytes that have come.
+    /// Bytes of the packet that were received.
     received: usize,
     to_come: usize,
 }
 
 impl Connection {
     /// Drops the payload of the PUBLISH that is incomplete at the front of `buffer`, the receive buffer of `lane`, and
-    /// the rest of it as it comes. [`Event::Discarded`] follows once all of it has come.
+    /// the rest of it as it is received. [`Event::Discarded`] follows once the packet is complete.
     ///
-    /// Returns `false`, with nothing changed, if there is no such packet, or the part of it before its payload has not
-    /// come or is longer than 4 KiB.
+    /// Returns `false`, with nothing changed, if there is no such packet, or the part of it before its payload is
+    /// incomplete or longer than 4 KiB.
     pub fn discard_payload(&mut self, lane: LaneId, buffer: &mut BytesMut) -> bool {
         let has_begun = lane == LaneId::CONTROL || {
             let data = self.lanes.get(&lane);
@@ -48,7 +48,7 @@ impl Connection {
         true
     }
 
-    /// Drops what has come of a payload. Returns the message once all of it has.
+    /// Drops the received bytes of a payload. Returns the message once the packet is complete.
     pub(super) fn skip_payload(
         &mut self,
         lane: LaneId,
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Acts on a message whose payload has been dropped, as if it had come without one.
+    /// Acts on a message whose payload was dropped, as if the PUBLISH had none.
     pub(super) fn discarded_received(
         &mut self,
         now: Instant,
@@ -87,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the bytes that have come of the packet that is incomplete on a lane.
+    /// Returns the number of received bytes of the packet that is incomplete on a lane.
     pub(super) fn under_way(&self, lane: LaneId, buffer: &BytesMut) -> usize {
         let discarding = self.discarding.get(&lane);
         discarding.map_or(buffer.len(), |discarding| discarding.received)

@@ -1,4 +1,4 @@
-//! The packets on which a server acts before its link's handshake is complete.
+//! Early data (0-RTT): the packets on which a server acts before its link's handshake is complete.
 
 use super::{Connection, State};
 
@@ -17,21 +17,22 @@ pub enum EarlyPackets {
 }
 
 impl Connection {
-    /// Server: the link's bytes are early data. From now until
-    /// [`handshake_complete`](Self::handshake_complete), [`handle_bytes`](Self::handle_bytes) takes
-    /// `packets` alone; the first other packet stays in the buffer, with everything behind it.
+    /// Server: restricts the packets of early data, which the link's bytes are. From now until
+    /// [`handshake_complete`](Self::handshake_complete), [`handle_bytes`](Self::handle_bytes) takes `packets`
+    /// alone; the first other packet stays in the buffer, with everything after it.
     pub fn restrict_early(&mut self, packets: EarlyPackets) {
         self.early = Some(packets);
     }
 
-    /// Server: the link's handshake is complete, which proves that the packets are the peer's own.
-    /// Then call [`handle_bytes`](Self::handle_bytes) again with the rest of the buffer.
+    /// Server: ends the restriction of early data. The link's handshake is complete, which proves that the
+    /// packets are the peer's own. Then call [`handle_bytes`](Self::handle_bytes) again with the rest of the
+    /// buffer.
     pub fn handshake_complete(&mut self) {
         self.early = None;
     }
 
-    /// Whether the packet at the front of `buffer` waits for the end of the handshake. The owner should
-    /// not read more meanwhile, as further bytes would be kept as well.
+    /// Returns `true` if the packet at the front of `buffer` waits for the end of the handshake. The owner
+    /// should not read more meanwhile, as further bytes would be kept as well.
     #[must_use]
     pub fn is_too_early(&self, buffer: &[u8]) -> bool {
         let (Some(packets), Some(first)) = (self.early, buffer.first()) else {

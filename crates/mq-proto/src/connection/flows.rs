@@ -1,4 +1,5 @@
-//! Flows: what the session keeps of a data lane by its name (the MQTT-next draft), as a server.
+//! Flows: the server's part of the MQTT-next draft, by which the session keeps state of a data lane under a
+//! name.
 //!
 //! | the lane of a flow ends | subscriptions | unfinished QoS 1 and 2 messages |
 //! |---|---|---|
@@ -32,50 +33,49 @@ const MAX_FLOWS: usize = 256;
 /// Recoveries of flows of which nothing is kept, for one connection: each may be tried once.
 const MAX_REFUSED_FLOWS: usize = 64;
 
-/// What a connection knows of flows.
+/// State of a connection's flows.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    /// Whether the link has agreed on them.
+    /// `true` if the link has agreed on flows.
     agreed: bool,
-    /// Whether a lane of this connection was one.
+    /// `true` if a lane of this connection was a flow.
     seen: bool,
-    /// How the peer writes heads.
+    /// The encoding of the peer's heads.
     dialect: Dialect,
-    /// Flows that could not be recovered.
+    /// Flows that the peer wanted to recover and of which no state was kept.
     refused: Vec<FlowId>,
-    /// The error code with which the connection ends.
+    /// The application error code with which the connection ends.
     close_code: u32,
 }
 
 impl Connection {
-    /// The link has agreed on lanes with the heads of flows (the application protocol `MQTT-next`). A client
-    /// that sends no head on its control lane is taken for one of mqtt5's.
+    /// Allows lanes with the heads of flows, on which the link has agreed (the application protocol
+    /// `MQTT-next`). A client that sends no head on its control lane is taken for one of mqtt5's.
     pub fn allow_flows(&mut self) {
         self.flows.agreed = true;
     }
 
-    /// The application's error code with which the link is to be closed; 0 if there was no error that has
-    /// one.
+    /// Returns the application error code with which the link is to be closed; 0 if no error has one.
     #[must_use]
     pub fn close_code(&self) -> u32 {
         self.flows.close_code
     }
 
-    /// The flow that a lane is, if it has a name.
+    /// Returns the flow that a lane is, if it is one.
     #[must_use]
     pub fn flow_of(&self, lane: LaneId) -> Option<FlowId> {
         let flow = self.lanes.get(&lane)?.flow;
         flow.map(|flow| flow.id)
     }
 
-    /// Whether something waits for the next lane of a flow that has none now. On a link without flows nothing
-    /// does: what a flow of an earlier connection would get goes on the control lane.
+    /// Returns `true` if state is kept of a flow that has no lane, for its next one. On a link without flows
+    /// always `false`: messages for a flow of an earlier connection go on the control lane.
     #[must_use]
     pub fn keeps_flow(&self, flow: FlowId) -> bool {
         (self.flows.agreed || self.flows.seen) && self.session.keeps_flow(flow)
     }
 
-    /// The connection is open: what flows of an earlier one have left goes on.
+    /// Continues the flows of an earlier connection, once this one is open.
     pub(super) fn resume_flows(&mut self, now: Instant) {
         self.expire_flows(now);
         if !self.flows.agreed {
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// The flow that keeps the exchanges on a lane.
+    /// Returns the flow that keeps the exchanges on a lane.
     pub(super) fn keeper_of(&self, lane: LaneId) -> Option<FlowId> {
         if lane == LaneId::CONTROL || self.session_ids {
             return None;
@@ -92,7 +92,7 @@ impl Connection {
         flow.filter(Flow::keeps_qos).map(|flow| flow.id)
     }
 
-    /// The lane that a flow has now.
+    /// Returns the present lane of a flow.
     #[must_use]
     pub fn lane_of_flow(&self, flow: FlowId) -> Option<LaneId> {
         let mut lanes = self.lanes.iter();
@@ -100,7 +100,7 @@ impl Connection {
         found.map(|(lane, _)| *lane)
     }
 
-    /// Server: takes the head of the control flow; false while it is incomplete.
+    /// Server: takes the head of the control flow; returns `false` while it is incomplete.
     pub(super) fn take_control_head(&mut self, buffer: &mut BytesMut) -> bool {
         let is_due = self.flows.agreed && self.role == Role::Server && self.state == State::Idle;
         if !is_due || self.flows.dialect == Dialect::Draft {
@@ -153,8 +153,8 @@ impl Connection {
         let Ok(()) = written;
     }
 
-    /// Takes the head of a flow off the front of a lane that the peer has opened, if there is one; false while it
-    /// is incomplete.
+    /// Takes the head of a flow off the front of a lane that the peer has opened, if there is one; returns
+    /// `false` while it is incomplete.
     pub(super) fn take_head(
         &mut self,
         now: Instant,
@@ -244,7 +244,8 @@ impl Connection {
         self.session.kept_flows().len() + with_lane.count()
     }
 
-    /// The first refusal of a flow ends its lane, the second the connection.
+    /// Records that a flow cannot be recovered. The first refusal of a flow ends its lane, the second the
+    /// connection.
     fn refuse_recovery(&mut self, flow: FlowId) -> FlowError {
         let refused = &mut self.flows.refused;
         if refused.contains(&flow) || refused.len() >= MAX_REFUSED_FLOWS {
@@ -254,7 +255,7 @@ impl Connection {
         FlowError::NoFlowState
     }
 
-    /// Drops what there is of a flow, and ends its lane if it has one.
+    /// Drops all state of a flow, and ends its lane if it has one.
     pub fn forget_flow(&mut self, now: Instant, flow: FlowId) {
         if let Some(lane) = self.lane_of_flow(flow) {
             self.leave_lane(now, lane, Leave::Discarded);
@@ -271,7 +272,7 @@ impl Connection {
         }));
     }
 
-    /// When a flow expires that has no lane now.
+    /// Returns the time at which the first flow without a lane expires.
     pub(super) fn next_flow_expiry(&self) -> Option<Instant> {
         self.session
             .kept_flows()
@@ -290,9 +291,9 @@ impl Connection {
         }
     }
 
-    /// The connection is over: its flows have no lanes any more. Call it before
-    /// [`into_session`](Self::into_session), which drops flows that have one; the events of what ends, which
-    /// follow, may be acted on after [`Event::Closed`].
+    /// Takes the lanes of all flows from them, once the connection is over. Call it before
+    /// [`into_session`](Self::into_session), which drops flows that have a lane; the events of flows that end
+    /// may be acted on after [`Event::Closed`].
     pub fn leave_flows(&mut self, now: Instant) {
         let with_flow = self.lanes.iter().filter(|(_, data)| data.flow.is_some());
         let mut lanes: Vec<_> = with_flow.map(|(lane, _)| *lane).collect();
@@ -302,8 +303,9 @@ impl Connection {
         }
     }
 
-    /// What becomes of the messages that were sent on the lane of a flow, and of its state. Returns false for
-    /// a flow that is a name alone, whose lane ends as any other.
+    /// Keeps or ends the messages that were sent on the lane of a flow, and the state of the flow. Returns
+    /// `false` if the caller has to treat the messages like those of any other lane: the flow is a name alone,
+    /// or identifiers are of the session.
     pub(super) fn leave_flow(
         &mut self,
         now: Instant,
@@ -357,7 +359,7 @@ impl Connection {
         !self.session_ids
     }
 
-    /// Acknowledges a message that came on an earlier lane of a flow.
+    /// Acknowledges a message that was received on an earlier lane of a flow.
     pub(super) fn ack_of_flow(
         &mut self,
         now: Instant,
@@ -383,7 +385,8 @@ impl Connection {
         }
     }
 
-    /// How a lane ends with an error of the peer: whether its flow is kept, and the error code.
+    /// Returns the way in which an error of the peer ends a lane, which keeps or discards its flow, and the
+    /// error code.
     pub(super) fn end_by(&self, lane: LaneId, error: &ProtocolError) -> (Leave, u32) {
         let flow = self.lanes.get(&lane).and_then(|data| data.flow);
         if let ProtocolError::Flow(error) = error {
@@ -402,7 +405,7 @@ impl Connection {
         }
     }
 
-    /// Notes the error code of a connection that ends by an error of the peer.
+    /// Records the error code of a connection that ends by an error of the peer.
     pub(super) fn note_close_code(&mut self, error: &ProtocolError) {
         if self.flows.agreed {
             self.flows.close_code = match error {
@@ -412,7 +415,7 @@ impl Connection {
         }
     }
 
-    /// Whether PINGREQ and its answer may be on a data lane: the draft allows it, and others do not.
+    /// Returns `true` if PINGREQ and PINGRESP may be on a data lane, which the draft alone allows.
     pub(super) fn may_ping(&self, lane: LaneId) -> bool {
         let is_flow = self
             .lanes
@@ -421,7 +424,7 @@ impl Connection {
         is_flow || self.flows.dialect == Dialect::Draft
     }
 
-    /// Whether the peer counts packet identifiers by flow on lanes that the server has opened, too.
+    /// Returns `true` if the peer counts packet identifiers by flow on lanes that the server has opened, too.
     pub(super) fn counts_by_flow(&self) -> bool {
         self.flows.dialect == Dialect::Draft && !self.session_ids
     }

@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Connection {
-    /// Server: how the client wants its messages spread over lanes that the server opens, if it said so in
-    /// CONNECT (5.0, a user property).
+    /// Server: returns the spread over lanes that the server opens which CONNECT asked for (5.0, a user
+    /// property).
     #[must_use]
     pub fn deliveries(&self) -> Option<Spread> {
         self.deliveries
@@ -50,7 +50,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Server: lets the client in, with `session` as its state and `ack` as the answer.
+    /// Server: accepts the client, with `session` as its state and `ack` as the answer.
     ///
     /// `ack.session_present` says whether `session` is an earlier one, whose messages in flight are then
     /// sent again. This call adds to `ack` (5.0) the receive maximum, maximum packet size, topic alias
@@ -211,7 +211,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The handshake is over: messages in flight of an earlier connection go out again.
+    /// Opens the connection after the handshake, and sends the messages in flight of an earlier connection
+    /// again.
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
         self.turn = Turn::Nobody;
@@ -224,11 +225,11 @@ impl Connection {
     }
 }
 
-/// Aliases that a client uses at most, whatever the server would allow: each keeps a topic in
-/// memory.
+/// The greatest number of topic aliases that a client uses, whatever the server would allow: each keeps a topic
+/// in memory.
 const MAX_SEND_ALIASES: u16 = 64;
 
-/// CONNECT with the values of this configuration.
+/// Returns CONNECT with the values of the configuration.
 fn announced_by_client(config: &ClientConfig) -> Connect {
     let mut connect = config.connect.clone();
     if connect.version >= Version::V5 {
@@ -266,15 +267,15 @@ fn mark(mark: (&str, &str)) -> (ByteStr, ByteStr) {
     (text(mark.0), text(mark.1))
 }
 
-/// Takes the mark out of what the application sees; whether it was there.
+/// Removes a user property that the application does not see; returns `true` if it was there.
 fn take_mark(properties: &mut Vec<(ByteStr, ByteStr)>, mark: (&str, &str)) -> bool {
     let before = properties.len();
     properties.retain(|(name, value)| (name.as_str(), value.as_str()) != mark);
     properties.len() < before
 }
 
-/// Takes what the client asks for with [`DELIVERIES_PROPERTY`] out of what the application sees. A value that is none stays
-/// there, like any property that is not known here.
+/// Removes [`DELIVERIES_PROPERTY`], which the application does not see, and returns its value. A value that is
+/// no [`Spread`] stays, like any property that is not known here.
 fn take_deliveries(properties: &mut Vec<(ByteStr, ByteStr)>) -> Option<Spread> {
     let asked = |(name, value): &(ByteStr, ByteStr)| {
         let is_it = name.as_str() == DELIVERIES_PROPERTY;
@@ -285,7 +286,7 @@ fn take_deliveries(properties: &mut Vec<(ByteStr, ByteStr)>) -> Option<Spread> {
     spread
 }
 
-/// CONNACK with the values of this configuration.
+/// Adds the values of the configuration to CONNACK.
 fn announce_by_server(config: &ServerConfig, ack: &mut ConnAck) {
     let properties = &mut ack.properties;
     properties.receive_maximum = Some(config.receive_maximum);

@@ -14,11 +14,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct AckQueue {
     maximum: u16,
-    /// Slot numbers are counted on from the first of `waiting`.
+    /// The slot number of the first entry of `waiting`; the next entries follow in sequence.
     first_slot: u64,
-    /// `None` until the owner has given its ticket back.
+    /// Acknowledgements; the reason of each is `None` until the owner has returned its ticket.
     waiting: VecDeque<DueAck>,
-    /// How many of `waiting` are of QoS 1; the session counts the others.
+    /// The number of `waiting` entries of QoS 1; the session counts the QoS 2 ones.
     waiting_at_qos1: usize,
 }
 
@@ -39,17 +39,17 @@ impl AckQueue {
         }
     }
 
-    /// The Receive Maximum that was announced.
+    /// Returns the Receive Maximum that was announced.
     pub(super) fn maximum(&self) -> NonZeroU16 {
         NonZeroU16::new(self.maximum).unwrap_or(NonZeroU16::MIN)
     }
 
-    /// How many acknowledgements are due.
+    /// Returns the number of acknowledgements that are due.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many of them are of QoS 1.
+    /// Returns the number of QoS 1 acknowledgements that are due.
     pub(super) fn at_qos1(&self) -> usize {
         self.waiting_at_qos1
     }
@@ -78,13 +78,13 @@ impl AckQueue {
         }
     }
 
-    /// Whether a QoS 2 message of that identifier waits for its acknowledgement.
+    /// Returns `true` if a QoS 2 message with the identifier waits for its acknowledgement.
     fn has(&self, packet_id: PacketId) -> bool {
         let mut waiting = self.waiting.iter();
         waiting.any(|due| due.packet_id == packet_id && due.qos == QoS::ExactlyOnce)
     }
 
-    /// Whether the ticket is one of this queue's.
+    /// Records the outcome of a ticket; returns `false` if the ticket is not of this queue.
     fn fill(&mut self, ticket: &AckTicket, reason: ReasonCode) -> bool {
         let due = ticket
             .slot
@@ -101,7 +101,7 @@ impl AckQueue {
         }
     }
 
-    /// The first acknowledgement, if it may leave.
+    /// Takes the first acknowledgement, if its ticket was returned.
     fn pop(&mut self) -> Option<(DueAck, ReasonCode)> {
         let reason = self.waiting.front()?.reason?;
         self.first_slot += 1;
@@ -115,9 +115,9 @@ impl Connection {
     /// Acknowledges a received message with success or a refusal (5.0; earlier versions can only
     /// acknowledge).
     ///
-    /// PUBACK or PUBREC is put into the outbox now, or once the messages before this one are
-    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to their own connection, also after it has
-    /// ended: then a QoS 2 message that the peer sends again is known.
+    /// PUBACK or PUBREC is put into the outbox now, or once the messages before this one are acknowledged too
+    /// `[MQTT-4.6.0-2]`. Return tickets to their own connection, also after it has ended: then a QoS 2 message
+    /// that the peer sends again is known.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a ticket is used once, which taking it by value enforces"
@@ -154,13 +154,14 @@ impl Connection {
         }
     }
 
-    /// A message that an old version cannot refuse counts as taken. So does a message that the owner took
-    /// while the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
+    /// Returns `true` if the acknowledgement takes the message. A message that a version before 5.0 cannot
+    /// refuse counts as taken. So does a message that the owner took while the connection ended: its repetition
+    /// must not be delivered `[MQTT-4.3.3-10]`.
     pub(super) fn keeps(&self, reason: ReasonCode) -> bool {
         !reason.is_error() || self.version < Version::V5
     }
 
-    /// The lane of a message has ended before its acknowledgement.
+    /// Acknowledges a message whose lane has ended before its acknowledgement.
     fn ack_of_gone_lane(&mut self, now: Instant, ticket: &AckTicket, reason: ReasonCode) {
         if let Some(flow) = ticket.flow {
             return self.ack_of_flow(now, flow, ticket, reason);
@@ -178,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// The number of received QoS 1 and 2 messages whose PUBACK or PUBREC is not in the outbox yet.
+    /// Returns the number of received QoS 1 and 2 messages whose PUBACK or PUBREC is not in the outbox yet.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         let on_lanes = self.lanes.values().map(|lane| lane.acks.len());
@@ -242,7 +243,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A ticket for a message to deliver; `None` for a message that was delivered before.
+    /// Returns a ticket for a message to deliver; `None` for a QoS 2 message that was delivered before.
     fn take_responsibility(
         &mut self,
         now: Instant,

@@ -27,7 +27,7 @@ use crate::{
     session::Receiving,
 };
 
-/// What belongs to one data lane.
+/// State of one data lane.
 #[derive(Debug)]
 pub(super) struct DataLane {
     /// Incoming messages that wait for their acknowledgement.
@@ -35,15 +35,15 @@ pub(super) struct DataLane {
     pub(super) receive_aliases: ReceiveAliases,
     /// Incoming QoS 2 messages of a peer that counts identifiers by lane.
     pub(super) receiving: Receiving,
-    /// How many of them are of an earlier lane of its flow.
+    /// The number of `receiving` messages that an earlier lane of the flow has brought.
     pub(super) carried: usize,
-    /// The flow that the lane is, if it has a name.
+    /// The flow that the lane is, if it is one.
     pub(super) flow: Option<Flow>,
     /// Sent QoS 1 and 2 messages that are not complete.
     in_flight: usize,
-    /// A packet, or the head of a flow, has come on it or gone.
+    /// `true` once a packet, or the head of a flow, was received or sent on the lane.
     pub(super) begun: bool,
-    /// The peer sends nothing more on it.
+    /// `true` once the peer has ended its direction of the lane.
     peer_finished: bool,
     own_side: OwnSide,
 }
@@ -56,9 +56,9 @@ pub(super) struct DataLane {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OwnSide {
     Open,
-    /// The owner sends nothing more.
+    /// The owner sends no further message.
     Finishing,
-    /// Its end is in the outbox.
+    /// The end of this direction is in the outbox.
     Finished,
 }
 
@@ -68,14 +68,14 @@ impl DataLane {
     }
 }
 
-/// How a lane is left.
+/// Way in which a lane ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leave {
-    /// In order.
+    /// The lane ends in order.
     Done,
-    /// Out of order.
+    /// The lane ends out of order.
     Broken,
-    /// With the state of its flow, if it is one.
+    /// The lane ends with the state of its flow, if it is one.
     Discarded,
 }
 
@@ -130,12 +130,12 @@ impl Connection {
         }
     }
 
-    /// Whether what is left of a lane may be whole, and waits for the link's handshake.
+    /// Returns `true` if the rest of a lane may be whole, and waits for the link's handshake.
     fn waits_for_handshake(&mut self, lane: LaneId, buffer: &[u8]) -> bool {
         self.is_too_early(buffer) || self.early.is_some() && !self.data_lane(lane).begun
     }
 
-    /// The next packet of a lane, behind its head.
+    /// Takes the next packet of a lane, after its head.
     fn next_of_lane(
         &mut self,
         now: Instant,
@@ -171,10 +171,9 @@ impl Connection {
         }
     }
 
-    /// The link says how the peer has ended a data lane. Bytes
-    /// of the lane that the connection has left in their buffer stay there; call
-    /// [`handle_bytes`](Self::handle_bytes) once more after this. The connection ends its side of the lane
-    /// once it has answered everything.
+    /// Records the peer's end of a data lane, which the link has received. Bytes of the lane that the
+    /// connection has left in their buffer stay there; call [`handle_bytes`](Self::handle_bytes) once more
+    /// after this. The connection ends its side of the lane once it has answered everything.
     pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, how: LaneEnd) {
         if self.state == State::Closed {
             return;
@@ -187,9 +186,9 @@ impl Connection {
         }
     }
 
-    /// Sends nothing more on a data lane: it ends once what was sent on it is complete and what came on it is
-    /// answered. What the peer still sends on it after that is answered on the control lane, if both sides
-    /// count packet identifiers over all lanes; if not, a message of QoS 1 or 2 ends the lane.
+    /// Ends this direction of a data lane, once every message sent on it is complete and every message received
+    /// on it is answered. Packets that the peer still sends on it after that are answered on the control lane,
+    /// if both sides count packet identifiers over all lanes; if not, a message of QoS 1 or 2 ends the lane.
     pub fn finish_lane(&mut self, lane: LaneId) {
         if self.state == State::Closed {
             return;
@@ -216,8 +215,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing is under way on a data lane, in either direction: no message that was sent and is not
-    /// complete, none that was received and is not answered or released.
+    /// Returns `true` if no exchange is in flight on a data lane, in either direction: every message that was
+    /// sent is complete, every message that was received is answered and released.
     #[must_use]
     pub fn is_lane_quiet(&self, lane: LaneId) -> bool {
         let data = self.lanes.get(&lane);
@@ -226,8 +225,8 @@ impl Connection {
         })
     }
 
-    /// Ends a data lane at once, in both directions, with an application error code. What was under way on it
-    /// ends, or goes on on the control lane.
+    /// Ends a data lane at once, in both directions, with an application error code. Exchanges on it end, or go
+    /// on on the control lane.
     pub fn abort_lane(&mut self, now: Instant, lane: LaneId, code: u32) {
         if self.state != State::Closed {
             self.leave_lane(now, lane, Leave::Broken);
@@ -235,12 +234,13 @@ impl Connection {
         }
     }
 
-    /// Server: the link has opened a data lane, on which messages go to the client.
+    /// Server: begins a data lane that the link has opened, for messages to the client.
     pub fn begin_lane(&mut self, lane: LaneId) {
         self.data_lane(lane);
     }
 
-    /// Whether packets may be sent on a data lane, which has begun: neither side has ended it.
+    /// Returns `true` if packets may be sent on a data lane: it is bidirectional, has begun, and neither side has
+    /// ended its direction. On a lane of its own a server may send although its client has ended its direction.
     #[must_use]
     pub fn is_lane_open(&self, lane: LaneId) -> bool {
         let is_own = self.is_servers_own(lane);
@@ -250,19 +250,19 @@ impl Connection {
         data.is_some_and(|data| takes_more(data)) && !lane.is_unidirectional()
     }
 
-    /// Whether this side has opened a lane.
+    /// Returns `true` if this side has opened the lane.
     pub(super) fn is_own(&self, lane: LaneId) -> bool {
         lane.is_server_opened() == (self.role == Role::Server)
     }
 
-    /// Whether this is the server, and it has opened the lane. A client may finish its side of such a lane at
-    /// once and answer on the control lane.
+    /// Returns `true` if this is the server, and it has opened the lane. A client may finish its side of such a
+    /// lane at once and answer on the control lane.
     fn is_servers_own(&self, lane: LaneId) -> bool {
         self.role == Role::Server && self.is_own(lane)
     }
 
-    /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
-    /// without an exchange that ends.
+    /// Returns `true` if both sides count packet identifiers over all lanes of the session, so that no exchange
+    /// ends with a lane that breaks.
     #[must_use]
     pub fn has_session_ids(&self) -> bool {
         self.session_ids
@@ -292,7 +292,7 @@ impl Connection {
         self.events.push_back(Event::LaneFailed { lane, error });
     }
 
-    /// Nothing is sent on a lane any more: its exchanges end, or go on on the control lane.
+    /// Removes a lane on which nothing is sent any more: its exchanges end, or go on on the control lane.
     pub(super) fn leave_lane(&mut self, now: Instant, lane: LaneId, leave: Leave) {
         let Some(gone) = self.lanes.remove(&lane) else {
             return;
@@ -337,7 +337,7 @@ impl Connection {
         }
     }
 
-    /// What belongs to a data lane, which begins with its first use.
+    /// Returns the state of a data lane, which begins with its first use.
     pub(super) fn data_lane(&mut self, lane: LaneId) -> &mut DataLane {
         let receive_aliases = match (&self.server_config, &self.client_config) {
             _ if self.version < mq_codec::Version::V5 => 0,
@@ -361,7 +361,7 @@ impl Connection {
         })
     }
 
-    /// The acknowledgements that are due on a lane; `None` for a lane that has ended.
+    /// Returns the acknowledgements that are due on a lane; `None` for a lane that has ended.
     pub(super) fn acks_of(&mut self, lane: LaneId) -> Option<&mut AckQueue> {
         if lane == LaneId::CONTROL {
             return Some(&mut self.acks);
@@ -376,7 +376,7 @@ impl Connection {
         &mut self.data_lane(lane).receive_aliases
     }
 
-    /// Whether exchanges on a lane belong to the session.
+    /// Returns `true` if exchanges on a lane belong to the session.
     pub(super) fn is_of_session(&self, lane: LaneId) -> bool {
         let is_servers = lane.is_server_opened() && !self.counts_by_flow();
         lane == LaneId::CONTROL || self.session_ids || is_servers
@@ -402,13 +402,14 @@ impl Connection {
         outcome
     }
 
-    /// The lane for a message of that QoS.
+    /// Returns the lane for a message at `qos`: the control lane for a client's QoS 2 message whose exchange would
+    /// end with `lane`.
     pub(super) fn lane_for(&self, lane: LaneId, qos: QoS) -> LaneId {
         let breaks = qos == QoS::ExactlyOnce && self.role == Role::Client && !self.session_ids;
         if breaks { LaneId::CONTROL } else { lane }
     }
 
-    /// A data lane that has not ended, or else the control lane.
+    /// Returns `lane` if answers may be sent on it, or else the control lane.
     pub(super) fn open_lane_or_control(&self, lane: LaneId) -> LaneId {
         match self.lanes.get(&lane) {
             Some(_) if !lane.is_unidirectional() && !self.has_finished(lane) => lane,
@@ -416,13 +417,13 @@ impl Connection {
         }
     }
 
-    /// Whether this side has ended its direction of a lane.
+    /// Returns `true` if this side has ended its direction of a lane.
     pub(super) fn has_finished(&self, lane: LaneId) -> bool {
         let data = self.lanes.get(&lane);
         data.is_some_and(|data| data.own_side == OwnSide::Finished)
     }
 
-    /// The lane of the answers to what came on `lane`, which has not ended; `None` if they cannot be sent,
+    /// Returns the lane for answers to packets on `lane`, which has not ended; `None` if they cannot be sent,
     /// since the peer would take their identifiers for those of the control lane.
     pub(super) fn answers_on(&self, lane: LaneId) -> Option<LaneId> {
         if lane.is_unidirectional() {

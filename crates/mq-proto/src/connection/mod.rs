@@ -1,4 +1,4 @@
-//! One MQTT connection, in the client's or the server's role.
+//! MQTT connections, in the client's or the server's role.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -40,23 +40,23 @@ use incoming::AckQueue;
 use lanes::DataLane;
 use outgoing::SendWindow;
 
-/// Bytes of a packet that a client takes before CONNACK has let it in: AUTH, or CONNACK itself. A server
-/// that has not proved yet that it is one gets no more memory.
+/// Bytes of a packet that a client takes before CONNACK has accepted it: AUTH, or CONNACK itself. A server that
+/// has not proved yet that it is one gets no more memory.
 const MAX_CONNACK_SIZE: u32 = 64 * 1024;
 
-/// Which side of the connection this is.
+/// Role of this side in a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Sends CONNECT.
+    /// The side that sends CONNECT.
     Client,
-    /// Answers it.
+    /// The side that answers with CONNACK.
     Server,
 }
 
-/// One MQTT connection as a state machine.
+/// State machine of one MQTT connection.
 ///
-/// It never blocks, never reads a clock and owns no socket. The owner calls, in this order and
-/// over and over:
+/// The machine never blocks, never reads a clock and owns no socket. The owner calls, in this order and over
+/// and over:
 ///
 /// 1. [`handle_bytes`](Self::handle_bytes) when a link has received something,
 ///    [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has
@@ -104,37 +104,37 @@ pub struct Connection {
     outbox: Outbox,
     /// Incoming messages that wait for their acknowledgement.
     acks: AckQueue,
-    /// QoS 2 messages of earlier connections whose PUBREL was still to come when this one opened;
-    /// they do not count against this connection's Receive Maximum.
+    /// QoS 2 messages of earlier connections whose PUBREL was still due when this one opened; they do not count
+    /// against this connection's Receive Maximum.
     carried_incoming: usize,
     /// The window of outgoing messages.
     window: SendWindow,
     send_aliases: SendAliases,
     receive_aliases: ReceiveAliases,
     peer: PeerLimits,
-    /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer, and the lane that they went on.
+    /// SUBSCRIBE and UNSUBSCRIBE packets that wait for their answer, and the lane on which each was sent.
     requests: SeldomMap<PacketId, LaneId>,
     /// The lanes besides the control lane that are in use.
     lanes: SeldomMap<LaneId, Box<DataLane>>,
-    /// Messages whose payload is dropped as it comes, at most one a lane.
+    /// Messages whose payload is dropped as it is received, at most one a lane.
     discarding: SeldomMap<LaneId, Box<Discarding>>,
-    /// Messages of QoS 1 that came on them and wait for their acknowledgement.
+    /// The number of QoS 1 messages on data lanes that wait for their acknowledgement.
     lanes_at_qos1: usize,
-    /// Messages of QoS 2 on them that are not of the session, and not released.
+    /// The number of QoS 2 messages on data lanes that are not of the session, and not released.
     lanes_at_qos2: usize,
-    /// How many of them do not count against this connection's Receive Maximum, as they came on earlier lanes of
-    /// their flows.
+    /// The part of `lanes_at_qos2` that was received on earlier lanes of its flows, and does not count against
+    /// this connection's Receive Maximum.
     lanes_carried: usize,
     /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
     repeated: SeldomMap<PacketId, LaneId>,
-    /// Whether both sides count packet identifiers over all lanes.
+    /// `true` if both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
     #[cfg(feature = "mqtt-next")]
     flows: Flows,
-    /// Server: how the client wants its messages spread.
+    /// Server: the spread that CONNECT asked for.
     deliveries: Option<Spread>,
-    /// Server: the identifier of [`ping`](Self::ping) whose answer is to come.
+    /// Server: the identifier of the [`ping`](Self::ping) whose answer is due.
     ping: Option<PacketId>,
 }
 
@@ -147,7 +147,7 @@ enum State {
 }
 
 impl Connection {
-    /// The client's side, before [`connect`](Self::connect).
+    /// Builds the client's side, before [`connect`](Self::connect).
     ///
     /// `session` is empty or comes from an earlier connection with the same client identifier.
     #[must_use]
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// The server's side of a link that has just been opened. The session comes with
+    /// Builds the server's side of a link that has just been opened. The session is given to
     /// [`accept`](Self::accept).
     #[must_use]
     pub fn server(now: Instant, config: ServerConfig) -> Self {
@@ -235,37 +235,38 @@ impl Connection {
         }
     }
 
-    /// Which side this is.
+    /// Returns the role of this side.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The version that is spoken; a server knows it from [`Event::Connect`] on.
+    /// Returns the version of the connection; a server knows it from [`Event::Connect`] on.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The highest QoS at which the peer takes messages, once it has said so.
+    /// Returns the peer's Maximum QoS: a server announces it in CONNACK (5.0); 2 before that and for a client.
     #[must_use]
     pub fn maximum_qos(&self) -> QoS {
         self.peer.maximum_qos
     }
 
-    /// Whether the peer takes retained messages, as far as it has said so.
+    /// Returns the peer's Retain Available: `false` once a server has announced in CONNACK (5.0) that it
+    /// supports no retained messages.
     #[must_use]
     pub fn retain_available(&self) -> bool {
         self.peer.retain_available
     }
 
-    /// Whether CONNACK has accepted the connection and it has not ended since.
+    /// Returns `true` if CONNACK has accepted the connection and it has not ended since.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
-    /// Whether the connection is over.
+    /// Returns `true` if the connection is over.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
@@ -275,11 +276,11 @@ impl Connection {
     /// turns them into events and answers. An error of the peer ends the connection, with
     /// [`Event::Closed`], or on a data lane that lane, with [`Event::LaneFailed`].
     ///
-    /// An incomplete packet stays in `buffer` until more bytes have come. A
-    /// server also leaves everything behind a CONNECT until CONNECT is answered, and everything on data
-    /// lanes: call again, for each lane, after [`accept`](Self::accept). Each [`auth`](Self::auth) before that lets it take one packet, AUTH or
-    /// DISCONNECT. Of early data it leaves the packets that
-    /// [`restrict_early`](Self::restrict_early) excludes.
+    /// An incomplete packet stays in `buffer` until more bytes are received. A server also leaves everything
+    /// after a CONNECT until CONNECT is answered, and everything on data lanes: call again, for each lane,
+    /// after [`accept`](Self::accept). Each [`auth`](Self::auth) before that lets it take one packet, AUTH or
+    /// DISCONNECT. Packets of early data that [`restrict_early`](Self::restrict_early) excludes stay in
+    /// `buffer` as well.
     pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
         if self.state == State::Closed {
             buffer.clear();
@@ -321,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Whether the bytes in the receive buffer must stay there for now.
+    /// Returns `true` if the bytes in the receive buffer must stay there for now.
     fn must_wait(&self) -> bool {
         match self.state {
             State::Closed => true,
@@ -417,22 +418,22 @@ impl Connection {
         }
     }
 
-    /// The owner does not read the link for now, so silence is not the peer's fault: its keep-alive
-    /// counts from `now`.
+    /// Restarts the peer's keep-alive at `now`: the owner does not read the link for now, so silence is not the
+    /// peer's fault.
     pub fn excuse_silence(&mut self, now: Instant) {
         self.keep_alive.excused(now);
     }
 
-    /// Client: sends PINGREQ sooner than the keep-alive says, from now on. May be called at any
-    /// time, and often.
+    /// Client: sends PINGREQ before the keep-alive requires it, from now on. May be called at any time, and
+    /// often.
     pub fn probe(&mut self, probes: Probes) {
         self.keep_alive.probe(probes);
     }
 
-    /// Sends a packet now, on the control lane, that the peer answers: [`Event::PingResp`] says that it has read
-    /// everything before it there. A client sends PINGREQ. A server, which has no such packet, sends PUBREL for
-    /// an identifier that is not in use, and its client answers with PUBCOMP (§4.3.3). Returns whether it was
-    /// sent.
+    /// Sends a packet now, on the control lane, that the peer answers: [`Event::PingResp`] follows once the
+    /// peer has read everything before it there. A client sends PINGREQ. A server, which has no such packet,
+    /// sends PUBREL for an identifier that is not in use, and its client answers with PUBCOMP (§4.3.3). Returns
+    /// `true` if the packet was sent.
     pub fn ping(&mut self, now: Instant) -> bool {
         if self.state != State::Open {
             return false;
@@ -451,7 +452,7 @@ impl Connection {
         false
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout); `None` for never.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -464,19 +465,21 @@ impl Connection {
         }
     }
 
-    /// The handshake's deadline. A server's counts while the client has something to send: CONNECT or AUTH.
+    /// Returns the handshake's deadline. A server's counts while a packet of the client is due: CONNECT or
+    /// AUTH.
     fn handshake_due(&self) -> Option<Instant> {
         let is_client_due = self.state == State::Idle || self.turn == Turn::Client;
         self.handshake_deadline
             .filter(|_| self.role == Role::Client || is_client_due)
     }
 
-    /// The link has ended, in whatever way; [`Event::Closed`] follows unless it came already.
+    /// Ends a connection whose link has ended, in whatever way; [`Event::Closed`] follows unless it came
+    /// already.
     pub fn handle_link_lost(&mut self) {
         self.close(CloseReason::LinkLost);
     }
 
-    /// The next event, if there is one. Act on it before the next call.
+    /// Returns the next event. Act on it before the next call.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty()
             && let Some(error) = self.failure.take()
@@ -493,14 +496,15 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// Whether [`poll_event`](Self::poll_event) has an event.
+    /// Returns `true` if [`poll_event`](Self::poll_event) has an event.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || self.failure.is_some()
     }
 
-    /// The approximate number of bytes that the peer has made this connection remember: topics of
-    /// aliases, and identifiers of QoS 2 messages that it has not released.
+    /// Returns the approximate number of bytes that the peer makes this connection hold: topics of aliases,
+    /// identifiers of QoS 2 messages that it has not released, data lanes, flows, and the heads of packets
+    /// whose payload is dropped.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let identifiers = self.session.incoming.len() + self.lanes_at_qos2;
@@ -511,27 +515,27 @@ impl Connection {
         aliases + identifiers + lanes + flows + self.discarding_bytes()
     }
 
-    /// The number of sent QoS 1 and 2 messages that are not complete.
+    /// Returns the number of sent QoS 1 and 2 messages that are not complete.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.session.in_flight()
     }
 
-    /// Payload bytes of these messages.
+    /// Returns the payload bytes of sent QoS 1 and 2 messages that may have to be sent again.
     #[must_use]
     pub fn in_flight_bytes(&self) -> usize {
         self.session.in_flight_bytes()
     }
 
-    /// Whether the peer has broken the protocol, so that [`poll_event`](Self::poll_event) will end the
-    /// connection. Until then the packets before the error can be answered.
+    /// Returns `true` if the peer has broken the protocol and the next [`poll_event`](Self::poll_event) ends
+    /// the connection. Until that call the packets before the error can be answered.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.events.is_empty() && self.failure.is_some()
     }
 
-    /// The bytes to write, in order. The owner takes bytes off its front as the link takes
-    /// them, and stops giving commands while it is long: the connection does not bound it.
+    /// Returns the bytes to write, in order. The owner takes bytes off its front as the link takes them, and
+    /// stops giving commands while it is long: the connection does not bound it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -568,7 +572,7 @@ impl Connection {
         self.session
     }
 
-    /// The peer broke the protocol: sends the reason, if the version can, and ends.
+    /// Ends the connection for an error of the peer; sends the reason first, if the version can.
     fn fail(&mut self, error: ProtocolError) {
         self.note_close_code(&error);
         let reason = error.reason_code();
@@ -580,7 +584,7 @@ impl Connection {
         self.close(CloseReason::Protocol(error));
     }
 
-    /// There is no DISCONNECT before CONNACK `[MQTT-3.14.0-1]`.
+    /// Refuses a client before CONNACK, where there is no DISCONNECT `[MQTT-3.14.0-1]`.
     fn refuse_authentication(&mut self, reason: ReasonCode) {
         let reason = if reason.is_allowed_in(PacketType::ConnAck) {
             reason
@@ -636,7 +640,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends the last packet.
+    /// Appends the last packet of the connection.
     fn write_last(&mut self, packet: &Packet) -> Result<(), CommandError> {
         self.write(LaneId::CONTROL, packet)
     }
@@ -676,7 +680,8 @@ impl Connection {
         }
     }
 
-    /// Client: the limits of the connection before, which count until CONNACK has told those of this one.
+    /// Client: returns the server's limits on the connection before, which count until CONNACK announces new
+    /// ones.
     fn limits_before_connack(&self) -> Option<&PeerLimits> {
         let is_due = self.role == Role::Client && self.state == State::Connecting;
         self.session.server_limits.as_deref().filter(|_| is_due)

@@ -13,18 +13,18 @@ use crate::{
     limits::PeerLimits, session::OutgoingState,
 };
 
-/// QoS 1 and 2 messages that a client sends at most before CONNACK says the server's Receive Maximum; the Receive
-/// Maximum of the connection before counts as well. Ten is less than common brokers announce (mosquitto 20,
-/// EMQX 32), and more than a device sends in its first round trip.
+/// The greatest number of QoS 1 and 2 messages that a client sends before CONNACK announces the server's
+/// Receive Maximum; the Receive Maximum of the connection before counts as well. Ten is less than common
+/// brokers announce (mosquitto 20, EMQX 32), and more than a device sends in its first round trip.
 const EARLY_WINDOW: u16 = 10;
 
 /// The window of QoS 1 and 2 messages, and the messages that wait to be sent again.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     maximum: u16,
-    /// Sent on this connection, not complete.
+    /// Messages that were sent on this connection and are not complete.
     sent: usize,
-    /// In flight from an earlier connection and not sent on this one yet, in order.
+    /// Messages in flight that are to be sent again and were not yet, in order.
     again: VecDeque<PacketId>,
 }
 
@@ -37,18 +37,18 @@ impl SendWindow {
         }
     }
 
-    /// How many messages may be under way.
+    /// Returns the greatest number of messages in flight.
     #[cfg(feature = "mqtt-next")]
     pub(super) fn maximum(&self) -> u16 {
         self.maximum
     }
 
-    /// The peer's Receive Maximum.
+    /// Lowers the window to the peer's Receive Maximum.
     pub(super) fn limit(&mut self, receive_maximum: NonZeroU16) {
         self.maximum = self.maximum.min(receive_maximum.get());
     }
 
-    /// In-flight messages that were not sent on this connection.
+    /// Returns the number of messages in flight that were not sent on this connection.
     pub(super) fn carried_over(&self, session: &Session) -> usize {
         (session.in_flight() - session.parked()).saturating_sub(self.sent)
     }
@@ -65,7 +65,8 @@ impl SendWindow {
         usize::from(self.maximum).saturating_sub(self.sent)
     }
 
-    /// The room before CONNACK, where `earlier` are the server's limits on the connection before.
+    /// Returns the free window before CONNACK, where `earlier` are the server's limits on the connection
+    /// before.
     fn free_early(&self, earlier: Option<&PeerLimits>) -> usize {
         let earlier = earlier.map_or(u16::MAX, |limits| limits.receive_maximum.get());
         let maximum = self.maximum.min(EARLY_WINDOW).min(earlier);
@@ -83,7 +84,7 @@ impl SendWindow {
         self.again.extend(ids);
     }
 
-    /// Messages that were sent on this connection wait for a flow.
+    /// Frees the window of messages that were sent on this connection and do not count any more.
     pub(super) fn forget_sent(&mut self, count: usize) {
         self.sent = self.sent.saturating_sub(count);
     }
@@ -94,7 +95,7 @@ impl SendWindow {
 }
 
 impl Connection {
-    /// How many QoS 1 and 2 messages [`publish`](Self::publish) takes now (§4.9).
+    /// Returns the number of QoS 1 and 2 messages that [`publish`](Self::publish) takes now (§4.9).
     #[must_use]
     pub fn window(&self) -> usize {
         match self.state {
@@ -109,15 +110,15 @@ impl Connection {
         }
     }
 
-    /// Puts a message into the outbox. For QoS 1 and 2 it returns the identifier that
-    /// [`Event::Acked`] will name; the message is kept until then. `None` for QoS 0.
+    /// Puts a message into the outbox. Returns the packet identifier of a QoS 1 or 2 message, which
+    /// [`Event::Acked`] will have; the message is kept until then. `None` for QoS 0.
     ///
     /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
     /// with a window of ten for QoS 1 and 2, or of the server's Receive Maximum on the connection before
     /// if that is less. Not if CONNECT names an authentication method.
     ///
     /// # Errors
-    /// Any [`CommandError`]; the delivery comes back with it. [`CommandError::WindowFull`] and
+    /// Any [`CommandError`], with the delivery. [`CommandError::WindowFull`] and
     /// [`CommandError::NoPacketId`] pass: try again after the next [`Event::Acked`].
     /// [`CommandError::NotConnected`] before CONNACK passes with it: the server's limits on the connection
     /// before exclude the message, and the new ones are not known yet.
@@ -129,12 +130,12 @@ impl Connection {
         self.publish_on(now, LaneId::CONTROL, delivery)
     }
 
-    /// The same on a data lane that the link has opened. A QoS 2 message goes on the control lane all the
-    /// same, if the peer counts packet identifiers by lane: a broken lane would leave it unknown whether
-    /// the message has arrived.
+    /// Puts a message into the outbox like [`publish`](Self::publish), on a data lane that the link has opened.
+    /// A client's QoS 2 message goes on the control lane all the same, if the server counts packet identifiers
+    /// by lane: a broken lane would leave it unknown whether the message has arrived.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// See [`publish`](Self::publish).
     pub fn publish_on(
         &mut self,
         now: Instant,
@@ -165,7 +166,7 @@ impl Connection {
         Ok(Some(id))
     }
 
-    /// An identifier that no exchange of this side uses.
+    /// Returns a packet identifier that no exchange of this side uses.
     pub(super) fn unused_id(&mut self) -> Option<PacketId> {
         let (requests, ping) = (&self.requests, self.ping);
         self.session
@@ -231,8 +232,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the messages in flight of an earlier connection again, as far as the window allows
-    /// `[MQTT-4.4.0-1]`.
+    /// Sends messages in flight again, those of an earlier connection or of a lane that has ended, as far as
+    /// the window allows `[MQTT-4.4.0-1]`.
     pub(super) fn send_again(&mut self, now: Instant) {
         while self.window.free() > 0 {
             let Some(id) = self.window.again.pop_front() else {
@@ -358,14 +359,15 @@ impl Connection {
         }
     }
 
-    /// Whether MQTT 5.0 is spoken, so that acknowledgements can refuse and say why.
+    /// Returns `true` for MQTT 5.0, where acknowledgements can refuse a message with a reason code.
     #[must_use]
     pub fn has_reason_codes(&self) -> bool {
         self.version >= Version::V5
     }
 }
 
-/// The head of a message that is sent for the first time, by its name, and at QoS 0.
+/// Returns the head of a message that is sent for the first time, with its topic name and without packet
+/// identifier.
 pub(super) fn head(delivery: &Delivery, now: Instant) -> PublishHead<'_> {
     let message = &*delivery.message;
     PublishHead {

@@ -29,12 +29,12 @@ impl Connection {
         self.subscribe_on(now, LaneId::CONTROL, subscriptions, properties)
     }
 
-    /// The same on a data lane that the link has opened: the server sends the messages of these
-    /// subscriptions there, for as long as the lane lives. [`Event::RequestLost`] says that the lane has
-    /// ended before the answer.
+    /// Client: asks for subscriptions like [`subscribe`](Self::subscribe), on a data lane that the link has
+    /// opened: the server sends the messages of these subscriptions there, as long as the lane is open.
+    /// [`Event::RequestLost`] follows if the lane ends before the answer.
     ///
     /// # Errors
-    /// As [`subscribe`](Self::subscribe).
+    /// See [`subscribe`](Self::subscribe).
     pub fn subscribe_on(
         &mut self,
         now: Instant,
@@ -57,7 +57,7 @@ impl Connection {
     /// Client: ends subscriptions, at least one; [`Event::UnsubAck`] answers.
     ///
     /// # Errors
-    /// As [`subscribe`](Self::subscribe).
+    /// See [`subscribe`](Self::subscribe).
     pub fn unsubscribe(
         &mut self,
         now: Instant,
@@ -87,7 +87,7 @@ impl Connection {
     /// filter.
     ///
     /// # Errors
-    /// As [`suback`](Self::suback).
+    /// See [`suback`](Self::suback).
     pub fn unsuback(
         &mut self,
         now: Instant,

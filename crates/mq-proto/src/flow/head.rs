@@ -24,7 +24,7 @@ pub(crate) const INCOMPLETE_PACKET: u32 = 0xBA;
 /// Error code of the draft for a connection that ends by an error of the protocol.
 pub(crate) const PROTOCOL_L0: u32 = 0xB4;
 
-/// How the flags of a head are read.
+/// Encoding of flow heads by a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Dialect {
     /// mqtt5's: the first flag is the lowest bit, and a lane may do without a head.
@@ -34,13 +34,13 @@ pub(crate) enum Dialect {
     Draft,
 }
 
-/// What the head of a flow asks for.
+/// Flags of a flow's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the draft's flags")]
 pub(crate) struct FlowFlags {
-    /// Begins anew: what is kept of the flow is dropped.
+    /// The flow begins anew: state that is kept of it is dropped.
     pub(crate) clean: bool,
-    /// Is refused where nothing is kept of the flow.
+    /// The flow is refused if no state of it is kept.
     pub(crate) abort_if_no_state: bool,
     /// 0 and 1: an error discards the flow's state. 2 and 3: it is kept.
     pub(crate) error_tolerance: u8,
@@ -77,7 +77,7 @@ impl FlowFlags {
         }
     }
 
-    /// Whether anything of the flow outlives its lane.
+    /// Returns `true` if any state of the flow outlives its lane.
     pub(crate) fn is_persistent(self) -> bool {
         self.persistent_qos || self.persistent_aliases || self.persistent_subscriptions
     }
@@ -87,7 +87,7 @@ impl FlowFlags {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowHead {
     pub(crate) id: FlowId,
-    /// How long its state is kept after an end that was not in order.
+    /// Expire interval: time for which state is kept after an end of the lane that is not in order.
     pub(crate) expiry: Duration,
     pub(crate) flags: FlowFlags,
 }
@@ -118,14 +118,14 @@ impl Flow {
     }
 }
 
-/// What a lane begins with.
+/// First item of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Beginning {
-    /// A packet.
+    /// A packet: the lane has no head.
     Packet,
-    /// Too little to say.
+    /// Too few bytes to tell.
     Incomplete,
-    /// A head, of so many bytes.
+    /// A head, and its length in bytes.
     Flow(FlowHead, usize),
 }
 
@@ -135,7 +135,7 @@ const OF_SERVER: u64 = 0x13;
 const USER_DEFINED: u64 = 0x14;
 
 impl FlowHead {
-    /// Reads the head at the front of a lane that the peer has opened; `of_server` if that is the server.
+    /// Reads the head at the front of a lane that the peer has opened; `of_server` if the peer is the server.
     pub(crate) fn read(
         bytes: &[u8],
         of_server: bool,
@@ -174,7 +174,7 @@ impl FlowHead {
         Ok(Beginning::Flow(Self { id, expiry, flags }, fields.at))
     }
 
-    /// Writes the head of a flow that is always new and of which nothing is kept.
+    /// Writes the head of a flow of which no state is kept: a client's is new each time.
     pub(crate) fn write_passing(id: FlowId, out: &mut impl BufMut) {
         let kind = if id.is_servers() {
             OF_SERVER
@@ -191,14 +191,15 @@ impl FlowHead {
 /// The flag `clean` of the draft.
 const CLEAN: u8 = 0x80;
 
-/// The head of the control flow.
+/// Writes the head of the control flow.
 pub(crate) fn write_control(out: &mut impl BufMut) {
     put_varint(CONTROL, out);
     put_varint(0, out);
     out.put_u8(0);
 }
 
-/// Whether the control lane begins with a head, and how long that is; `None` while that is open.
+/// Returns the length of the head at the front of the control lane, 0 if the lane begins with CONNECT; `None`
+/// while the bytes are too few to tell.
 pub(crate) fn read_control(bytes: &[u8]) -> Result<Option<usize>, FlowError> {
     if bytes.first().is_some_and(|first| *first == CONNECT) {
         return Ok(Some(0));

@@ -21,7 +21,8 @@ pub(crate) enum Flow {}
 pub struct FlowId(pub u64);
 
 impl FlowId {
-    /// Whether the server owns it: it has opened it, and has chosen the name.
+    /// Returns `true` if the server owns the flow: it has opened the first lane and chosen the identifier,
+    /// which is odd.
     #[must_use]
     pub fn is_servers(self) -> bool {
         self.0 & 1 > 0
@@ -34,12 +35,12 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// What a peer did wrong with a flow.
+/// Violation of the MQTT-next draft's rules for flows by a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowError {
-    /// A flow of a type that cannot be here, or no flow at all.
-    #[error("a lane begins with no flow that may be there")]
+    /// A type of flow that the lane must not begin with, or no flow at all.
+    #[error("the lane begins with a flow type that is not allowed there, or with none")]
     StreamType,
     /// An identifier that the opener does not own, or that belongs to the control flow.
     #[error("the flow's identifier is not the opener's")]
@@ -47,20 +48,20 @@ pub enum FlowError {
     /// An optional header; none is defined.
     #[error("the flow has an optional header, and none is defined")]
     OptionalHeader,
-    /// The flow is to be recovered, and nothing is kept of it.
+    /// A flow to be recovered of which no state is kept.
     #[error("nothing is kept of the flow")]
     NoFlowState,
-    /// A flow that is to be recovered and to begin anew at once, which discards it.
+    /// A flow that is to be recovered and to begin anew at once; its state is discarded.
     #[error("the flow is to begin anew and to be recovered")]
     Contradiction,
     /// A user-defined flow, or one more flow than the session may have.
-    #[error("no such flow is served, or no more of them")]
+    #[error("the flow is user-defined, or the session has too many flows")]
     Refused,
     /// A newer lane has taken the flow over.
     #[error("a newer lane has taken the flow over")]
     TakenOver,
     /// A flow was to be recovered again after [`NoFlowState`](Self::NoFlowState), which ends the connection.
-    #[error("a flow was to be recovered again of which nothing is kept")]
+    #[error("the flow was to be recovered again, and nothing is kept of it")]
     TooManyRecoverAttempts,
 }
 
@@ -70,7 +71,7 @@ pub(crate) const FLOW_CANCELLED: u32 = 0xBC;
 pub(crate) const DISCARD_STATE: u32 = 0xBF;
 
 impl FlowError {
-    /// The draft's error code.
+    /// Returns the draft's error code.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {

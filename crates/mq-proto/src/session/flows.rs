@@ -18,7 +18,7 @@ pub(super) struct Flows {
 #[derive(Clone, Debug)]
 pub(crate) struct KeptFlow {
     pub(crate) expires_at: Instant,
-    /// QoS 2 messages that came on it.
+    /// Received QoS 2 messages of the flow.
     pub(crate) receiving: Receiving,
     pub(crate) aliases: ReceiveAliases,
 }
@@ -49,7 +49,8 @@ impl Flows {
 
 impl Session {
     /// Restores a flow that is kept until `expires_at`. `outgoing` has those messages of
-    /// [`restore`](Self::restore) that went on it.
+    /// [`restore`](Self::restore) that were sent on the flow; `incoming` has the identifiers of QoS 2 messages
+    /// received on it that were acknowledged and whose PUBREL was not received.
     pub fn restore_flow(
         &mut self,
         flow: FlowId,
@@ -79,7 +80,7 @@ impl Session {
         self.flows.kept.contains_key(&flow)
     }
 
-    /// The messages that were sent on a flow wait for its next lane.
+    /// Makes messages that were sent on a flow wait for its next lane.
     pub(crate) fn park(&mut self, ids: &[PacketId]) {
         for id in ids {
             if let Some(outgoing) = self.outgoing.get_mut(id) {
@@ -89,7 +90,7 @@ impl Session {
         }
     }
 
-    /// The messages that wait for a flow go on on that lane. Returns their identifiers, in order.
+    /// Moves the messages that wait for a flow to `lane`. Returns their identifiers, in order.
     pub(crate) fn unpark(&mut self, flow: FlowId, lane: LaneId) -> Vec<PacketId> {
         let waiting =
             |outgoing: &Outgoing| outgoing.flow == Some(flow) && outgoing.lane == PARKED_LANE;
@@ -98,7 +99,7 @@ impl Session {
         ids
     }
 
-    /// What waits for flows goes on the control lane.
+    /// Moves all messages that wait for flows to the control lane.
     pub(crate) fn unpark_all(&mut self) {
         self.move_lane(|outgoing| outgoing.lane == PARKED_LANE, LaneId::CONTROL);
         self.parked = 0;
@@ -109,7 +110,7 @@ impl Session {
         self.flows.kept.insert(flow, kept);
     }
 
-    /// Takes out what is kept of a flow.
+    /// Takes out the state that is kept of a flow.
     pub(crate) fn take_flow(&mut self, flow: FlowId) -> Option<KeptFlow> {
         self.flows.kept.remove(&flow)
     }
@@ -122,7 +123,7 @@ impl Session {
         self.flows.kept.iter().map(|(id, flow)| (*id, flow))
     }
 
-    /// A name for a flow that this side opens, unless it is the client.
+    /// Server: returns the identifier of the next flow that it opens, an odd number.
     pub(crate) fn next_server_flow(&mut self) -> FlowId {
         self.flows.opened += 1;
         FlowId(self.flows.opened * 2 - 1)

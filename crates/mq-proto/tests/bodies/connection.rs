@@ -1,4 +1,4 @@
-//! One end of a connection whose peer and owner do whatever the input says.
+//! A client's or a server's connection whose peer and owner do whatever the input says.
 //!
 //! Each step is an operation and its arguments, a few bytes. Packets are well formed, so that they reach
 //! the session; malformed ones are for the codec's own target. The test demands no panic, at most one
@@ -34,11 +34,11 @@ struct End {
     subscribes: Vec<(LaneId, PacketId, usize)>,
     unsubscribes: Vec<(LaneId, PacketId, usize)>,
     is_closed: bool,
-    /// The lane that the peer speaks on.
+    /// The lane on which the peer sends.
     lane: LaneId,
     /// Data lanes that this end has ended.
     ended: Vec<LaneId>,
-    /// The other role's.
+    /// The peer's decoder, which reads what this end has written.
     reader: Decoder,
     written: BytesMut,
 }

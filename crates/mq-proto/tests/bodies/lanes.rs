@@ -1,4 +1,5 @@
-//! One end of a connection with lanes of every kind, whose peer and owner do whatever the input says.
+//! A client's or a server's connection with lanes of every kind, whose peer and owner do whatever the input
+//! says.
 //!
 //! Each step is an operation and its arguments, a few bytes. The peer's packets, flow heads and stray bytes
 //! go into its end of a lane, and come out of the other end in pieces, as from a link. A lane that both sides
@@ -35,7 +36,7 @@ const KINDS: [LaneId; 6] = [
     LaneId(5),
     LaneId(3),
 ];
-/// From a lane to the next of its kind.
+/// The distance of identifiers from a lane to the next of its kind.
 const GENERATION: u64 = 16;
 
 /// Messages under way, each way.
@@ -46,10 +47,10 @@ const LARGEST: u32 = 256;
 const LONGEST_HEAD: usize = 1 + 8 + 8 + 1;
 /// The error code that discards the state of a flow.
 const DISCARD_STATE: u32 = 0xBF;
-/// What a lane may hold besides its bytes: two aliases, and less than 1 KiB of its own.
+/// Bytes that a lane may hold besides its buffer: two aliases, and less than 1 KiB of its own.
 const HELD_BY_LANE: usize = 2 * LARGEST as usize + 1024;
 
-/// The flows that a session keeps, each with two aliases and a few identifiers.
+/// Bytes that the kept flows of a session may hold, each with two aliases and a few identifiers.
 const HELD_BY_FLOWS: usize = 256 * 1024;
 
 /// A lane, as a link has it.
@@ -63,7 +64,7 @@ struct Lane {
     own_ended: bool,
     /// QoS 1 messages in order, which are acknowledged in this order.
     due: VecDeque<PacketId>,
-    /// Whether the head of a flow that this end writes was read.
+    /// `true` once the head of a flow that this end writes was read.
     has_head: bool,
 }
 
@@ -81,12 +82,12 @@ impl Lane {
     }
 }
 
-/// How the owner ends a lane.
+/// Way in which the owner ends a lane.
 #[derive(Clone, Copy)]
 enum OwnerEnds {
     InOrder,
     AtOnce,
-    /// At once, and the connection learns of it as of a deed of the peer's.
+    /// The owner ends the lane at once, and reports that to the connection like an end by the peer.
     Hears,
 }
 
@@ -100,12 +101,12 @@ struct End {
     version: Version,
     /// The control lane, then one of each kind.
     lanes: Vec<Lane>,
-    /// With the lane of each message.
+    /// Tickets with the lane and the QoS of their messages.
     tickets: Vec<(LaneId, QoS, AckTicket)>,
     /// QoS 2 messages that the owner has answered. They may be refused, or released by the peer, and count
     /// no more, while their PUBREC waits for those before.
     answered: usize,
-    /// By packet identifier, how many more PUBACK may leave.
+    /// The number of PUBACK packets that may still be sent, by packet identifier.
     may_leave: BTreeMap<PacketId, usize>,
     /// This end's messages and requests that have no answer yet.
     in_flight: BTreeSet<PacketId>,
@@ -113,9 +114,9 @@ struct End {
     subscribes: Vec<(LaneId, PacketId, usize)>,
     unsubscribes: Vec<(LaneId, PacketId, usize)>,
     is_closed: bool,
-    /// The other role's.
+    /// The peer's decoder, which reads what this end has written.
     reader: Decoder,
-    /// What identifiers may hold where a version has no Receive Maximum, in bytes.
+    /// Bytes that packet identifiers may hold in a version without Receive Maximum.
     slack: usize,
 }
 
@@ -291,13 +292,13 @@ impl End {
         }
     }
 
-    /// Whether only this end writes on the lane.
+    /// Returns `true` if only this end writes on the lane.
     fn is_only_own(&self, at: usize) -> bool {
         let id = self.lanes[at].id;
         id.is_unidirectional() && id.is_server_opened() == self.is_server
     }
 
-    /// Whether only the peer writes on the lane.
+    /// Returns `true` if only the peer writes on the lane.
     fn is_only_theirs(&self, at: usize) -> bool {
         let id = self.lanes[at].id;
         id.is_unidirectional() && id.is_server_opened() != self.is_server

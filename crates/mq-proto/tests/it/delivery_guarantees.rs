@@ -10,7 +10,7 @@ use crate::util::{End, Pair, Rng, connect, delivery, seeds};
 const SEEDS: u64 = 3_000;
 const MESSAGES: usize = 40;
 
-/// One application: it numbers what it sends and counts what it gets.
+/// An application that numbers the messages that it sends and counts those that it receives.
 #[derive(Default)]
 struct Application {
     next: usize,

@@ -48,7 +48,7 @@ fn ack(id: u16) -> Ack {
     Ack::new(PacketId::new(id).unwrap(), ReasonCode::Success)
 }
 
-/// A server that has let in a client with the head of a control flow.
+/// A server that has accepted a client with the head of a control flow.
 fn server(now: Instant, session: Session, present: bool) -> Connection {
     let mut server = Connection::server(now, ServerConfig::default());
     server.allow_flows();
@@ -99,18 +99,18 @@ fn flow_ends(server: &mut Connection) -> Vec<FlowEnd> {
 struct Flow {
     id: u64,
     lane: Option<LaneId>,
-    /// The server has seen it.
+    /// `true` once the server has received its head.
     is_known: bool,
-    /// Bytes that are on their way, of its present lane.
+    /// Bytes in flight on its present lane.
     to_server: BytesMut,
     to_client: BytesMut,
-    /// Sent, by identifier: the number, and whether PUBREC has come.
+    /// Sent messages by packet identifier: the number, and `true` once PUBREC was received.
     sent: BTreeMap<u16, (usize, bool)>,
-    /// QoS 2 messages that came and were not released.
+    /// QoS 2 messages that were received and not released.
     received: BTreeSet<u16>,
     next_id: u16,
     next: usize,
-    /// What the other side's application got of it, in order.
+    /// Numbers of the messages that the server's application received on the flow, in order.
     got_by_server: Vec<usize>,
     got_by_client: Vec<usize>,
     next_of_server: usize,

@@ -1,4 +1,4 @@
-//! What the fuzz target `connection` does, over random steps and over its corpus.
+//! Runs the body of the fuzz target `connection` over random steps and over its corpus.
 
 use crate::{corpus, util::Rng};
 

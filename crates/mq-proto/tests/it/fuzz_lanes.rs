@@ -1,4 +1,4 @@
-//! What the fuzz target `lanes` does, over random steps and over its corpus.
+//! Runs the body of the fuzz target `lanes` over random steps and over its corpus.
 
 use crate::{corpus, util::Rng};
 

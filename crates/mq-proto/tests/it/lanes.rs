@@ -19,25 +19,25 @@ const SEEDS: u64 = 1_000;
 const MESSAGES: usize = 40;
 const TOPICS: usize = 4;
 
-/// One end with its lanes.
+/// A client or a server with its lanes.
 struct Side {
     connection: Connection,
     inbox: BTreeMap<LaneId, BytesMut>,
     tickets: Vec<AckTicket>,
-    /// The lanes that it has opened.
+    /// Lanes that this side has opened.
     begun: HashSet<LaneId>,
     closed: bool,
     failed: Vec<ProtocolError>,
 }
 
-/// What the network knows of a lane.
+/// The network's state of a lane; pairs are of the client and the server.
 #[derive(Default, Clone, Copy)]
 struct Stream {
-    /// The client, the server has ended its direction; both know.
+    /// `true` once the side has ended its direction.
     finished: [bool; 2],
     told: [bool; 2],
     broken: bool,
-    /// The client, the server has heard that it broke.
+    /// `true` once the side has been told that the lane broke.
     heard: [bool; 2],
 }
 
@@ -47,12 +47,12 @@ struct Network {
     streams: BTreeMap<LaneId, Stream>,
 }
 
-/// One application: it numbers what it sends by topic, and counts what it gets.
+/// An application that numbers the messages that it sends by topic, and counts those that it receives.
 #[derive(Default)]
 struct Application {
     next: usize,
     got: BTreeMap<usize, usize>,
-    /// By topic, in the order of arrival.
+    /// Numbers of the received messages by topic, in the order of arrival.
     order: HashMap<String, Vec<usize>>,
 }
 
@@ -68,8 +68,8 @@ impl Side {
         }
     }
 
-    /// The link is cut. What the application kept it acknowledges. Whether the connection was open, and its
-    /// session.
+    /// Cuts the link; the application acknowledges what it kept. Returns `true` if the connection was open, and
+    /// its session.
     fn cut(mut self, now: Instant) -> (bool, Session) {
         let was_open = self.connection.is_open();
         for ticket in self.tickets.drain(..) {
@@ -150,7 +150,7 @@ impl Network {
         moved
     }
 
-    /// Breaks a lane: what is under way is lost, and each side hears of it at its own time.
+    /// Breaks a lane: bytes in flight are lost, and each side is told at its own time.
     fn break_lane(&mut self, lane: LaneId) {
         if let Some(stream) = self.streams.get_mut(&lane)
             && !(stream.finished[0] && stream.finished[1])
@@ -242,7 +242,7 @@ fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
 /// The lanes on which the server sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Down {
-    /// Those that the client has opened.
+    /// Lanes that the client has opened.
     OnClientsLanes,
     /// Lanes of the server's own.
     OnServersLanes,

@@ -1,4 +1,4 @@
-//! What a connection does and refuses, clause by clause, between two ends with virtual time.
+//! Rules of MQTT for a connection, clause by clause, between two ends with virtual time.
 
 use core::num::{NonZeroU16, NonZeroU32};
 use std::time::{Duration, Instant};
@@ -307,7 +307,8 @@ fn a_client_pings_and_a_server_times_out() {
     assert_eq!(pair.client.closed, Some(CloseReason::KeepAliveTimeout));
 }
 
-/// Gives the server the packet in pieces, one a second; how many of them it took while it was open.
+/// Gives the server the packet in pieces, one a second; returns the number of pieces that it took while it was
+/// open.
 fn trickle(pair: &mut Pair, packet: &Packet, piece: usize) -> usize {
     let mut bytes = BytesMut::new();
     packet.encode(Version::V5, &mut bytes).unwrap();

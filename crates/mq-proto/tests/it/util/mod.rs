@@ -36,7 +36,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Less than `bound`.
+    /// Returns a number less than `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than a usize")]
         let below = (self.next() % bound as u64) as usize;
@@ -48,7 +48,7 @@ impl Rng {
     }
 }
 
-/// One end: a connection, its receive buffer, and its events.
+/// A client or a server: a connection, its receive buffer, and its events.
 pub(crate) struct End {
     pub(crate) connection: Connection,
     pub(crate) inbox: BytesMut,
