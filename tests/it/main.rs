@@ -52,4 +52,5 @@ mod slow_readers;
 mod store;
 mod tickets;
 mod websocket;
+mod words;
 mod zero_rtt;
