@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LatencyRecorder, convert, stats::Moments};
 
-/// How many latencies lie between two bounds.
+/// A bucket of a latency histogram: two bounds and the number of latencies between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bucket {
@@ -12,7 +12,7 @@ pub struct Bucket {
     pub from_ns: u64,
     /// The upper bound, exclusive but in the last bucket, where it is the greatest latency.
     pub to_ns: u64,
-    /// How many.
+    /// Number of latencies in the bucket.
     pub count: u64,
 }
 

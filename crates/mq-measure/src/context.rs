@@ -25,8 +25,8 @@ pub struct HostContext {
     pub load_average: Option<[f64; 3]>,
     /// The congestion control that the kernel gives a TCP connection by default.
     pub tcp_congestion_control: Option<String>,
-    /// What shows that an emulator runs the machine, whose times are then the emulator's. Older results do
-    /// not have this field.
+    /// Evidence that an emulator runs the machine, whose times are then the emulator's; `None` if none is found. Older
+    /// results do not have this field.
     #[serde(default)]
     pub emulated: Option<String>,
 }

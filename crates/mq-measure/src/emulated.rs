@@ -1,4 +1,4 @@
-//! Whether an emulator runs this machine.
+//! Detection of a machine that an emulator runs.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const WITHOUT_AES: [&str; 5] = [
     "brcm,bcm2711",
 ];
 
-/// What shows that an emulator executes the instructions of this machine; `None` where nothing does.
+/// Returns the evidence that an emulator executes the instructions of this machine; `None` if none is found.
 ///
 /// A virtual machine whose instructions the processor executes is not emulated. An emulated board has the
 /// device tree of the real one, so what counts is hardware that does not fit that board.
@@ -21,7 +21,7 @@ pub fn emulated() -> Option<String> {
     look(Path::new("/"), std::env::consts::ARCH)
 }
 
-/// The same, for a program for `arch` and the file system below `root`.
+/// Looks for the evidence on behalf of a program built for `arch`, in the file system below `root`.
 fn look(root: &Path, arch: &str) -> Option<String> {
     let read = |name: &str| fs::read(root.join(name)).ok();
     let text = |name: &str| Some(String::from_utf8_lossy(&read(name)?).into_owned());
@@ -54,7 +54,7 @@ fn look(root: &Path, arch: &str) -> Option<String> {
     found.then(|| "its USB devices are QEMU's".to_owned())
 }
 
-/// Whether both are of one family: 32 and 64 bits run on the same processors.
+/// Returns the processor family of an architecture: 32-bit and 64-bit programs run on the same processors.
 fn family(arch: &str) -> &str {
     match arch {
         "i386" | "i486" | "i586" | "i686" | "x86" | "x86_64" => "x86",
@@ -70,7 +70,7 @@ mod tests {
 
     const PI: &str = "raspberrypi,3-model-b\0brcm,bcm2837\0";
 
-    /// What is found in a file system of these files.
+    /// Returns the evidence found in a file system that has only `files`, each a path and its text.
     fn found(arch: &str, files: &[(&str, &str)]) -> Option<String> {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -1,4 +1,4 @@
-//! What can go wrong in reading and writing measurements.
+//! Errors of reading and writing measurements, and of relating clocks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A line of a file is not what the format asks for.
@@ -24,7 +24,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, counted from 1.
         line: u64,
-        /// What is wrong and what would be right.
+        /// The problem, with the correct form.
         problem: String,
     },
     /// A file is of another format, or of a version that this program does not read.
@@ -34,7 +34,7 @@ pub enum Error {
         path: PathBuf,
         /// The format that was asked for.
         expected: String,
-        /// What the file has instead.
+        /// The format found in the file.
         found: String,
     },
     /// A result in JSON does not fit its schema.
@@ -42,7 +42,7 @@ pub enum Error {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The parser's error with line and column, or the encoder's error.
         source: serde_json::Error,
     },
     /// A log cannot have this histogram tag.
@@ -56,7 +56,7 @@ pub enum Error {
     Encode {
         /// The histogram's tag.
         tag: String,
-        /// Why.
+        /// The encoder's error.
         problem: String,
     },
     /// The process does not exist, or has ended.
@@ -82,7 +82,8 @@ pub enum Error {
          first, and measure again", by_ns / 1_000_000
     )]
     ClockWentBack {
-        /// How far one question seems to have been asked before the one before it.
+        /// Nanoseconds by which a question's send time precedes that of the question before it: a lower bound of the
+        /// step back.
         by_ns: u64,
     },
     /// The assumed least delays are longer than a measured round trip.
@@ -102,11 +103,11 @@ pub enum Error {
          there is {compared}"
     )]
     NoRelation {
-        /// One host.
+        /// The host whose times were to be converted.
         from: String,
-        /// The other.
+        /// The host to whose clock they were to be converted.
         to: String,
-        /// Which machines were compared.
+        /// The pairs of machines that were compared.
         compared: String,
     },
     /// A host's clock is to be related to itself.
@@ -118,10 +119,10 @@ pub enum Error {
         /// The host.
         host: String,
     },
-    /// What chrony printed is not what `chronyc -c tracking` prints.
+    /// The output of chrony does not have the form that `chronyc -c tracking` prints.
     #[error("chronyc -c tracking: {problem}")]
     Chrony {
-        /// What is wrong.
+        /// The field or the form that is wrong.
         problem: String,
     },
     /// This operating system does not offer the measurement.
@@ -135,7 +136,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: an [`Error::Io`] about `path`.
+    /// Returns a function for `map_err` that makes an [`Error::Io`] about `path`.
     pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

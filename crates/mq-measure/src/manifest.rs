@@ -1,4 +1,4 @@
-//! Which program, with which settings, on which machine, when: what belongs to every result.
+//! The manifest of a result: the program, its configuration, the machine, the broker, the link and the start time.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use crate::context::HostContext;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Software {
-    /// Its name, such as `mqbench` or `mosquitto`.
+    /// The program's name, such as `mqbench` or `mosquitto`.
     pub name: String,
     /// The program's version, as it says itself; `None` if it does not.
     pub version: Option<String>,
@@ -30,7 +30,7 @@ pub struct LinkContext {
     pub measured: Option<Value>,
 }
 
-/// What belongs to every result, so that it can be repeated.
+/// The conditions of a run, kept with every result so that the run can be repeated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -40,7 +40,7 @@ pub struct Manifest {
     pub profile: String,
     /// The target of the build: architecture, system and C library.
     pub target: String,
-    /// When the run began, RFC 3339 in UTC.
+    /// Start time of the run, RFC 3339 in UTC.
     pub started_at: String,
     /// The machine.
     pub host: HostContext,

@@ -16,7 +16,7 @@ use crate::{Counts, Error, Summary, Validity, Warning, json};
 /// The `schema` of a [`RunResult`] that this version writes and reads.
 pub const SCHEMA: &str = "mq-compare/1";
 
-/// The same MQTT work over several transports.
+/// Result of a comparison: the same MQTT work done over several transports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunResult {
@@ -34,11 +34,11 @@ pub struct RunResult {
     pub validity: Validity,
 }
 
-/// What one transport did, over all rounds.
+/// Result of one transport over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransportResult {
-    /// Its name: `tcp`, `tls`, `quic`, `ws` or `wss`.
+    /// The transport's name: `tcp`, `tls`, `quic`, `ws` or `wss`.
     pub transport: String,
     /// The broker's address.
     pub url: String,
@@ -49,9 +49,9 @@ pub struct TransportResult {
     /// DL's estimate of the round trip, see [`LastSendEstimator`](crate::LastSendEstimator);
     /// `None` if there was no round trip.
     pub rtt_last: Option<Summary>,
-    /// What became of the messages.
+    /// Counts of the messages of all rounds.
     pub counts: Counts,
-    /// What crossed the wire; `None` if that was not counted.
+    /// Traffic of the connections; `None` if it was not counted.
     pub wire: Option<WireUse>,
     /// Packets of the publisher's host on its link; `None` without an emulated link.
     pub publisher_host: Option<HostPackets>,
@@ -60,9 +60,9 @@ pub struct TransportResult {
     /// The figures of several topics; `None` with one.
     #[serde(default)]
     pub topics: Option<TopicFigures>,
-    /// What the processes used.
+    /// CPU time and memory of the processes.
     pub processes: Vec<ProcessUse>,
-    /// How long connecting took.
+    /// Connection times, for each kind of connection.
     pub connect: Vec<ConnectTimes>,
     /// The transport's rounds, in order.
     pub rounds: Vec<Round>,
@@ -70,7 +70,8 @@ pub struct TransportResult {
     pub warnings: Vec<Warning>,
 }
 
-/// What crossed the wire, at one machine or in one process.
+/// Traffic of the measured connections below the application: TCP payload with retransmissions, or UDP payload. Bytes
+/// are the application's where the system does not count those below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WireUse {
@@ -98,7 +99,7 @@ pub struct HostPackets {
     pub elapsed_ns: u64,
 }
 
-/// What a process used while a transport was measured.
+/// Resources that a process used while a transport was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessUse {
@@ -131,7 +132,7 @@ impl ProcessUse {
     }
 }
 
-/// How a connection was made.
+/// Kind of connection: the transport's handshake, and how much of a session it resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConnectKind {
     /// TCP alone.
@@ -148,15 +149,16 @@ pub enum ConnectKind {
     ZeroRtt,
 }
 
-/// How long connections of one kind took.
+/// Connection times of one kind of connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectTimes {
-    /// How they were made.
+    /// The kind of connection.
     pub kind: ConnectKind,
-    /// How many.
+    /// Number of connections that succeeded and turned out to be of this kind.
     pub count: u64,
-    /// How many of these failed; they are in neither summary.
+    /// Number of further connections that failed or turned out to be of another kind; they are not in `count`, and in
+    /// neither summary.
     pub failed: u64,
     /// From the start until data can be sent.
     pub usable: Option<Summary>,
@@ -164,7 +166,7 @@ pub struct ConnectTimes {
     pub connack: Option<Summary>,
 }
 
-/// One round of one transport.
+/// Result of one round of one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
@@ -176,7 +178,7 @@ pub struct Round {
     pub latency: Option<Summary>,
     /// From the first send to the last arrival: S21's Δ where the loop was closed, Fig. 6a.
     pub duration_ns: u64,
-    /// What became of the messages.
+    /// Counts of the round's messages.
     pub counts: Counts,
 }
 
@@ -184,7 +186,7 @@ pub struct Round {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// What is compared: `mean delay` or `median connection time`; one value a round.
+    /// The compared quantity: `mean delay` or `median connection time`, with one value a round.
     pub quantity: String,
     /// The transport.
     pub transport: String,

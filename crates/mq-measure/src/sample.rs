@@ -1,4 +1,4 @@
-//! One message's times, a run's vector of them, and their CSV.
+//! Samples: the send and receive times of single messages, a run's vector of them, and its CSV.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -11,17 +11,18 @@ use crate::{Error, table};
 /// The column names of [`Samples::write_csv`].
 pub const COLUMNS: &str = "seq,intended_ns,sent_ns,received_ns";
 
-/// The times of one message, in nanoseconds since the run's origin on one clock.
+/// The times of one message, in nanoseconds on one clock: since the run's origin, or since the Unix epoch where two
+/// logs were [joined](crate::log::join_topics).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     /// The message's number in the run, from 0.
     pub seq: u64,
-    /// When the schedule wanted it sent; equal to `sent_ns` where there is no schedule.
+    /// Intended send time by the schedule; equal to `sent_ns` where there is no schedule.
     pub intended_ns: u64,
-    /// When the message was handed to the transport.
+    /// Actual send time: the message is handed to the transport.
     pub sent_ns: u64,
-    /// When the message first arrived; `None` if it never did.
+    /// Time of the first arrival; `None` if the message never arrived.
     pub received_ns: Option<u64>,
 }
 
@@ -43,7 +44,7 @@ impl Sample {
         self.received_ns?.checked_sub(self.sent_ns)
     }
 
-    /// Whether the message seems to have arrived before it was sent.
+    /// Returns `true` if the message seems to have arrived before it was sent, as clocks that differ can show it.
     #[must_use]
     pub fn is_negative(&self) -> bool {
         self.received_ns.is_some_and(|at| at < self.sent_ns)

@@ -1,4 +1,4 @@
-//! When each message should be sent, and how late it was.
+//! The schedule of a run's messages, and the lateness of the generator against it.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -27,7 +27,7 @@ impl OpenLoop {
         }
     }
 
-    /// The same with `burst` messages in the place of one.
+    /// Makes `burst` messages due together in the place of one; the interval is then between bursts.
     #[must_use]
     pub fn in_bursts(self, burst: NonZeroU32) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl OpenLoop {
         }
     }
 
-    /// When message `i` is due, in nanoseconds since the run's origin.
+    /// Returns the intended send time of message `i`, in nanoseconds since the run's origin, at most `u64::MAX`.
     #[must_use]
     pub fn intended_ns(&self, i: u64) -> u64 {
         self.start_ns
@@ -44,7 +44,7 @@ impl OpenLoop {
     }
 }
 
-/// How late messages were sent: actual minus intended send time. An early message counts as 0.
+/// Lateness of the messages sent: actual minus intended send time, in nanoseconds. An early message counts as 0.
 #[derive(Clone, Debug, Default)]
 pub struct Lateness {
     recorder: LatencyRecorder,

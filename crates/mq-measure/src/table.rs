@@ -14,7 +14,7 @@ pub struct Table<const N: usize> {
     pub comments: Vec<String>,
     /// The rows, each with its line in the file.
     pub rows: Vec<(u64, Row<N>)>,
-    /// Whether the last line had no line break because its writer was aborted; the line is left out.
+    /// `true` if the last line had no line break because its writer was aborted; the line is left out.
     pub truncated: bool,
 }
 

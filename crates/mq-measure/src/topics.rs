@@ -47,7 +47,7 @@ pub struct Topics {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopicFigures {
-    /// How many topics.
+    /// Number of topics.
     pub topics: NonZeroU32,
     /// See [`Topics::spread_ns`].
     pub inter_topic_spread_ns: Option<f64>,
@@ -147,8 +147,8 @@ impl Topics {
         (some > 0).then(|| convert::float(every) / convert::float(some))
     }
 
-    /// How much the topics' mean delays are above the link's own delay: the mean over topics, and the worst topic.
-    /// `None` if nothing arrived.
+    /// Excess of the topics' mean delays over the link's own delay `link_ns`, in nanoseconds: the mean over topics, and
+    /// the worst topic. `None` if nothing arrived.
     #[must_use]
     pub fn above_link_ns(&self, link_ns: u64) -> Option<(f64, f64)> {
         let all = self.delays();
@@ -237,7 +237,7 @@ impl Topics {
     }
 }
 
-/// Whether a message has the next number, and arrived together with its predecessor.
+/// Returns `true` if `next` has the number after `last`, and the two arrived within [`TOGETHER_NS`] of each other.
 fn follows(last: &Sample, next: &Sample) -> bool {
     let times = last.received_ns.zip(next.received_ns);
     next.seq == last.seq + 1 && times.is_some_and(|(last, next)| last.abs_diff(next) <= TOGETHER_NS)
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(all(2, &run(2, [None, None])).above_link_ns(0), None);
     }
 
-    /// One ordered stream: message 2 is lost and arrives after 40 ms, and 3 to 9 wait for it.
+    /// Arrivals over one ordered stream: message 2 is lost and arrives after 40 ms, and 3 to 9 wait for it.
     fn ordered() -> Samples {
         let waits = (0..12).map(|seq| match seq {
             2..=9 => 40 - (seq - 2) * 2,

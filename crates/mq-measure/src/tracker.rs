@@ -9,7 +9,7 @@ use crate::{Sample, Samples, topics::topic};
 /// The time stamp of an event that has not happened (yet).
 const NEVER: u64 = u64::MAX;
 
-/// What became of the messages of a run.
+/// Counts of a run's messages: sent, received, lost, duplicate, reordered and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -43,19 +43,19 @@ impl Counts {
     }
 }
 
-/// What an arrival is.
+/// Classification of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The first of its number.
+    /// The first arrival of its number.
     First {
-        /// Time since it should have been sent.
+        /// Nanoseconds since the intended send time; 0 if the arrival precedes it.
         latency_intended_ns: u64,
-        /// Time since it was sent.
+        /// Nanoseconds since the actual send time; 0 if the arrival precedes it.
         latency_sent_ns: u64,
     },
-    /// Its number has arrived before.
+    /// A further arrival of a number that has arrived before.
     Duplicate,
-    /// Its number was not sent, or is out of range.
+    /// An arrival of a number that was not sent or is out of range.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ impl Order {
         }
     }
 
-    /// Whether a first arrival is reordered.
+    /// Records a first arrival, and returns `true` if it is reordered: a greater number of its topic arrived before.
     pub(crate) fn is_broken_by(&mut self, seq: u64) -> bool {
         let greatest = &mut self.greatest[topic(seq, self.topics) as usize];
         let broken = greatest.is_some_and(|greatest| seq < greatest);
@@ -126,8 +126,8 @@ impl Tracker {
         }
     }
 
-    /// The same for messages over so many topics in turn: the order counts within each topic. Call it before the
-    /// first arrival.
+    /// Makes the tracker judge reordering within each of `topics` topics, which take the messages in turn. Call it
+    /// before the first arrival.
     #[must_use]
     pub fn over_topics(mut self, topics: NonZeroU32) -> Self {
         self.order = Order::over_topics(topics);
@@ -182,7 +182,7 @@ impl Tracker {
         }
     }
 
-    /// Whether every expected message was sent and has arrived.
+    /// Returns `true` once every expected message was sent and has arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.counts.received == self.slots.len() as u64

@@ -1,4 +1,4 @@
-//! What chrony says of a clock, and whether a measured offset agrees with it.
+//! Chrony's report on a clock, and the check of a measured offset against it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use crate::{Error, convert};
 /// A line of `chronyc -c tracking`, in the parts that are used here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tracking {
-    /// Hops from that server to a reference clock; 0 if the clock follows nothing.
+    /// NTP stratum of this machine: the number of hops to a reference clock; 0 if the clock follows nothing.
     pub stratum: u32,
-    /// How far the system's clock is from the time that chrony knows, in either direction.
+    /// Absolute difference between the system's clock and the time that chrony estimates.
     pub system_offset_ns: u64,
     /// The round trip to the reference clock, all hops together.
     pub root_delay_ns: u64,
@@ -19,7 +19,7 @@ pub struct Tracking {
     pub leap: String,
 }
 
-/// Whether a measured offset agrees with what chrony says of both clocks.
+/// Outcome of checking a measured offset against chrony's error bounds of both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum CrossCheck {
@@ -27,12 +27,12 @@ pub enum CrossCheck {
     NotPossible,
     /// The offset is no larger than both clocks' bounds and its own uncertainty allow.
     Agrees {
-        /// How far both clocks are from UTC at most, added up.
+        /// Sum of both clocks' greatest errors against UTC.
         bound_ns: u64,
     },
     /// The offset is larger: chrony or the measurement is wrong, or the clocks follow different references.
     Disagrees {
-        /// How far both clocks are from UTC at most, added up.
+        /// Sum of both clocks' greatest errors against UTC.
         bound_ns: u64,
     },
 }
@@ -76,13 +76,13 @@ impl Tracking {
         })
     }
 
-    /// Whether the clock follows a server or a reference clock.
+    /// Returns `true` if the clock follows a server or a reference clock.
     #[must_use]
     pub fn is_synchronised(&self) -> bool {
         self.stratum > 0 && self.leap != "Not synchronised"
     }
 
-    /// How far the clock is from UTC at most, if the reference clock is right: chrony's own bound,
+    /// Returns the greatest error of the clock against UTC, if the reference clock is right: chrony's own bound,
     /// `|system offset| + root delay / 2 + root dispersion`. `None` if the clock follows nothing.
     #[must_use]
     pub fn error_bound_ns(&self) -> Option<u64> {

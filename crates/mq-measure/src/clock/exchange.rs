@@ -1,4 +1,4 @@
-//! One question and its answer between two machines, and what they prove of the clocks.
+//! An exchange of a question and its answer between two machines, and the bounds that it sets to the clocks' offset.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[u64; 4]", into = "[u64; 4]")]
 pub struct Exchange {
-    /// When the question left, by the local clock.
+    /// Send time of the question, by the local clock.
     pub t1_ns: u64,
-    /// When the question arrived, by the remote clock.
+    /// Receive time of the question, by the remote clock.
     pub t2_ns: u64,
-    /// When the answer left, by the remote clock.
+    /// Send time of the answer, by the remote clock.
     pub t3_ns: u64,
-    /// When the answer arrived, by the local clock.
+    /// Receive time of the answer, by the local clock.
     pub t4_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl From<Exchange> for [u64; 4] {
     }
 }
 
-/// What the path between two machines is known to take at least, from its construction.
+/// Least one-way delays of the path between two machines, known from its construction.
 ///
 /// An emulated link with 25 ms one way is such knowledge. Exchanges do not show which way the time was
 /// spent, so without it the clocks could differ by up to 12.5 ms more.
@@ -63,7 +63,7 @@ pub struct LeastDelays {
     pub back_ns: u64,
 }
 
-/// What one exchange proves of the offset, remote minus local clock.
+/// Bounds of the offset, remote minus local clock, that follow from one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "their unit")]
 pub(super) struct Bounds {
@@ -73,7 +73,7 @@ pub(super) struct Bounds {
     pub(super) low_ns: i128,
     /// The most that the offset can be.
     pub(super) high_ns: i128,
-    /// How long the exchange took, by the local clock.
+    /// Duration of the exchange, by the local clock.
     pub(super) took_ns: u64,
 }
 

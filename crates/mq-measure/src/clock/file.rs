@@ -10,13 +10,13 @@ use crate::{Error, Validity, json, validity};
 /// The `schema` of a [`ClockFile`] that this version writes and reads.
 pub const SCHEMA: &str = "mq-clock/1";
 
-/// One of the two machines.
+/// A machine of the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Side {
     /// The machine's name, as in the first line of its logs.
     pub host: String,
-    /// How far the machine's clock is from UTC at most, by chrony; `None` if chrony does not say.
+    /// The greatest error of the machine's clock against UTC, by chrony; `None` if chrony does not say.
     pub error_bound_ns: Option<u64>,
 }
 
@@ -32,11 +32,11 @@ pub struct ClockFile {
     pub local: Side,
     /// The machine that answered.
     pub remote: Side,
-    /// What is assumed of clocks and path.
+    /// The assumptions about clocks and path.
     pub assumptions: Assumptions,
     /// Offset, skew and their uncertainty, for people.
     pub summary: FitSummary,
-    /// Whether chrony agrees.
+    /// Check of the measured offset against chrony's error bounds.
     pub cross_check: CrossCheck,
     /// The warnings about the comparison.
     pub validity: Validity,

@@ -1,4 +1,4 @@
-//! How two clocks are related, with the uncertainty of every time that is converted.
+//! The fitted relation of two clocks, with the uncertainty of every time that is converted.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use super::window::{self, Origin, Point};
 use super::{Mapped, step};
 use crate::{Error, convert};
 
-/// What is assumed of clocks and path, because no exchange can show it.
+/// Assumptions about clocks and path, which no exchange can show.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assumptions {
-    /// What the path takes at least.
+    /// Least one-way delays of the path.
     pub least: LeastDelays,
-    /// By how much the clocks' rates may leave a straight line, in parts per billion.
+    /// Greatest deviation of the clocks' relative rate from a constant, in parts per billion.
     pub wander_ppb: f64,
 }
 
@@ -36,9 +36,9 @@ impl Default for Assumptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// When, by the local clock, to within two windows of exchanges.
+    /// Time of the step, by the local clock, to within two windows of exchanges.
     pub at_ns: u64,
-    /// By how much the offset changed.
+    /// Change of the offset, remote minus local clock.
     pub by_ns: i64,
 }
 
@@ -48,9 +48,9 @@ pub struct Step {
 pub struct FitSummary {
     /// The middle of the time that was measured, by the local clock.
     pub at_ns: u64,
-    /// Remote minus local clock then.
+    /// Offset at that time, remote minus local clock.
     pub offset_ns: i64,
-    /// How much faster the remote clock runs then, in parts per billion.
+    /// Skew at that time: the excess of the remote clock's rate over the local clock's, in parts per billion.
     pub skew_ppb: f64,
     /// The most that any offset is wrong by between the first exchange and the last.
     pub uncertainty_ns: u64,
@@ -136,7 +136,7 @@ impl ClockFit {
         })
     }
 
-    /// What the remote clock shows at a time of the local clock.
+    /// Converts a time of the local clock to the remote clock, with the uncertainty.
     #[must_use]
     pub fn to_remote(&self, local_ns: u64) -> Mapped {
         let x = self.origin.local(local_ns);
@@ -149,7 +149,7 @@ impl ClockFit {
         }
     }
 
-    /// What the local clock shows at a time of the remote clock.
+    /// Converts a time of the remote clock to the local clock, with the uncertainty.
     ///
     /// Where a clock was set back, a remote time occurs twice: the result is the middle of the two, with an
     /// uncertainty that covers both.
@@ -187,7 +187,8 @@ impl ClockFit {
         (offset, convert::round(uncertainty.ceil()))
     }
 
-    /// How much faster the remote clock runs than the local one, at a local time, in parts per billion.
+    /// Returns the skew at a local time: the excess of the remote clock's rate over the local clock's, in parts per
+    /// billion.
     #[must_use]
     pub fn skew_ppb(&self, local_ns: u64) -> f64 {
         let x = self.origin.local(local_ns);
@@ -246,7 +247,7 @@ impl ClockFit {
         cover(&candidates)
     }
 
-    /// When a stretch may hold: from the last point but one before it to the second after it.
+    /// Range of local times in which a stretch may hold: from the last point but one before it to the second after it.
     ///
     /// A step lies between two points. The range has one point more at each end, so that it still covers the
     /// step if that is found one point off.
@@ -281,7 +282,8 @@ fn stretches(points: &[Point], drift: f64) -> Vec<Stretch> {
         .collect()
 }
 
-/// One value in place of several that may each be right: the middle of all that they allow.
+/// Merges several candidates, each a value and its uncertainty, into the middle and the half width of all that they
+/// allow.
 fn cover(candidates: &[(f64, f64)]) -> (f64, f64) {
     let low = candidates.iter().map(|(value, u)| value - u);
     let high = candidates.iter().map(|(value, u)| value + u);
@@ -290,7 +292,7 @@ fn cover(candidates: &[(f64, f64)]) -> (f64, f64) {
     (f64::midpoint(low, high), (high - low) / 2.0)
 }
 
-/// What a clock can show.
+/// Limits a time to the range of a `u64`.
 fn clamp(ns: i128) -> u64 {
     u64::try_from(ns).unwrap_or(if ns < 0 { 0 } else { u64::MAX })
 }

@@ -6,7 +6,7 @@ use crate::{convert, stats};
 /// The error of the stamps themselves: no point is better than this, whatever its round trip.
 const FLOOR_NS: f64 = 1_000.0;
 
-/// How much each point is worth: the error that it may have beyond the error that all have in common.
+/// Error scale of the points: the error that each may have beyond the error that all have in common.
 ///
 /// The time that the path always takes is in every point alike and does not bend the line. What a round trip
 /// takes beyond the least one was waiting, on one way or on both, and moves the point by up to half of that

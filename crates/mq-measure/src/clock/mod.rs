@@ -52,6 +52,6 @@ pub struct Mapped {
     pub at_ns: u64,
     /// The most that `at_ns` is wrong by.
     pub uncertainty_ns: u64,
-    /// Whether the clocks were compared only before this time, or only after it.
+    /// `true` if the time lies before the first exchange of a comparison or after the last.
     pub extrapolated: bool,
 }

@@ -3,7 +3,7 @@
 use super::{ClockFile, ClockFit, Mapped};
 use crate::Error;
 
-/// How times of one clock become times of another.
+/// A conversion of one clock's times to another clock, directly or by way of a third clock.
 ///
 /// S22 §4 takes the broker's clock as the reference: publisher and subscriber each compare their clock with
 /// the broker's. The relation from publisher to subscriber then has two legs, whose uncertainties add up.

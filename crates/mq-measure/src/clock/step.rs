@@ -40,7 +40,7 @@ pub(super) fn find(points: &[Point], drift: f64) -> Vec<usize> {
     starts
 }
 
-/// Where the largest jump is, if there is one.
+/// Finds the largest jump, and returns the index of the first point after it; `None` if there is no jump.
 fn largest(points: &[Point], worth: &Worth, drift: f64) -> Option<usize> {
     if points.len() < 2 * SIDE {
         return None;
@@ -71,7 +71,7 @@ fn beside(points: &[Point], at: usize) -> Option<(&Point, &Point)> {
     Some((left, right))
 }
 
-/// How fast the offset usually changes.
+/// Usual rate of the offset, with its error, in nanoseconds per nanosecond.
 struct Usual {
     /// The median slope of pairs of points that lie a quarter of all points apart. One jump is inside a
     /// third of these pairs, which does not move their median far.
@@ -101,7 +101,7 @@ impl Usual {
     }
 }
 
-/// Of the places next to `near`, the place at which each point is on the level of its own side.
+/// Returns the index within [`REACH`] of `near` at which the points on either side lie closest to their own level.
 fn sharpen(points: &[Point], near: usize, slope: f64, worth: &Worth) -> usize {
     let Some((left, right)) = beside(points, near) else {
         return near;

@@ -3,7 +3,7 @@
 use super::line::{Line, Worth};
 use super::window::Point;
 
-/// How many standard errors the slope may be wrong by.
+/// Greatest error of the slope, in standard errors.
 const SLOPE_ERRORS: f64 = 3.0;
 
 /// The fewest points whose thirds are judged: a third is then enough for a slope of its own.
@@ -18,7 +18,7 @@ const POINTS_FOR_THIRDS: usize = 12;
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) line: Line,
-    /// How fast the clocks may leave the line, in nanoseconds a nanosecond.
+    /// Greatest rate at which the clocks may leave the line, in nanoseconds per nanosecond.
     pub(super) drift: f64,
     anchors: Vec<Anchor>,
 }
@@ -27,9 +27,9 @@ pub(super) struct Stretch {
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     at: f64,
-    /// How far wrong the line can be, by this point and all before it.
+    /// Bound of the line's error by this point and all points before it.
     before: f64,
-    /// The same, by this point and all after it.
+    /// Bound of the line's error by this point and all points after it.
     after: f64,
 }
 
@@ -71,7 +71,7 @@ impl Stretch {
         }
     }
 
-    /// How far wrong the line can be at a local time.
+    /// Returns the greatest error of the line at a local time.
     pub(super) fn uncertainty(&self, x: f64) -> f64 {
         let next = self.anchors.partition_point(|anchor| anchor.at < x);
         let before = next
@@ -111,7 +111,7 @@ impl Stretch {
     }
 }
 
-/// By how much the line's slope may differ from that of clocks that run straight.
+/// Returns the greatest difference between the line's slope and that of clocks that run straight.
 ///
 /// Chance explains some standard errors. They are far too large where few points are good, because the usual
 /// excess is then that of the others. But at any two points the line is right within each point's error, so
@@ -126,7 +126,8 @@ fn slope_error(anchors: &[Anchor], line: &Line) -> f64 {
     pairs.fold(by_chance, f64::min)
 }
 
-/// By how much the slope of a third of the points differs from the slope of all, beyond chance.
+/// Returns the greatest difference in slope, beyond chance, between a third of the points and all of them; 0 with fewer
+/// than [`POINTS_FOR_THIRDS`] points.
 fn bend(points: &[Point], line: &Line, worth: &Worth) -> f64 {
     if points.len() < POINTS_FOR_THIRDS {
         return 0.0;

@@ -40,7 +40,7 @@ pub(super) struct Point {
     pub(super) offset: f64,
     /// The most that `offset` is wrong by.
     pub(super) half: f64,
-    /// How long the exchange took.
+    /// Duration of the exchange.
     pub(super) took: f64,
 }
 

@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 /// Stands for an error bound that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Whether a [`Probe`] is a question or an answer.
+/// Kind of a [`Probe`]: question or answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A question.
@@ -43,19 +43,19 @@ pub enum Kind {
 /// | 56..120 | the sender's name in UTF-8, filled up with 0 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether this is a question or an answer.
+    /// The kind of the datagram: question or answer.
     pub kind: Kind,
     /// Tells answers to this program from answers to another.
     pub session: u64,
     /// The question's number.
     pub number: u64,
-    /// When the question left, by the clock of the machine that asks.
+    /// Send time of the question, by the clock of the machine that asks.
     pub t1_ns: u64,
-    /// When the question arrived, by the clock of the machine that answers.
+    /// Receive time of the question, by the clock of the machine that answers; 0 in a question.
     pub t2_ns: u64,
-    /// When the answer left, by the same clock.
+    /// Send time of the answer, by the clock of the machine that answers; 0 in a question.
     pub t3_ns: u64,
-    /// How far the sender's clock is from UTC at most, by chrony; `None` if that is not known.
+    /// The greatest error of the sender's clock against UTC, by chrony; `None` if it is not known.
     pub error_bound_ns: Option<u64>,
     /// The sender's name; it is cut after [`HOST_NAME`] bytes.
     pub host: String,

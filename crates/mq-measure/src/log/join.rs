@@ -17,7 +17,7 @@ pub struct Joined {
     /// A sample for each message sent, in the send log's order, with its first arrival. All times are of the
     /// receiver's clock if the clocks are related.
     pub samples: Samples,
-    /// What became of the messages.
+    /// Counts of the run's messages.
     pub counts: Counts,
     /// The most that the latency of any message is wrong by because of the clocks; `None` if the clocks are
     /// not related, as where there is only one.

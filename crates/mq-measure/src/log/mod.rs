@@ -32,9 +32,9 @@ use serde::{Deserialize, Serialize};
 pub struct SendRecord {
     /// The message's number in the run.
     pub seq: u64,
-    /// When the schedule wanted it sent.
+    /// Intended send time by the schedule, in nanoseconds since the Unix epoch.
     pub intended_ns: u64,
-    /// When the message was handed to the transport.
+    /// Actual send time, at which the message is handed to the transport, in nanoseconds since the Unix epoch.
     pub sent_ns: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct SendRecord {
 pub struct ReceiveRecord {
     /// The message's number in the run.
     pub seq: u64,
-    /// When the message arrived.
+    /// Time of the arrival, in nanoseconds since the Unix epoch.
     pub received_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What was found of a joined run, as JSON, so that runs can be compared.
+//! The outcome of a joined run as JSON, so that runs can be compared.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub struct Outcome {
     /// The most that any latency is wrong by because of the clocks; `None` if the clocks are not related, as
     /// where there is only one.
     pub uncertainty_ns: Option<u64>,
-    /// What became of the messages.
+    /// Counts of the run's messages.
     pub counts: Counts,
     /// The warnings about the run.
     pub validity: Validity,
@@ -34,7 +34,7 @@ pub struct Outcome {
 /// The difference of two runs' median one-way delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// One median minus the other.
+    /// Median one-way delay of one run minus that of the other, from the actual send times, in nanoseconds.
     pub median_ns: i64,
     /// The most that the difference is wrong by because of the clocks.
     ///

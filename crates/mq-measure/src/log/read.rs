@@ -10,11 +10,11 @@ use crate::{Error, table};
 /// A log that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadLog<R> {
-    /// Its first line.
+    /// The log's first line: run, clock and host.
     pub meta: LogMeta,
-    /// Its records, in the order of the file.
+    /// The log's records, in the order of the file.
     pub records: Vec<R>,
-    /// Whether the last line was cut off because the writer was aborted; the line is left out.
+    /// `true` if the last line was cut off because the writer was aborted; the line is left out.
     pub truncated: bool,
 }
 

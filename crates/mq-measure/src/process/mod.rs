@@ -71,7 +71,7 @@ pub fn memory(pid: u32) -> Result<Memory, Error> {
     system::memory(pid)
 }
 
-/// What a process used in a span of time.
+/// CPU time and memory of a process in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in the span.
@@ -101,7 +101,7 @@ impl Usage {
 #[derive(Clone, Debug)]
 pub struct ProcessMeter {
     pid: u32,
-    /// When the process began, in ticks since boot: a later process with the same id has another value.
+    /// Start time of the process, in ticks since boot: a later process with the same id has another value.
     began: u64,
     at_start: CpuTimes,
     started: Instant,

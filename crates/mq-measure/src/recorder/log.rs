@@ -22,9 +22,9 @@ use crate::Error;
 pub struct TaggedHistogram<'a> {
     /// The histogram's name, such as the transport's, without commas, spaces or line breaks.
     pub tag: &'a str,
-    /// When its interval began.
+    /// Start of the interval in which the latencies were recorded.
     pub start: SystemTime,
-    /// How long its interval was.
+    /// Duration of that interval.
     pub duration: Duration,
     /// The latencies.
     pub recorder: &'a LatencyRecorder,
@@ -78,7 +78,7 @@ pub fn write_log(
     output.flush().map_err(Error::io(name))
 }
 
-/// One histogram as text: the V2 format, deflated, in base 64, as a log has it in each line.
+/// Encodes one histogram as text: the V2 format, deflated, in base 64, as a log has it in each line.
 ///
 /// # Errors
 /// [`Error::Encode`] if it cannot be encoded.

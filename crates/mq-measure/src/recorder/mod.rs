@@ -55,13 +55,13 @@ impl LatencyRecorder {
         self.moments = Moments::default();
     }
 
-    /// How many latencies were recorded.
+    /// Returns the number of latencies recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.moments.count()
     }
 
-    /// Whether nothing was recorded.
+    /// Returns `true` if nothing was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count() == 0

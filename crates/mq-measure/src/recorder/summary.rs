@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{Moments, nearest_rank};
 
-/// Where the percentiles of a [`Summary`] come from.
+/// Source of the percentiles of a [`Summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PercentileSource {
@@ -22,7 +22,7 @@ pub enum PercentileSource {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
-    /// How many latencies.
+    /// Number of latencies.
     pub count: u64,
     /// The arithmetic mean.
     pub mean_ns: f64,
@@ -51,7 +51,7 @@ pub struct Summary {
     pub p999_ns: u64,
     /// The greatest.
     pub max_ns: u64,
-    /// Where the percentiles come from; the rest is exact in any case.
+    /// Source of the percentiles; the rest is exact in any case.
     pub percentiles_from: PercentileSource,
 }
 

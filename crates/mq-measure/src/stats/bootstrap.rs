@@ -56,7 +56,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether `value` is inside. A ratio whose interval contains 1 shows no difference.
+    /// Returns `true` if the interval contains `value`. A ratio whose interval contains 1 shows no difference.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
@@ -70,7 +70,7 @@ impl Interval {
 /// about 10 values a group the interval is too narrow.
 #[derive(Clone, Copy, Debug)]
 pub struct Bootstrap {
-    /// How often to resample. With 2000, chance moves the ends of a 95 % interval by a few percent of its width.
+    /// Number of resamples. With 2000, chance moves the ends of a 95 % interval by a few percent of its width.
     pub resamples: u32,
     /// The confidence, 0 to 1.
     pub confidence: f64,

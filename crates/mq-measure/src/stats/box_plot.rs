@@ -1,4 +1,4 @@
-//! What a box plot draws.
+//! The values of a box plot: quartiles, whiskers and outliers.
 
 use super::interpolated;
 

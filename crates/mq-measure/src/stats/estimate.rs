@@ -131,7 +131,7 @@ mod tests {
         );
     }
 
-    /// By `SciPy`'s `stats.t.interval(0.9, 4, 3.0, sqrt(2.5 / 5))`.
+    /// Expected interval from `SciPy`: `stats.t.interval(0.9, 4, 3.0, sqrt(2.5 / 5))`.
     #[test]
     fn a_mean_has_students_interval() {
         let estimate = Estimate::of_mean(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();

@@ -50,7 +50,7 @@ impl Moments {
         self.max = self.max.max(other.max);
     }
 
-    /// How many values.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

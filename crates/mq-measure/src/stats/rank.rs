@@ -48,12 +48,12 @@ pub fn kruskal_wallis(groups: &[&[f64]]) -> Option<KruskalWallis> {
 pub struct Dunn {
     /// The indices of the two groups.
     pub pair: (usize, usize),
-    /// By how many standard deviations their mean ranks differ; positive if the first group's is
+    /// Difference of the two mean ranks, in standard deviations of that difference; positive if the first group's is
     /// higher.
     pub z: f64,
-    /// The probability of a difference at least this large, in either direction, if there is none.
+    /// The two-sided probability of a difference at least this large if there is none; not adjusted.
     pub p: f64,
-    /// The same, adjusted for the number of pairs (Holm): compare this with a level.
+    /// The probability `p` adjusted for the number of pairs (Holm): compare this with a significance level.
     pub holm_p: f64,
 }
 
@@ -120,9 +120,9 @@ pub fn dominance(a: &[f64], b: &[f64]) -> (f64, f64) {
 
 /// All values' ranks from 1, equal values sharing the mean of theirs.
 struct Ranks {
-    /// All values.
+    /// Number of all values.
     n: f64,
-    /// Of each group.
+    /// Sum of the ranks of each group.
     sums: Vec<f64>,
     /// `sum(t^3 - t)` over ties of t values.
     ties: f64,

@@ -1,4 +1,4 @@
-//! Why a run should not be trusted, as values: what happened, and what to do about it.
+//! Warnings: reasons not to trust a run, as values with their remedy.
 //!
 //! A bad measurement is data, not an error. Each rule is a pure function that gives a [`Warning`]
 //! or nothing.
@@ -59,7 +59,7 @@ pub enum Warning {
     ClockUncertain {
         /// Half the width of the offset's interval.
         uncertainty_ns: u64,
-        /// What was measured: a latency, or a difference of two.
+        /// The effect that was measured: a latency, or a difference of two.
         effect_ns: u64,
     },
     /// The clocks were compared, but not while some messages were under way.
@@ -81,9 +81,9 @@ pub enum Warning {
         at_ns / 1_000_000 % 1_000
     )]
     ClockStepped {
-        /// When, by the clock of the machine that compared, in nanoseconds since the Unix epoch.
+        /// Time of the step by the local clock, that of the machine that asked, in nanoseconds since the Unix epoch.
         at_ns: u64,
-        /// By how much the other clock jumped against it.
+        /// Change of the offset, remote minus local clock, in nanoseconds.
         by_ns: i64,
     },
     /// The clocks' measured offset is larger than chrony's bounds allow.
@@ -95,11 +95,11 @@ pub enum Warning {
         time(*bound_ns)
     )]
     ClocksDisagree {
-        /// The offset as measured.
+        /// The measured offset, remote minus local clock.
         offset_ns: i64,
-        /// Its uncertainty.
+        /// The most that the offset is wrong by.
         uncertainty_ns: u64,
-        /// How far both clocks are from UTC at most, added up, by chrony.
+        /// Sum of both clocks' greatest errors against UTC, by chrony.
         bound_ns: u64,
     },
     /// The logs are of two machines, whose clocks were not compared.
@@ -114,7 +114,7 @@ pub enum Warning {
          sender and receiver"
     )]
     NegativeLatencies {
-        /// How many.
+        /// Number of messages with a negative latency.
         count: u64,
     },
     /// Messages were sent and did not arrive.
@@ -123,9 +123,9 @@ pub enum Warning {
          wait longer at the end, or report the loss with the latency"
     )]
     LostMessages {
-        /// How many.
+        /// Number of messages lost.
         lost: u64,
-        /// Of how many.
+        /// Number of messages sent.
         sent: u64,
     },
     /// Messages arrived more than once.
@@ -145,7 +145,7 @@ pub enum Warning {
          matters"
     )]
     ReorderedMessages {
-        /// How many, as RFC 4737 counts.
+        /// Number of messages reordered by the definition of RFC 4737.
         reordered: u64,
         /// Messages that arrived.
         received: u64,
@@ -155,7 +155,7 @@ pub enum Warning {
         "{count} messages arrived that this run did not send; use a topic of its own for each run"
     )]
     UnknownMessages {
-        /// How many.
+        /// Number of arrivals of unknown numbers.
         count: u64,
     },
     /// A part of the run did not end in time.
@@ -186,9 +186,9 @@ pub enum Warning {
     LinkOffProfile {
         /// The quantity with its unit, such as `delay_ns`.
         quantity: String,
-        /// As configured.
+        /// The configured value, in the unit of `quantity`.
         configured: f64,
-        /// As measured.
+        /// The measured value, in the unit of `quantity`.
         measured: f64,
     },
     /// The meter has no readings for a part of the run, so there is no energy.
@@ -198,7 +198,7 @@ pub enum Warning {
         time(*window_ns)
     )]
     EnergyGaps {
-        /// How much of the time has no readings.
+        /// Part of the window that has no readings.
         missing_ns: u64,
         /// The time in which messages were sent.
         window_ns: u64,
@@ -221,7 +221,7 @@ pub enum Warning {
     Emulated {
         /// The host's name in a testbed; `None` for the machine that measured.
         host: Option<String>,
-        /// What shows it.
+        /// The evidence for the emulator, from [`emulated`](crate::context::emulated()).
         found: String,
     },
 }

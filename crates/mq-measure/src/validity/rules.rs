@@ -1,4 +1,4 @@
-//! When to warn.
+//! The rules that decide on warnings, each a pure function.
 
 use statrs::distribution::{Binomial, DiscreteCDF as _};
 

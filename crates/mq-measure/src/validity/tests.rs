@@ -168,7 +168,7 @@ fn kinds() -> Vec<String> {
     expected.map(str::to_owned).collect()
 }
 
-/// Whether `line` has the words of `pattern`, with a value in the place of each A, B and C.
+/// Returns `true` if `line` has the words of `pattern`, with a value in the place of each A, B and C.
 fn fits(pattern: &str, line: &str) -> bool {
     let mut rest = Some(line);
     for words in pattern.split(['A', 'B', 'C']) {

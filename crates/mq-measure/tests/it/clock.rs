@@ -227,9 +227,9 @@ struct Run {
     truths: Vec<i128>,
 }
 
-/// How a run's delays came out.
+/// Verdict on a run: the true delays compared with the stated uncertainty.
 struct Verdict {
-    /// Every true delay is within the uncertainty of its own message.
+    /// `true` if every true delay is within the uncertainty of its own message.
     inside: bool,
     /// The median of the messages' uncertainties.
     uncertainty: f64,

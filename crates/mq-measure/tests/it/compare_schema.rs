@@ -24,7 +24,7 @@ fn software(name: &str) -> Software {
     }
 }
 
-/// A result in which every list and option holds something.
+/// Builds a result that has every property of the schema, and an entry in every list.
 fn full() -> RunResult {
     let exact = Summary::from_samples(&[1_000, 2_000, 4_000, 5_000]);
     let mut recorder = LatencyRecorder::new();
@@ -122,7 +122,7 @@ fn full() -> RunResult {
     }
 }
 
-/// The same with every list and option empty.
+/// Builds the result of [`full`] without its optional measurements, host, link and transport warnings.
 fn empty() -> RunResult {
     let mut result = full();
     let transport = &mut result.transports[0];
