@@ -116,7 +116,7 @@ pub enum Error {
          give hosts of one name different ones"
     )]
     SameHost {
-        /// The host.
+        /// The host of both logs.
         host: String,
     },
     /// The output of chrony does not have the form that `chronyc -c tracking` prints.

@@ -50,7 +50,7 @@ pub struct Manifest {
     pub broker: Software,
     /// The configuration with every default filled in.
     pub configuration: Value,
-    /// The link.
+    /// The link, as configured and as measured.
     pub link: LinkContext,
 }
 

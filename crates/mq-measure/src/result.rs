@@ -160,9 +160,9 @@ pub struct ConnectTimes {
     /// Number of further connections that failed or turned out to be of another kind; they are not in `count`, and in
     /// neither summary.
     pub failed: u64,
-    /// From the start until data can be sent.
+    /// Time from the start of connecting until data can be sent.
     pub usable: Option<Summary>,
-    /// From the start until CONNACK. DL's `T_Connection` (eq. 1) counts from CONNECT instead.
+    /// Time from the start of connecting until CONNACK. DL's `T_Connection` (eq. 1) counts from CONNECT instead.
     pub connack: Option<Summary>,
 }
 
@@ -170,13 +170,13 @@ pub struct ConnectTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// The round, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
     /// The transport's turn in the round, from 0: the order changes so that drift hits all alike.
     pub turn: u32,
     /// Latency from the intended send time; `None` if nothing arrived.
     pub latency: Option<Summary>,
-    /// From the first send to the last arrival: S21's Δ where the loop was closed, Fig. 6a.
+    /// Time from the first send to the last arrival: S21's Δ where the loop was closed, Fig. 6a.
     pub duration_ns: u64,
     /// Counts of the round's messages.
     pub counts: Counts,

@@ -51,18 +51,18 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Nothing noted yet.
+    /// Returns an empty record.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes one message.
+    /// Records the lateness of one message.
     pub fn note(&mut self, intended_ns: u64, sent_ns: u64) {
         self.recorder.record(sent_ns.saturating_sub(intended_ns));
     }
 
-    /// Adds the messages that another has noted.
+    /// Adds the messages that `other` has recorded.
     pub fn merge(&mut self, other: &Self) {
         self.recorder.merge(&other.recorder);
     }

@@ -23,8 +23,8 @@ pub const LATE_NS: u64 = 5_000_000;
 /// Messages arrive together if no more than this is between one and the next.
 pub const TOGETHER_NS: u64 = 1_000_000;
 
-/// Messages that are due no closer than this leave in packets of their own. It is more than [`TOGETHER_NS`], and has room
-/// for the rates of two clocks beside the usual 2 ms.
+/// Least interval in nanoseconds at which messages leave in packets of their own. It is more than [`TOGETHER_NS`], and
+/// has room for the rates of two clocks beside the usual 2 ms.
 const APART_NS: u64 = 1_500_000;
 
 /// The topic of a message.
@@ -64,7 +64,7 @@ pub struct TopicFigures {
 }
 
 impl Topics {
-    /// No messages yet, over so many topics.
+    /// Returns the record of no messages yet, over `topics` topics.
     #[must_use]
     pub fn new(topics: NonZeroU32) -> Self {
         Self {

@@ -220,18 +220,18 @@ pub struct LastSendEstimator {
 }
 
 impl LastSendEstimator {
-    /// Nothing published yet.
+    /// Returns an estimator without a publish.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes a publish, and forgets the one before.
+    /// Records a publish, and discards the time of the publish before.
     pub fn sent(&mut self, sent_ns: u64) {
         self.last_sent_ns = Some(sent_ns);
     }
 
-    /// Time from the last publish to a result at `at_ns`; `None` if nothing was published.
+    /// Returns the time from the last publish to a result at `at_ns`; `None` if nothing was published.
     #[must_use]
     pub fn received(&self, at_ns: u64) -> Option<u64> {
         self.last_sent_ns

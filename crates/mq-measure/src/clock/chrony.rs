@@ -128,7 +128,7 @@ fn magnitude_ns(text: &str, what: &str) -> Result<u64, Error> {
 mod tests {
     use super::*;
 
-    /// In the form that chrony 4 prints.
+    /// A line in the form that chrony 4 prints.
     const LINE: &str = "C0A8010A,192.168.1.10,3,1714560000.142413385,-0.000002036,0.000003428,\
                         0.000023000,-9.456,-0.001,0.045,0.013254000,0.001234000,64.8,Normal\n";
 

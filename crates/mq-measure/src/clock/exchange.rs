@@ -57,9 +57,9 @@ impl From<Exchange> for [u64; 4] {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastDelays {
-    /// From the local machine to the remote one.
+    /// Least delay from the local machine to the remote one.
     pub there_ns: u64,
-    /// From the remote machine to the local one.
+    /// Least delay from the remote machine to the local one.
     pub back_ns: u64,
 }
 

@@ -20,7 +20,7 @@ pub struct Assumptions {
 }
 
 impl Default for Assumptions {
-    /// Nothing is known of the path, and clocks wander by 1 part in a million at most.
+    /// Assumes nothing of the path, and a wander of the clocks by 1 part in a million at most.
     ///
     /// The quartz of a small board changes its rate by some 0.1 ppm a degree, and a run heats it by some
     /// degrees. Chrony's corrections are of the same order once the clock is in step.

@@ -52,7 +52,7 @@ impl Worth {
 pub(super) struct Line {
     middle: f64,
     value: f64,
-    /// Nanoseconds a nanosecond.
+    /// Slope of the line: the skew, in nanoseconds per nanosecond.
     pub(super) slope: f64,
     /// The standard error of the slope, enlarged if the points lie further from the line than their worth
     /// allows.

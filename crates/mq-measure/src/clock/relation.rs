@@ -1,4 +1,4 @@
-//! From one machine's clock to another's, if need be by way of a third.
+//! Conversion of times from one machine's clock to another's, if need be by way of a third.
 
 use super::{ClockFile, ClockFit, Mapped};
 use crate::Error;
@@ -19,7 +19,7 @@ enum Leg {
 }
 
 impl Relation {
-    /// From the remote clock to the local one.
+    /// Returns the relation from the remote clock to the local one.
     #[must_use]
     pub fn remote_to_local(fit: ClockFit) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Relation {
         }
     }
 
-    /// From the local clock to the remote one.
+    /// Returns the relation from the local clock to the remote one.
     #[must_use]
     pub fn local_to_remote(fit: ClockFit) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Relation {
         self
     }
 
-    /// From the clock of host `from` to that of host `to`, by the comparisons that were made.
+    /// Returns the relation from the clock of host `from` to that of host `to`, by the comparisons that were made.
     ///
     /// The relation is direct if the two were compared with each other; else it goes by way of a third host
     /// that both were compared with.
@@ -77,7 +77,7 @@ impl Relation {
         })
     }
 
-    /// A time of the first clock as the last one shows it.
+    /// Converts a time of the first clock to the last, with the sum of the uncertainties.
     #[must_use]
     pub fn map(&self, at_ns: u64) -> Mapped {
         let start = Mapped {

@@ -62,7 +62,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// The bytes.
+    /// Encodes the datagram.
     #[must_use]
     pub fn encode(&self) -> [u8; DATAGRAM] {
         let mut bytes = [0; DATAGRAM];

@@ -90,7 +90,7 @@ pub struct LogMeta {
     pub run: String,
     /// The clock of its times, such as `realtime`.
     pub clock: String,
-    /// The machine.
+    /// The machine whose clock the times are of.
     pub host: String,
 }
 

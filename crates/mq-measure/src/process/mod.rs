@@ -20,9 +20,9 @@ use crate::convert;
 pub struct CpuTimes {
     /// User and system together, by the process's CPU-time clock: exact to the nanosecond.
     pub total_ns: u64,
-    /// In user mode; `/proc/PID/stat` counts in ticks, mostly of 10 ms.
+    /// CPU time in user mode; `/proc/PID/stat` counts in ticks, mostly of 10 ms.
     pub user_ns: u64,
-    /// In the kernel, where much of TCP and UDP is done; in ticks too.
+    /// CPU time in the kernel, where much of TCP and UDP is done; in ticks too.
     pub system_ns: u64,
 }
 
@@ -42,7 +42,7 @@ impl CpuTimes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Resident now (`VmRSS`).
+    /// Resident memory now (`VmRSS`).
     pub rss_bytes: u64,
     /// The most that was resident since the process began (`VmHWM`).
     pub peak_rss_bytes: u64,
@@ -78,7 +78,7 @@ pub struct Usage {
     pub cpu: CpuTimes,
     /// Memory at the span's end; the peak is since the process began.
     pub memory: Memory,
-    /// The span.
+    /// Length of the span.
     pub elapsed: Duration,
 }
 

@@ -49,7 +49,7 @@ impl LatencyRecorder {
         self.moments.merge(&other.moments);
     }
 
-    /// Forgets everything.
+    /// Discards all latencies recorded.
     pub fn clear(&mut self) {
         self.histogram.reset();
         self.moments = Moments::default();

@@ -8,9 +8,9 @@ use crate::stats::{Moments, nearest_rank};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PercentileSource {
-    /// From all samples, exact.
+    /// All samples: exact.
     Samples,
-    /// From the histogram, within 0.1 %.
+    /// The histogram: within 0.1 %.
     Histogram,
 }
 
@@ -31,7 +31,7 @@ pub struct Summary {
     /// Relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1; 0 if all latencies
     /// are 0.
     pub rsd: f64,
-    /// The least.
+    /// The least latency.
     pub min_ns: u64,
     /// The 5th percentile.
     pub p5_ns: u64,
@@ -49,7 +49,7 @@ pub struct Summary {
     pub p99_ns: u64,
     /// The 99.9th percentile; means little with fewer than 1000 latencies.
     pub p999_ns: u64,
-    /// The greatest.
+    /// The greatest latency.
     pub max_ns: u64,
     /// Source of the percentiles; the rest is exact in any case.
     pub percentiles_from: PercentileSource,

@@ -1,7 +1,7 @@
 //! Means of few independent runs, and quotients of them, by Student's t.
 //!
-//! A percentile bootstrap of three to ten values is too narrow, and a verdict on it too bold. These intervals keep their
-//! probability with three values a mean.
+//! A percentile bootstrap of three to ten values is too narrow, and a verdict on it too bold. These intervals keep
+//! their probability with three values a mean.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
@@ -11,7 +11,7 @@ use crate::convert;
 /// A value that was measured, and how well it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The value.
+    /// The estimated value.
     pub value: f64,
     /// The variance of the value, not of single runs.
     variance: f64,
@@ -77,8 +77,8 @@ impl Estimate {
         }
     }
 
-    /// The interval of what is positive, such as a time or a quotient: even to both sides on a logarithmic scale, so that
-    /// the interval of the inverse is its inverse, and times that lean to the right are not taken as too well known.
+    /// Returns the interval of a positive quantity, such as a time or a quotient: symmetric on a logarithmic scale, so
+    /// that the interval of the inverse is its inverse, and times skewed to the right are not taken as too well known.
     /// `None` if the value is not positive.
     #[must_use]
     pub fn interval_of_positive(&self, confidence: f64) -> Option<Interval> {

@@ -98,10 +98,10 @@ fn holm(tests: &mut [Dunn]) {
     }
 }
 
-/// The shares of all pairs of a value of `a` and one of `b` in which that of `a` is less, and in which it is more; 0 if a
-/// group is empty.
+/// Returns two shares of all pairs of a value of `a` and a value of `b`: the pairs in which that of `a` is less, and
+/// those in which it is more. Both are 0 if a group is empty.
 ///
-/// The second less the first is Cliff's δ (Cliff, Psychol. Bull. 114, 1993).
+/// The second share minus the first is Cliff's δ (Cliff, Psychol. Bull. 114, 1993).
 #[must_use]
 pub fn dominance(a: &[f64], b: &[f64]) -> (f64, f64) {
     let mut sorted = b.to_vec();

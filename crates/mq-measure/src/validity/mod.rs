@@ -68,7 +68,7 @@ pub enum Warning {
          before a run until after it"
     )]
     ClockExtrapolated {
-        /// These messages.
+        /// Number of messages sent while the clocks were not compared.
         messages: u64,
     },
     /// A clock was set while clocks were compared.
@@ -136,7 +136,7 @@ pub enum Warning {
     DuplicateMessages {
         /// Arrivals beyond the first.
         duplicates: u64,
-        /// Messages that arrived.
+        /// Number of messages that arrived at least once.
         received: u64,
     },
     /// Messages arrived out of order.
@@ -147,7 +147,7 @@ pub enum Warning {
     ReorderedMessages {
         /// Number of messages reordered by the definition of RFC 4737.
         reordered: u64,
-        /// Messages that arrived.
+        /// Number of messages that arrived at least once.
         received: u64,
     },
     /// Messages arrived that this run did not send.
@@ -172,9 +172,9 @@ pub enum Warning {
     /// TCP and QUIC ran with different congestion controls.
     #[error("TCP used {tcp} and QUIC {quic} as congestion control; choose the same for both")]
     KernelCongestionControl {
-        /// TCP's, by the kernel.
+        /// TCP's congestion control, which the kernel has.
         tcp: String,
-        /// QUIC's.
+        /// QUIC's congestion control.
         quic: String,
     },
     /// The emulated link measured differently from its configuration.

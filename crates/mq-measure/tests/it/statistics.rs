@@ -22,7 +22,7 @@ fn groups(case: &Value) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// To 1e-9 of the value, or 1e-15 where a probability is next to nothing.
+/// Compares to 1e-9 of the value, or to 1e-15 where a probability is next to nothing.
 fn same(ours: f64, theirs: &Value, what: &str) {
     let theirs = theirs.as_f64().unwrap();
     let off = (ours - theirs).abs();
