@@ -201,7 +201,7 @@ async fn a_message_of_qos_0_does_not_come_again_to_a_session_that_moves() {
     drop((reader, other));
 }
 
-/// It was held up on its way, and the sessions of the node have gone elsewhere meanwhile.
+/// The message of QoS 0 was held up on its way, and the sessions of the node have moved to other nodes meanwhile.
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_node_has_told_does_not_come_again_to_its_sessions() {
     let world = MemoryWorld::new(2, 1);
@@ -373,6 +373,43 @@ async fn a_node_that_begins_takes_none_for_dead_before_a_lease_is_over() {
     sleep(Duration::from_secs(10)).await;
     let failed = timeout(Duration::ZERO, a.broker.as_ref().unwrap().store_failed()).await;
     assert!(failed.is_err(), "the other node has ended its life");
+}
+
+/// Thousands of sessions that move at once let the engine be slow, and heartbeats late.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_heartbeats_are_late_lives_on_if_it_answers() {
+    let world = MemoryWorld::new(2, 1);
+    let mut a = Node::start("late", "a", &world).await;
+    let b = Node::start("late", "b", &world).await;
+    let at_b = b.client("publisher").build().await.unwrap();
+    b.make_away("reader", "t/#", QoS::AtLeastOnce).await;
+    let (_at_a, mut at_a_gets) = a.come_back("reader").await;
+    world.set_puts_stalled("b", true);
+    for n in 0..20 {
+        sleep(Duration::from_secs(1)).await;
+        send(&at_b, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
+        assert_eq!(next(&mut at_a_gets).await, n.to_string());
+    }
+    world.set_puts_stalled("b", false);
+    // One that does not answer either is over after its lease.
+    let gone = b.broker.as_ref().unwrap().store_failed();
+    world.set_partitioned("b", true);
+    sleep(Duration::from_secs(10)).await;
+    world.set_partitioned("b", false);
+    timeout(SOON, gone).await.unwrap();
+    a.end().await;
+}
+
+/// A node that answers and writes nothing has no use.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_answers_and_sends_no_heartbeat_for_ten_leases_is_over() {
+    let world = MemoryWorld::new(2, 1);
+    let _a = Node::start("late-for-good", "a", &world).await;
+    let b = Node::start("late-for-good", "b", &world).await;
+    sleep(Duration::from_secs(5)).await;
+    world.set_puts_stalled("b", true);
+    let gone = b.broker.as_ref().unwrap().store_failed();
+    timeout(SOON, gone).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

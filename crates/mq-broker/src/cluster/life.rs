@@ -16,6 +16,7 @@ use super::{
         RETRY_INTERVAL, Reader, Value, Writer,
     },
     log::{Author, LogEntry},
+    question::Question,
 };
 use crate::{
     lock::{lock, read},
@@ -34,13 +35,19 @@ const HEARTBEATS_PER_ROUND: u64 = 10;
 /// Time that a fence may take.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time that a node without heartbeats has to answer that it lives.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Leases for which a node that answers may send no heartbeat.
+const MAX_SPARED_LEASES: u32 = 10;
+
 /// Earlier lives of a node of which it is known how complete their records are.
 const MAX_REMEMBERED_LIVES: usize = 16;
 
 /// The last heartbeats of all nodes, by name.
 pub(super) type Lives = BTreeMap<String, LastHeartbeat>;
 
-/// A node's last sign of life.
+/// A node's last sign of life: a heartbeat, or an answer.
 #[derive(Debug)]
 pub(super) struct LastHeartbeat {
     life: u64,
@@ -50,10 +57,11 @@ pub(super) struct LastHeartbeat {
     /// none of them for dead.
     missed: u32,
     at: Instant,
+    heartbeat_at: Instant,
 }
 
 impl LastHeartbeat {
-    /// Returns `true` if the node sent no heartbeat for a lease. The first heartbeats of this node come faster than
+    /// Returns `true` if the node showed no sign of life for a lease. The first heartbeats of this node come faster than
     /// later ones, so their number alone is not enough.
     fn is_silent(&self, lease: Duration) -> bool {
         self.missed >= HEARTBEATS_PER_LEASE && self.at.elapsed() >= lease
@@ -241,11 +249,13 @@ impl Cluster {
             }
             self.own_heartbeats.send_modify(|count| *count += 1);
         }
+        let now = Instant::now();
         let seen = LastHeartbeat {
             life,
             heartbeat,
             missed: 0,
-            at: Instant::now(),
+            at: now,
+            heartbeat_at: now,
         };
         lives.insert(node, seen);
     }
@@ -303,6 +313,41 @@ impl Cluster {
             let progress = &self.shards[usize::from(shard)].progress;
             progress.finished().entry() >= entry
         })
+    }
+
+    /// Ends the life of a node that has died. One that answers lives: its heartbeats are late, as the engine is slow. It is
+    /// spared for [`MAX_SPARED_LEASES`].
+    pub(super) async fn end_life_if_dead(&self, author: &Author) -> Result<(), EngineError> {
+        // Many clients may come at once for sessions of one node.
+        let _turn = self.ending_lives.lock().await;
+        if self.is_over(author) || !self.is_dead(author) || self.answers(author).await {
+            return Ok(());
+        }
+        self.end_life(author).await
+    }
+
+    /// Asks a node that is silent whether it lives, and notes the answer as a sign of life.
+    async fn answers(&self, author: &Author) -> bool {
+        let longest = self.lease * MAX_SPARED_LEASES;
+        let may_be_spared = |seen: &LastHeartbeat| {
+            seen.life == author.life && seen.heartbeat_at.elapsed() < longest
+        };
+        if !lock(&self.lives)
+            .get(&author.node)
+            .is_some_and(may_be_spared)
+        {
+            return false;
+        }
+        let question = Question::Life(author.life).encode();
+        let request = self.engine.request(&author.node, question);
+        let answers = matches!(timeout(ANSWER_TIMEOUT, request).await, Ok(Ok(_)));
+        if answers
+            && let Some(seen) = lock(&self.lives).get_mut(&author.node)
+            && seen.life == author.life
+        {
+            (seen.missed, seen.at) = (0, Instant::now());
+        }
+        answers
     }
 
     /// Ends a life, and waits until nothing of it can come any more.

@@ -42,6 +42,7 @@
 //!  interest/                    the filters of each node, in short
 //!    |
 //!  life                         signs of life, and the ends of lives
+//!    |
 //!  question                     the form of requests from node to node
 //!    |
 //!  log/                         entries; the way into a log and out of it; what follows from a log alone
@@ -140,6 +141,8 @@ pub(crate) struct Cluster {
     /// Counts what was noted in `fences`.
     fences_noted: watch::Sender<u64>,
     lives: Mutex<Lives>,
+    /// Lock that lets one life be ended at a time.
+    ending_lives: tokio::sync::Mutex<()>,
     /// The version of this node's last heartbeat.
     heartbeat_version: AtomicU64,
     /// Counts the signs of this node's life that have come back.
@@ -219,6 +222,7 @@ impl Cluster {
             fences: RwLock::new(fences),
             fences_noted: watch::Sender::new(0),
             lives: Mutex::default(),
+            ending_lives: tokio::sync::Mutex::default(),
             heartbeat_version: AtomicU64::default(),
             own_heartbeats: watch::Sender::new(0),
             floor: Mutex::default(),

@@ -12,6 +12,8 @@ const VERSION: u8 = 1;
 pub(super) enum Question<'a> {
     /// A request to release the session of a client identifier.
     Release(ByteStr),
+    /// A question to a node whether it is still in that life. It answers if it is.
+    Life(u64),
     /// A summary of the asking node's filters, or what a later version of it adds.
     Summary(&'a [u8]),
 }
@@ -28,6 +30,10 @@ impl<'a> Question<'a> {
                 to.byte(1);
                 to.bytes(announcement);
             }
+            Self::Life(life) => {
+                to.byte(2);
+                to.number(*life);
+            }
         }
         to.finish()
     }
@@ -37,6 +43,7 @@ impl<'a> Question<'a> {
         let question = match from.byte()? {
             0 => Self::Release(from.text()?),
             1 => Self::Summary(from.bytes()?),
+            2 => Self::Life(from.number()?),
             _ => return Err(Malformed),
         };
         from.expect_end()?;
@@ -51,7 +58,11 @@ mod tests {
     #[test]
     fn a_question_comes_back_from_its_form() {
         let id = ByteStr::new("reader").unwrap();
-        for question in [Question::Release(id), Question::Summary(b"\x00\xFF")] {
+        for question in [
+            Question::Release(id),
+            Question::Summary(b"\x00\xFF"),
+            Question::Life(7),
+        ] {
             let bytes = question.encode();
             assert_eq!(Question::decode(&bytes), Ok(question));
             assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), Err(Malformed));

@@ -43,6 +43,12 @@ impl Cluster {
                     let _ = reply.send(Bytes::new());
                 });
             }
+            Question::Life(life) => {
+                if life == self.author.life && !self.ledger.has_failed() {
+                    // The other node may have stopped.
+                    let _ = reply.send(Bytes::new());
+                }
+            }
             Question::Summary(announcement) => {
                 let answer = self.receive_summary(announcement)?;
                 // The other node may have stopped.

@@ -42,12 +42,18 @@ async fn a_node_without_a_majority_writes_few_lines_and_says_how_many_tries_have
     sleep(Duration::from_secs(6)).await;
     nats.begin();
     acknowledged(receipt).await;
+    let lines = || log_of(&nats, "a").split_off(before);
     // A reader of a log counts as working once nothing was wrong for some seconds.
-    sleep(Duration::from_secs(4)).await;
-    let lines = log_of(&nats, "a").split_off(before);
+    let over = async {
+        let is_over = |line: &String| line.contains("works again") && line.contains("failures=");
+        while !lines().iter().any(is_over) {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let is_over = timeout(SOON, over).await;
+    let lines = lines();
+    assert!(is_over.is_ok(), "{lines:#?}");
     assert!(lines.len() < 40, "{} lines: {lines:#?}", lines.len());
-    let mut over = lines.iter().filter(|line| line.contains("works again"));
-    assert!(over.any(|line| line.contains("failures=")), "{lines:#?}");
 }
 
 /// Publishes so much that the servers, of which each may store 16 MB, have no more room. Returns how many messages were

@@ -96,9 +96,9 @@ async fn take(messages: &mut Subscription, first: u64, count: u64, began: Instan
     delays
 }
 
-/// Publishes `count` messages to `t`, 1,000 a second: a reader on a busy machine keeps up with that.
+/// Publishes `count` messages to `t`, 500 a second: a reader on a busy machine keeps up with that.
 async fn publish(client: &Client, first: u64, count: u64, size: usize, began: Instant) {
-    let mut ticks = interval(Duration::from_millis(1));
+    let mut ticks = interval(Duration::from_millis(2));
     for number in first..first + count {
         ticks.tick().await;
         let message = Outgoing::to("t", stamped(number, began, size)).unwrap();

@@ -51,8 +51,8 @@ impl Cluster {
             }
             let mut is_news = false;
             for author in self.dead_nodes() {
-                match self.end_life(&author).await {
-                    Ok(()) => is_news = true,
+                match self.end_life_if_dead(&author).await {
+                    Ok(()) => is_news |= self.is_over(&author),
                     Err(error) => {
                         warn!(node = author.node, %error, "a node's life cannot be ended");
                     }

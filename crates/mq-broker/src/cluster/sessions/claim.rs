@@ -232,7 +232,7 @@ impl Cluster {
     /// answered.
     pub(super) async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
         if self.is_dead(owner) {
-            if let Err(error) = self.end_life(owner).await {
+            if let Err(error) = self.end_life_if_dead(owner).await {
                 warn!(node = owner.node, %error, "a node's life cannot be ended");
                 sleep(OWNER_POLL_INTERVAL).await;
             }

@@ -216,7 +216,7 @@ impl Engine for MemoryEngine {
             let problem = format!("{} bytes are too many", bytes.len());
             return Box::pin(ready(Err(EngineError::unavailable(problem))));
         }
-        Box::pin(self.round_trip(move |state| {
+        let put = move |state: &mut State| {
             let known = state
                 .shared
                 .values
@@ -229,7 +229,20 @@ impl Engine for MemoryEngine {
             let version = state.shared.last_version;
             state.shared.values.insert(key, Value { version, bytes });
             PutOutcome::Written(version)
-        }))
+        };
+        Box::pin(async move {
+            let mut changed = self.world.changed.subscribe();
+            let is_stalled = || {
+                let state = lock(&self.world.state);
+                let node = state.nodes.get(&self.node);
+                node.is_some_and(|node| node.is_put_stalled)
+            };
+            while is_stalled() {
+                // The world outlives its engines.
+                let _ = changed.changed().await;
+            }
+            self.round_trip(put).await
+        })
     }
 
     fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>> {

@@ -128,6 +128,8 @@ pub(super) struct Trimmed;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) is_partitioned: bool,
+    /// `true` if what the node puts is not written for now.
+    pub(super) is_put_stalled: bool,
     /// Logs that bring it nothing for now.
     pub(super) lagging_logs: HashSet<u16>,
     /// Broadcasts of other nodes that wait while the node's link is stalled; `None` if it is not.
@@ -265,6 +267,14 @@ impl MemoryWorld {
                 node.deliver_broadcast(message);
             }
         }
+    }
+
+    /// Lets a node's puts wait, or go on: as behind thousands of others.
+    pub fn set_puts_stalled(&self, node: &str, is_stalled: bool) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(node) {
+            node.is_put_stalled = is_stalled;
+        }
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Stops all appends to a log, or lets them through again: as if its servers had no majority.
