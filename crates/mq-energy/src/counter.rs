@@ -22,7 +22,7 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// For a counter that wraps at `range_uj`.
+    /// Creates the state for a counter that wraps to 0 at `range_uj`, in microjoule.
     #[must_use]
     pub fn new(range_uj: u64) -> Self {
         Self {

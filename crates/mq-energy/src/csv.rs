@@ -25,7 +25,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::trace::{Point, Trace};
 use super::{Error, Meter, Note, Recording, Series, not_started};
 
-/// What a file's times count from.
+/// Epoch of the times in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// Since 1970, UTC.
@@ -37,11 +37,11 @@ pub enum Clock {
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
-    /// What the times count from.
+    /// Epoch of the times.
     pub clock: Clock,
     /// Power over time, with a gap where a step is more than four times the median step.
     pub trace: Trace,
-    /// Whether the last line has no end because its writer was cut off; the line is left out.
+    /// `true` if the last line has no line end, because its writer was cut off; the line is left out.
     pub truncated: bool,
 }
 
@@ -85,7 +85,7 @@ fn unfit(path: &Path, found: &str) -> Error {
     Error::format(path, expected, found)
 }
 
-/// Which column is what.
+/// Columns of a file and their units, as the first line names them.
 #[derive(Debug)]
 struct Columns {
     separator: char,

@@ -1,4 +1,4 @@
-//! What can go wrong with meters, their files and profiles.
+//! Errors of meters, their files, energy profiles and fits.
 
 use std::io;
 use std::path::Path;
@@ -17,26 +17,26 @@ pub enum Error {
     NoMeter {
         /// The meter as the user named it.
         meter: String,
-        /// What is missing, and what there is.
+        /// Reason, with the meters that exist or the value that would be right where there is one.
         problem: String,
     },
     /// An instrument did not take a command, or answered with something else.
     #[error("{instrument}: {command}: {problem}")]
     Instrument {
-        /// Its address.
+        /// Address of the instrument, as `HOST:PORT`.
         instrument: String,
         /// The command.
         command: String,
-        /// The instrument's answer.
+        /// Errors that the instrument reported, or the answer that does not fit the command.
         problem: String,
     },
     /// The connection to an instrument is lost, or the instrument does not answer in time. Another attempt may
     /// succeed.
     #[error("{instrument}: {problem}")]
     Lost {
-        /// Its address.
+        /// Address of the instrument, as `HOST:PORT`.
         instrument: String,
-        /// What happened.
+        /// Failure of the connection, or the command without an answer.
         problem: String,
     },
     /// Points of a trace are not in ascending order, or one is no number.
@@ -50,19 +50,19 @@ pub enum Error {
     Profile {
         /// The profile's name or file.
         name: String,
-        /// What is wrong, and what would be right.
+        /// Key or value that is wrong, and a right one.
         problem: String,
     },
     /// Coefficients cannot be found from these runs.
     #[error("cannot fit: {problem}")]
     Fit {
-        /// What is lacking.
+        /// Reason: too few runs, a term that the runs cannot separate from others, or a run that cannot be used.
         problem: String,
     },
 }
 
 impl Error {
-    /// For `map_err`: `path` cannot be read or written.
+    /// Returns a closure for `map_err` that makes an I/O error one about `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let about = FileError::io(path);
         |source| Self::File(about(source))

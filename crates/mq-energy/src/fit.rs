@@ -112,7 +112,7 @@ pub struct Fitted {
     pub term: Term,
     /// The coefficient, in the unit of the term's name.
     pub value: f64,
-    /// Its standard error; `None` at the bound of 0, or with as many terms as runs.
+    /// Standard error of the coefficient; `None` at the bound of 0, or with as many terms as runs.
     pub standard_error: Option<f64>,
 }
 
@@ -132,7 +132,7 @@ pub struct Fit {
     pub worst_uw: f64,
 }
 
-/// Which values coefficients may have.
+/// Range of values allowed for fitted coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// 0 or more: work gains no energy.

@@ -66,10 +66,10 @@ pub trait Meter: Send {
     /// The meter's name, in the form that the command line takes, such as `iio:ina226`.
     fn name(&self) -> &str;
 
-    /// What the energy covers, such as `what flows through the sensor`.
+    /// Returns the part of the machine whose energy is covered, such as `what flows through the sensor`.
     fn scope(&self) -> &str;
 
-    /// Whether the meter measures or computes.
+    /// Returns the basis of the meter's energy: an instrument's measurement (the default) or a model.
     fn basis(&self) -> Basis {
         Basis::Measured
     }
@@ -94,7 +94,7 @@ pub trait Meter: Send {
     fn stop(&mut self) -> Result<Recording, Error>;
 }
 
-/// Whether an energy is measured or modelled.
+/// Basis of an energy: measurement or model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -155,10 +155,10 @@ pub struct Energy {
     pub energy_uj: f64,
     /// The part of the run that was asked for.
     pub window_ns: u64,
-    /// How much of the window is not a gap.
+    /// Time within the window for which the energy is known: the window less its gaps.
     pub covered_ns: u64,
-    /// Where nothing was measured, in order; neighbouring gaps are one. Their energy is not known, and not in
-    /// `energy_uj`.
+    /// Parts of the window without a measurement, in order; neighbouring gaps are merged. Their energy is unknown and
+    /// not part of `energy_uj`.
     pub gaps: Vec<Window>,
 }
 
@@ -183,13 +183,13 @@ pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
     (sending_ns > 0).then(|| energy_uj / (convert::float(sending_ns) / 1e9))
 }
 
-/// What a meter recorded between its start and its stop.
+/// Recording of a meter from its start to its stop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
     /// Power or energy over time.
     pub series: Series,
-    /// How far the recording's times may be off the run's clock, to either side.
+    /// Largest error of the recording's times against the run's clock, in either direction.
     pub uncertainty_ns: u64,
     /// Remarks on the recording.
     pub notes: Vec<Note>,
@@ -233,7 +233,7 @@ pub enum Note {
     /// Readings could not be taken.
     #[error("{count} readings failed, the last one so: {last}")]
     FailedReadings {
-        /// How many.
+        /// Number of failed readings.
         count: u64,
         /// The error of the last one.
         last: String,
@@ -241,13 +241,13 @@ pub enum Note {
     /// Readings were beyond the instrument's range, and were left out.
     #[error("{count} readings were beyond the range and are left out; choose a larger range")]
     Overload {
-        /// How many.
+        /// Number of readings beyond the range.
         count: u64,
     },
     /// The instrument took readings that did not arrive.
     #[error("{count} readings were taken and lost on the way; they are gaps")]
     LostReadings {
-        /// How many, by the readings' numbers and the instrument's timer.
+        /// Number of lost readings, by the readings' numbers and the instrument's timer.
         count: u64,
     },
     /// The instrument's memory was full, and the oldest readings in it were overwritten.
@@ -259,7 +259,7 @@ pub enum Note {
     /// The connection to the instrument was lost and made again.
     #[error("the connection was lost and made again, {times} times")]
     Reconnected {
-        /// How often.
+        /// Number of reconnections.
         times: u32,
     },
     /// The instrument reported an error.
@@ -279,7 +279,7 @@ pub enum Note {
     /// Reading from the instrument had to end early.
     #[error("reading ended early: {reason}")]
     EndedEarly {
-        /// Why.
+        /// Error that ended the reading.
         reason: String,
     },
     /// The file's last line was cut off, and left out.

@@ -11,7 +11,7 @@ use super::counter::Counted;
 use super::profile::{Activity, Profile};
 use super::{Basis, Error, Meter, Note, Recording, Series, not_started, since};
 
-/// Where the kernel shows its counters.
+/// Mount point of procfs, whose files hold the kernel's counters.
 pub const ROOT: &str = "/proc";
 
 /// A tick of `/proc/stat`: `USER_HZ` is 100 on every architecture.

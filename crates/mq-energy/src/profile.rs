@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use mq_measure::convert;
 
-/// What a machine did in some time.
+/// Activity of a machine in a stretch of time: the quantities that a [`Profile`] turns into energy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Activity {
-    /// How long.
+    /// Length of the stretch of time.
     pub elapsed_ns: u64,
     /// CPU time of processes, summed over the cores.
     pub cpu_ns: u64,
@@ -94,7 +94,7 @@ impl Term {
     }
 }
 
-/// Where a coefficient is from.
+/// Origin of a coefficient, from the most to the least trustworthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
@@ -124,11 +124,11 @@ impl Origin {
 pub struct Coefficient {
     /// The number, in the unit of its name.
     pub value: f64,
-    /// Where the number is from.
+    /// Origin of the value.
     pub origin: Origin,
     /// The publication or measurement, or the assumption.
     pub source: String,
-    /// Its standard error, where it was fitted.
+    /// Standard error of a fitted value, in the value's unit; `None` if it was not fitted or the fit gives none.
     #[serde(default)]
     pub standard_error: Option<f64>,
 }
@@ -136,12 +136,12 @@ pub struct Coefficient {
 /// The coefficients of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Its name: `pi-3b`, or a file.
+    /// Name of a shipped profile such as `pi-3b`, path of a file, or name given to a new profile.
     pub name: String,
-    /// Which machine it is.
+    /// Machine that the coefficients describe, as text for the user.
     pub description: String,
-    /// How many seconds of this machine's CPU stand for one second of the machine that ran the work in its
-    /// place; `None` if the profile does not say.
+    /// CPU time of this machine, in seconds, for the work that takes one second of CPU time on the machine that ran the
+    /// work in its place; `None` if the profile does not give the factor.
     pub elsewhere_cpu_factor: Option<Coefficient>,
     coefficients: [Coefficient; 6],
 }
@@ -303,7 +303,7 @@ impl Profile {
     }
 }
 
-/// As a basic string of TOML.
+/// Returns `text` as a basic string of TOML, in quotes and with escapes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

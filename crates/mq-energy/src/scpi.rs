@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 
-/// Where instruments listen for SCPI (Keysight, and most others).
+/// TCP port of SCPI on Keysight's and most other instruments.
 pub const PORT: u16 = 5025;
 
 /// A longer answer is taken as one without an end.
@@ -250,7 +250,7 @@ fn with_port(address: &str) -> String {
     format!("{address}:{PORT}")
 }
 
-/// How an answer begins.
+/// Head of an answer, as far as it has been received.
 #[derive(Debug, PartialEq)]
 enum Head {
     /// With a block of this length, which begins at this place.

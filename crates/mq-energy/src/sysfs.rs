@@ -21,7 +21,7 @@ use super::sampler::Sampler;
 use super::trace::Trace;
 use super::{Error, Meter, Recording, Series, not_started, since};
 
-/// Where the kernel shows its devices.
+/// Mount point of sysfs, which lists the kernel's devices.
 pub const ROOT: &str = "/sys";
 
 /// The kernel's interface to a sensor.

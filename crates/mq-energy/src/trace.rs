@@ -83,7 +83,7 @@ impl Trace {
         span(&self.points, |point| point.t_ns)
     }
 
-    /// The same trace on a clock that is `offset_ns` ahead.
+    /// Returns the trace with `offset_ns` added to every time: on a clock that is ahead of the trace's by so much.
     ///
     /// For an instrument with its own clock: `offset_ns` is what the run's clock shows when the instrument's
     /// clock shows 0. Points before the run's origin are left out. If power is known on both sides of the

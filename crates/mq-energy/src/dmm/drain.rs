@@ -18,7 +18,8 @@ const AT_ONCE: u64 = 2_000;
 /// Bit 14 of the questionable data register: the memory is full, and the oldest readings are lost.
 const MEMORY_OVERFLOW: u64 = 1 << 14;
 
-/// How often in a row a connection is made again, and the pause before each.
+/// Most reconnection attempts in a row for one exchange with the instrument. The first follows at once, each later one
+/// after [`PAUSE`].
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -34,13 +35,13 @@ pub(super) struct Drain {
     readings: Readings,
     timing: Timing,
     reconnected: u32,
-    /// Why nothing more is fetched.
+    /// Error after which no more readings are fetched; `None` while fetching goes on.
     ended: Option<String>,
     /// The errors in the instrument's queue at the end.
     errors: Vec<String>,
 }
 
-/// When the instrument takes which reading.
+/// Times at which the instrument takes its readings.
 #[derive(Debug)]
 struct Timing {
     triggered: Instant,
@@ -51,7 +52,7 @@ struct Timing {
     timer: bool,
     /// The instrument stops by itself after so many readings.
     count: u64,
-    /// When the instrument was stopped.
+    /// Time of the command that stopped the instrument; `None` before it is sent.
     stopped: Option<Instant>,
 }
 
@@ -93,7 +94,8 @@ impl Drain {
         })
     }
 
-    /// Whether the instrument takes readings, by the state of its trigger.
+    /// Checks that the instrument accepted the trigger: its error queue is empty. Without a connection nothing is
+    /// checked.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -250,7 +252,7 @@ impl Drain {
 }
 
 impl Timing {
-    /// How many readings should have been taken by now; `None` without a timer.
+    /// Returns the number of readings that should have been taken by now, or by the stop; `None` without a timer.
     fn due(&self) -> Option<u64> {
         let end = self.stopped.unwrap_or_else(Instant::now);
         let since = end.saturating_duration_since(self.triggered);

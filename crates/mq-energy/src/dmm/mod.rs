@@ -32,7 +32,7 @@ use drain::Drain;
 use journal::Journal;
 use setup::Model;
 
-/// How many questions measure the round trip to the instrument.
+/// Number of queries that measure the round trip to the instrument; the shortest counts.
 const ROUND_TRIPS: u32 = 5;
 
 /// The multimeter's address and settings.
@@ -46,13 +46,14 @@ pub struct Settings {
     pub supply_v: f64,
     /// The interval between two readings.
     pub interval: Duration,
-    /// For how long of each interval the instrument integrates; shorter than the interval.
+    /// Integration time of a reading, shorter than the interval. A model without an aperture integrates for the longest
+    /// of its times that is no longer, and for 0.4 ms at least.
     pub aperture: Duration,
     /// The time after which the instrument stops by itself.
     pub longest: Duration,
     /// The file that keeps the readings; it must not exist yet.
     pub journal: PathBuf,
-    /// How long an answer may take.
+    /// Timeout of connecting, of sending a command, and of each answer or piece of a block.
     pub deadline: Duration,
     /// The interval at which the instrument's memory is fetched.
     pub poll: Duration,

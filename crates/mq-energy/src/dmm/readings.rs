@@ -140,7 +140,7 @@ impl Readings {
         self.next += count;
     }
 
-    /// How many readings have left the instrument, lost ones included.
+    /// Returns the number of readings that have left the instrument's memory, lost ones included.
     pub(super) fn count(&self) -> u64 {
         self.next
     }

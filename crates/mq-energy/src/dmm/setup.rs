@@ -15,13 +15,13 @@ const CYCLE: Duration = Duration::from_millis(20);
 /// The most that `SAMP:COUN` takes.
 const MOST_READINGS: u64 = 1_000_000;
 
-/// What differs between models.
+/// Properties in which the models differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     instrument: String,
     /// Readings that the memory holds, without the memory option.
     memory: u32,
-    /// Whether the model has a timer and an aperture: 34465A and 34470A.
+    /// `true` for the models with a sample timer and an aperture: 34465A and 34470A.
     timer: bool,
 }
 
@@ -33,7 +33,8 @@ pub(super) struct Setup {
     pub(super) count: u64,
     /// The interval between two readings: exact with a timer, else approximate.
     pub(super) spacing: Duration,
-    /// How long one reading integrates.
+    /// Integration time of one reading: that of the settings, or without an aperture the longest of [`NPLC`] that is no
+    /// longer (at least 0.4 ms).
     pub(super) aperture: Duration,
     pub(super) timer: bool,
 }
