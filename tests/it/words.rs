@@ -22,7 +22,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-broker", 358),
     ("crates/mq-client", 0),
     ("crates/mq-codec", 0),
-    ("crates/mq-energy", 54),
+    ("crates/mq-energy", 0),
     ("crates/mq-lane", 0),
     ("crates/mq-measure", 0),
     ("crates/mq-netem", 152),
