@@ -1,8 +1,9 @@
-//! What can go wrong with emulated links.
+//! Errors of emulated links.
 
 use std::{io, path::PathBuf};
 
-/// Why a link cannot be emulated. Each message is one line that says what is wrong and what would be right.
+/// Reason that a link cannot be emulated, set or restored. Each message is one line that says what is wrong and what
+/// would be right.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +20,7 @@ pub enum Error {
     ReadProfile {
         /// The file.
         name: String,
-        /// Why.
+        /// I/O error of reading the file.
         source: io::Error,
     },
     /// A profile has a wrong key or value.
@@ -33,7 +34,8 @@ pub enum Error {
     /// The system has no namespaces, or does not let this user make them.
     #[error("{problem}")]
     Namespaces {
-        /// Which setting forbids it.
+        /// System setting that forbids namespaces, with the command that allows them; the system's own error if no such
+        /// setting is found.
         problem: String,
     },
     /// A capture cannot begin.
@@ -41,29 +43,29 @@ pub enum Error {
     Capture {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// I/O error of creating the file or of starting the capture.
         source: io::Error,
     },
     /// A step of building the network failed.
     #[error("cannot {step}: {source}")]
     Setup {
-        /// What was tried.
+        /// Step that failed, as an infinitive: "start a thread of the emulator".
         step: &'static str,
-        /// Why it failed.
+        /// I/O error of the step.
         source: io::Error,
     },
     /// The kernel's netem and tbf cannot do what the link says.
     #[error("the kernel has no form of this link: {problem}")]
     NoKernelForm {
-        /// What it cannot do.
+        /// Property of the link that netem and tbf do not have.
         problem: String,
     },
     /// There is no such network interface here.
     #[error("there is no interface `{name}`: there are {known}")]
     NoInterface {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// What there is.
+        /// Names of the interfaces of this network namespace.
         known: String,
     },
     /// The interface has a queueing discipline that could not be restored as it is.
@@ -72,9 +74,10 @@ pub enum Error {
          it away yourself first (tc qdisc del dev {interface} root)"
     )]
     InTheWay {
-        /// Where.
+        /// Name of the interface.
         interface: String,
-        /// Its kind and handle.
+        /// Kind and handle of the discipline as `tc` writes them, with the property that cannot be restored where there
+        /// is one.
         qdisc: String,
     },
     /// Another program has replaced the link that this program had set.
@@ -84,11 +87,11 @@ pub enum Error {
          `tc qdisc del dev {interface} root` and clear again", file.display()
     )]
     Replaced {
-        /// Where.
+        /// Name of the interface.
         interface: String,
-        /// Its kind and handle.
+        /// Kind and handle of the root discipline, such as `htb 1:`.
         qdisc: String,
-        /// What the interface had before this program changed it.
+        /// Root discipline that the interface had before this program changed it.
         before: String,
         /// The file that remembers it.
         file: PathBuf,
@@ -96,15 +99,15 @@ pub enum Error {
     /// The SSH session that this program was started from goes through the interface.
     #[error("your SSH session goes through {interface}: --even-ssh shapes it all the same")]
     Session {
-        /// Which.
+        /// Name of the interface.
         interface: String,
     },
     /// Another process of this program holds the interface.
     #[error("process {process} of this program has {interface}: end it first")]
     InUse {
-        /// Which.
+        /// Name of the interface.
         interface: String,
-        /// Its number.
+        /// Id of the process, from the lock file.
         process: String,
     },
     /// The user has no right to change interfaces.
@@ -116,13 +119,13 @@ pub enum Error {
          installed"
     )]
     NoModule {
-        /// Which.
+        /// Kind of the discipline: `netem` or `tbf`.
         kind: &'static str,
     },
     /// The kernel refused a request.
     #[error("cannot {step}: {says}")]
     Kernel {
-        /// What was tried.
+        /// Step that failed, as an infinitive, with the interface's name where there is one.
         step: String,
         /// The kernel's words.
         says: String,
@@ -130,43 +133,44 @@ pub enum Error {
     /// The settings read back from the kernel differ from those that were made.
     #[error("{interface} is not as it was set: {differences}")]
     Differs {
-        /// Which.
+        /// Name of the interface.
         interface: String,
         /// Each difference.
         differences: String,
     },
-    /// What an interface had before could not be restored.
+    /// The root discipline that an interface had before could not be restored.
     #[error(
         "cannot put {before} back on {interface}: {says}; what is known of it is in {}",
         file.display()
     )]
     NotRestored {
-        /// Which.
+        /// Name of the interface.
         interface: String,
-        /// What stood there.
+        /// Root discipline that should have been restored.
         before: String,
-        /// Why, and what the interface has now.
+        /// The kernel's reason, and the discipline that the interface has now.
         says: String,
         /// The file that remembers it.
         file: PathBuf,
     },
-    /// What an interface had before was restored, but reads back differently.
+    /// The root discipline that an interface had before was restored, but its options or children read back
+    /// differently.
     #[error(
         "{before} is back on {interface}, but the kernel does not say the same of it as before: \
          compare `tc -d qdisc show dev {interface}`"
     )]
     NotExact {
-        /// Which.
+        /// Name of the interface.
         interface: String,
-        /// What stood there.
+        /// Root discipline that was restored.
         before: String,
     },
-    /// The file that remembers what an interface had before cannot be used.
+    /// The file that remembers an interface's earlier discipline, its lock file or their directory cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     Memory {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// I/O error of the access.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What a lab reports of its links.
+//! Reports of a lab: counts and timing of its links and shared media.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -13,16 +13,16 @@ pub struct Addresses {
     pub far: Ipv4Addr,
 }
 
-/// What became of the packets of one direction, and how late they left.
+/// Counts and timing of the packets of one direction.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct DirectionReport {
-    /// What became of packets.
+    /// Numbers of packets by fate: lost, dropped, duplicated and the like.
     pub counts: Counts,
-    /// How well times were kept.
+    /// Lateness of the departures, and packets that the emulator missed.
     pub timing: Timing,
 }
 
-/// How well the emulator kept time.
+/// Accuracy of the emulator's departures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timing {
     /// `None` before the first packet.
@@ -32,7 +32,7 @@ pub struct Timing {
     pub missed: u64,
 }
 
-/// How much later packets left than the model says; of all packets so far.
+/// Lateness of all packets so far: the time from the departure that the model computes to the actual one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lateness {
     /// The median.
@@ -43,7 +43,7 @@ pub struct Lateness {
     pub max: Duration,
     /// Packets that left.
     pub packets: u64,
-    /// Those of them that left later than [`LIMIT`](Self::LIMIT).
+    /// Packets that left later than [`LIMIT`](Self::LIMIT); part of `packets`.
     pub late: u64,
 }
 
@@ -55,26 +55,26 @@ impl Lateness {
 /// Both directions of a link.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LinkReport {
-    /// As [`Link::up`](crate::Link::up).
+    /// Packets in the direction of [`Link::up`](crate::Link::up).
     pub up: DirectionReport,
-    /// As [`Link::down`](crate::Link::down).
+    /// Packets in the direction of [`Link::down`](crate::Link::down).
     pub down: DirectionReport,
 }
 
-/// What became of the frames on a shared medium, and how late they left.
+/// Counts and timing of the frames on a shared medium.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MediumReport {
     /// The counts of each station, in the order of connection; the access point is the last.
     pub stations: Vec<StationCounts>,
-    /// How long transmissions have kept the channel; see [`Channel::in_use`](crate::Channel::in_use).
+    /// Time for which ended transmissions have kept the channel; see [`Channel::in_use`](crate::Channel::in_use).
     pub in_use: Duration,
-    /// How long the channel exists.
+    /// Time since the emulation of the medium began.
     pub elapsed: Duration,
-    /// How well times were kept.
+    /// Lateness of the deliveries, and frames that the emulator missed.
     pub timing: Timing,
 }
 
-/// What a capture has written.
+/// Counts of a packet capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureReport {
     /// Packets in the file.

@@ -45,34 +45,34 @@ pub struct Standing {
     pub interface: String,
     /// The root discipline: its parameters as `tc` takes them if it is netem or tbf, else kind and handle.
     pub root: String,
-    /// The same for the disciplines below it.
+    /// Disciplines below the root, each in the form of `root`.
     pub others: Vec<String>,
     /// The link that this program has set.
     pub link: Option<String>,
-    /// What this program will restore.
+    /// Root discipline that this program will restore; `None` if this program has changed nothing.
     pub before: Option<String>,
     /// The process that will restore it when it ends.
     pub process: Option<String>,
 }
 
-/// What became of an interface.
+/// Result of clearing an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cleared {
     /// The interface is restored.
     Restored {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
-        /// What stands there.
+        /// Root discipline that was restored.
         before: String,
     },
     /// The interface had nothing of this program.
     Untouched {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The interface does not exist any more.
     Gone {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
 }

@@ -98,7 +98,7 @@ pub(super) struct Qdisc {
     pub(super) parent: u32,
     /// `TCA_OPTIONS` as the kernel gave them; empty without options.
     pub(super) options: Vec<u8>,
-    /// Whether it has a size table or a shared block of filters.
+    /// `true` if the discipline has a size table or a shared block of filters, which cannot be restored.
     pub(super) entangled: bool,
 }
 
@@ -109,7 +109,7 @@ impl Qdisc {
     }
 }
 
-/// As `tc` writes it, such as `htb 1:`.
+/// Writes kind and handle in the form of `tc`, such as `htb 1:`.
 impl fmt::Display for Qdisc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:x}:", self.kind, self.major())
@@ -184,7 +184,7 @@ impl Netlink {
             .collect())
     }
 
-    /// Whether this discipline has filters.
+    /// Returns `true` if the discipline with this handle has filters.
     pub(super) fn has_filters(&self, index: u32, handle: u32) -> Result<bool, Refused> {
         let found = self.dump(message::GET_FILTER, &tc(index, 0, handle))?;
         Ok(!found.is_empty())
@@ -209,8 +209,9 @@ impl Netlink {
         Ok(())
     }
 
-    /// The same at the root. The kernel has old and new discipline together for a moment. Where it refuses
-    /// that, as for two netems of which one duplicates, the old one is deleted first.
+    /// Makes a discipline at the root, in the place of the old one. The kernel has both for a moment. If the kernel
+    /// refuses with `EINVAL`, as for two netems of which one duplicates, the old one is deleted first; if the second
+    /// attempt fails too, the kernel's default stays.
     pub(super) fn put_root(
         &self,
         index: u32,

@@ -1,4 +1,4 @@
-//! What an interface had before, as far as it can be restored.
+//! Root discipline that an interface had before, as far as it can be restored.
 
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +127,7 @@ impl Before {
         })
     }
 
-    /// Whether the interface has this now.
+    /// Returns `true` if the interface has this root discipline and child now.
     pub(super) fn stands(&self, qdiscs: &[Qdisc]) -> bool {
         let children = qdiscs.iter().filter(|qdisc| qdisc.parent != ROOT);
         match &self.root {
@@ -139,7 +139,7 @@ impl Before {
         }
     }
 
-    /// Whether the root is restored and its child is not yet.
+    /// Returns `true` if the saved root discipline is restored and its child is not yet.
     pub(super) fn half_stands(&self, qdiscs: &[Qdisc]) -> bool {
         let half = Self {
             child: None,

@@ -11,7 +11,8 @@ struct Session {
     server: IpAddr,
 }
 
-/// Whether an SSH session that this process was started from goes through `interface`.
+/// Returns `true` if packets of an SSH session that this process or an ancestor runs in arrive or leave by `interface`,
+/// or by an interface on top of it (bridge, bond, VLAN).
 pub(super) fn goes_through(
     interface: &Interface,
     all: &[Interface],

@@ -25,15 +25,16 @@ use crate::{Error, Lateness, Timing, units::nanoseconds};
 /// The shortest and the longest time that a thread spins before a departure.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-/// How often a busy thread asks for the packets that it has missed, and publishes its counts.
+/// Interval at which a thread that never waits publishes its counts. A thread that waits reads the kernel's count of
+/// missed packets at most that often, and before each longer wait.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The largest lateness that the histogram holds, in nanoseconds.
 const LATEST: u64 = 60_000_000_000;
 
-/// What a thread emulates. Times are nanoseconds since the emulator began.
+/// Work of an emulator's thread. Times are nanoseconds since the emulator began.
 pub(super) trait Emulation: Send + 'static {
-    /// What became of packets so far.
+    /// Numbers of packets so far, by fate.
     type Counts: Clone + Send;
 
     /// Takes every packet that has come.
@@ -42,7 +43,7 @@ pub(super) trait Emulation: Send + 'static {
     /// Sends every packet that is due, and reports how late each was.
     fn send(&mut self, clock: &Clock, late: impl FnMut(u64)) -> io::Result<()>;
 
-    /// When the next packet is due.
+    /// Returns the time at which the next packet is due; `None` if none is.
     fn next(&self) -> Option<u64>;
 
     /// The sockets that packets come from.
@@ -69,7 +70,7 @@ pub(super) struct Emulator<C> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread reports.
+/// State that the thread publishes for reports.
 #[derive(Debug)]
 struct Shared<C> {
     report: Mutex<(C, Histogram<u64>)>,
@@ -119,7 +120,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         })
     }
 
-    /// What became of packets, and how late they left.
+    /// Returns the packet counts last published, and the lateness of the packets that left.
     pub(super) fn report(&self) -> (C, Timing) {
         let report = self.shared.report.lock();
         let report = report.unwrap_or_else(PoisonError::into_inner);
@@ -156,12 +157,12 @@ impl<C> Drop for Emulator<C> {
 struct Worker<E: Emulation> {
     emulation: E,
     clock: Clock,
-    /// Whether the thread has real-time priority.
+    /// `true` if the thread has real-time priority.
     first: bool,
     spin: Spin,
-    /// When the thread last asked for missed packets.
+    /// Time at which the thread last read the kernel's count of missed packets and its own CPU time.
     looked: Instant,
-    /// When the thread last published its counts.
+    /// Time at which the thread last published its counts.
     told: Instant,
     /// Lateness that is not in the shared histogram yet.
     late_ns: Vec<u64>,
@@ -234,8 +235,8 @@ impl<E: Emulation> Worker<E> {
     }
 }
 
-/// How long to spin: twice the usual lateness of the kernel. Spinning for its occasional longer lateness would
-/// keep busy processors busier.
+/// Time to spin before a departure: twice the usual lateness of the kernel's wake-ups, within [`SPIN`]. Spinning for
+/// the occasional longer lateness would keep busy processors busier.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
     /// About the median of the kernel's lateness.

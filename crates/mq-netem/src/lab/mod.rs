@@ -189,13 +189,13 @@ impl Lab {
         contain::run(command)
     }
 
-    /// What happened on the links so far, in the order in which they were made.
+    /// Returns the report of each link so far, in the order in which the links were made.
     #[must_use]
     pub fn reports(&self) -> Vec<LinkReport> {
         self.wires.iter().map(|(_, wire)| wire.report()).collect()
     }
 
-    /// What happened on the shared media so far, in the order in which they were made.
+    /// Returns the report of each shared medium so far, in the order in which the media were made.
     #[must_use]
     pub fn medium_reports(&self) -> Vec<MediumReport> {
         self.airs.iter().map(Radio::report).collect()

@@ -79,7 +79,7 @@ impl Host {
         Ok(())
     }
 
-    /// Where processes of this machine find the namespace, as long as this value lives.
+    /// Returns the path of the namespace for other processes of this machine; it is valid as long as this value lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let process = std::process::id();
@@ -157,7 +157,7 @@ fn prepare() -> io::Result<()> {
     })
 }
 
-/// One host's end of a network.
+/// End of a network at one host: names and addresses of the interface pair.
 #[derive(Debug)]
 pub(super) struct Interface {
     name: String,
@@ -295,7 +295,7 @@ async fn addresses(handle: &Handle) -> Result<Vec<(Ipv4Addr, AddressMessage)>, R
     Ok(messages.into_iter().filter_map(address).collect())
 }
 
-/// What the kernel did not do, and why.
+/// Error of a request to the kernel, with its reason.
 type Refused = Box<dyn std::error::Error + Send + Sync>;
 
 async fn index_of(handle: &Handle, name: &str) -> Result<u32, Refused> {

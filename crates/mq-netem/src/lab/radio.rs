@@ -18,7 +18,7 @@ pub(super) struct Radio {
     began: Instant,
 }
 
-/// What became of frames: of each station's, and how long they kept the channel.
+/// Numbers of frames by station and fate, and the time for which transmissions kept the channel.
 #[derive(Clone, Debug)]
 struct Counts {
     stations: Vec<StationCounts>,

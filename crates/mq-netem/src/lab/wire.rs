@@ -26,7 +26,7 @@ struct OneWay {
     next: Arc<Next>,
 }
 
-/// What a direction becomes at the next packet, if anything else.
+/// Direction that replaces the present one at the next packet; `None` if it stays.
 #[derive(Debug, Default)]
 struct Next(Mutex<Option<Direction>>);
 
@@ -83,7 +83,7 @@ impl Wire {
     }
 }
 
-/// One direction's work.
+/// Emulation of one direction: receives frames at one interface and sends them at the other.
 struct Mover {
     from: Arc<PacketSocket>,
     to: Arc<PacketSocket>,

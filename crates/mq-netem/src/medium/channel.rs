@@ -59,7 +59,7 @@ pub struct Channel<T> {
     in_use: Duration,
 }
 
-/// What the channel is doing.
+/// State of the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// No station sends data. Acknowledgement and DIFS are over at `slots_from`; counters run from there.
@@ -76,13 +76,13 @@ struct Station<T> {
     /// frame in its queue has `Some`, or sends.
     back_off: Option<u64>,
     cw: u64,
-    /// How often the oldest frame failed.
+    /// Failed attempts of the oldest frame.
     failures: u8,
     sends: bool,
     counts: StationCounts,
 }
 
-/// What became of a station's frames.
+/// Numbers of a station's frames by fate, and of its transmissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StationCounts {
     /// Handed to the station.
@@ -100,7 +100,7 @@ pub struct StationCounts {
     pub collisions: u64,
     /// Transmissions that were not the first of their frame.
     pub retries: u64,
-    /// How long the transmissions that have ended kept the channel: each from its preamble until counters run
+    /// Time for which the transmissions that have ended kept the channel: each from its preamble until counters run
     /// again, so with SIFS, the acknowledgement or the wait for it, and DIFS. Back-off is not part of it.
     ///
     /// Transmissions that collide count for each of their stations, so that the sum over the stations is more
@@ -166,8 +166,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// When the channel next changes or has a frame to hand out; `None` if nothing happens before a frame
-    /// arrives.
+    /// Returns the time at which the channel next changes or has a frame to hand out; `None` if nothing happens before
+    /// a frame arrives.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         // A frame that waits to be handed out was due before any coming event.
@@ -183,14 +183,14 @@ impl<T> Channel<T> {
         }
     }
 
-    /// What became of the frames of a station so far.
+    /// Returns the counts of a station's frames so far.
     #[must_use]
     pub fn counts(&self, station: usize) -> StationCounts {
         self.stations[station].counts
     }
 
-    /// How long transmissions have kept the channel so far: the time in which no station could count down or
-    /// begin. A transmission counts when it ends, with the SIFS, acknowledgement and DIFS that follow. A
+    /// Returns the time for which transmissions have kept the channel so far: the time in which no station could count
+    /// down or begin. A transmission counts when it ends, with the SIFS, acknowledgement and DIFS that follow. A
     /// collision counts once, for as long as its longest frame takes.
     #[must_use]
     pub fn in_use(&self) -> Duration {

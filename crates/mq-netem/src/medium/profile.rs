@@ -32,26 +32,26 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Medium {
-    /// What the channel stands for, and the source of its figures.
+    /// Network that the channel stands for, and the source of its figures.
     #[serde(skip)]
     pub description: String,
-    /// How fast data frames are sent, without their preamble.
+    /// Rate of data frames, without their preamble.
     pub rate: Rate,
-    /// How fast acknowledgements are sent, without their preamble.
+    /// Rate of acknowledgements, without their preamble.
     pub basic_rate: Rate,
-    /// One step of a back-off counter.
+    /// Slot time: one step of a back-off counter.
     #[serde(deserialize_with = "time")]
     pub slot: Duration,
     /// From a data frame to its acknowledgement.
     #[serde(deserialize_with = "time")]
     pub sifs: Duration,
-    /// How long the channel is idle before counters run.
+    /// Idle time of the channel before back-off counters run (DIFS).
     #[serde(deserialize_with = "time")]
     pub difs: Duration,
     /// The time before a frame of either kind.
     #[serde(deserialize_with = "time")]
     pub preamble: Duration,
-    /// By how many bytes a frame on the air is longer than the Ethernet frame that it carries.
+    /// Bytes by which a frame on the air is longer than the Ethernet frame that it carries.
     #[serde(deserialize_with = "number")]
     pub header: u64,
     /// Bytes of an acknowledgement.
@@ -65,7 +65,7 @@ pub struct Medium {
     pub cw_max: u64,
     /// The share of damaged frames among those that did not collide, whatever their size.
     pub frame_error_rate: Probability,
-    /// How often a frame that failed is sent again; with 0 it is lost at once.
+    /// Most retransmissions of a frame that failed; with 0 the frame is lost at once.
     #[serde(deserialize_with = "number")]
     pub retries: u8,
     /// Frames that a station holds, the one being sent among them; further frames are dropped
@@ -220,7 +220,7 @@ fn number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(from: D) -> Result<T, D::E
     T::try_from(number?).map_err(|_| D::Error::custom(format!("`{text}` is too large")))
 }
 
-/// How many frames a queue holds, such as `100p`, in the form of a link's queue.
+/// Reads the limit of a station's queue in frames, 1 or more, such as `100p`: the form of a link's queue.
 fn frames<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     let frames = text

@@ -1,4 +1,4 @@
-//! Which packets are lost.
+//! Loss of packets: the state of each loss model.
 
 use crate::{Loss, Probability};
 
@@ -21,7 +21,7 @@ impl LossState {
         }
     }
 
-    /// Whether the next packet is lost.
+    /// Returns `true` if the next packet is lost, and moves the state on by one packet.
     pub(super) fn is_lost(&mut self, random: &mut fastrand::Rng) -> bool {
         match self.loss {
             Loss::Bernoulli(p) => p.happens(random),

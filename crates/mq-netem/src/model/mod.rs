@@ -1,4 +1,4 @@
-//! One direction of a link as arithmetic on nanoseconds: no clock, no sockets.
+//! Model of one direction of a link, as arithmetic on nanoseconds: no clock, no sockets.
 
 mod loss;
 
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::{Direction, Queue, Trace, profile::Distribution, units::nanoseconds};
 use loss::LossState;
 
-/// One direction of a link, at work.
+/// State of one direction of a link: takes packets in the order of arrival and returns each packet's [`Fate`].
 ///
 /// A packet that is not lost takes the delay, waits for the packets before it, and is sent at the link's
 /// rate:
@@ -24,12 +24,12 @@ use loss::LossState;
 /// still leaves behind the packets before it.
 #[derive(Debug)]
 pub struct Pipe {
-    /// As it was in the beginning, with its changes.
+    /// Direction before its first change, as given to `new` or `become_direction`; holds the changes.
     first: Direction,
     present: Present,
     next_change: u64,
     random: fastrand::Rng,
-    /// When the last packet reached the rate, and its departure.
+    /// Time at which the last packet in order reached the rate; its departure is `departs`.
     reached: u64,
     departs: u64,
     /// The trace's first opportunity with bytes left, and their number.
@@ -39,7 +39,7 @@ pub struct Pipe {
     /// Packets that have reached the rate and wait: when they begin to be sent, and bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
-    /// What became of packets so far.
+    /// Numbers of packets so far, by fate.
     pub counts: Counts,
 }
 
@@ -69,7 +69,7 @@ impl Present {
     }
 }
 
-/// What became of packets.
+/// Numbers of packets of one direction, by fate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Handed to the link.
@@ -88,18 +88,18 @@ pub struct Counts {
     pub reordered: u64,
 }
 
-/// What becomes of one packet.
+/// Fate of one packet on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It does not arrive.
+    /// The packet is lost by chance, or dropped at the full queue.
     Gone,
-    /// It arrives.
+    /// The packet is delivered.
     Delivered {
-        /// When, in nanoseconds of the caller's clock.
+        /// Departure from the link, in nanoseconds of the caller's clock.
         at: u64,
-        /// Twice.
+        /// `true` if a duplicate follows at the same time.
         twice: bool,
-        /// With this bit inverted, counted from the start of the frame.
+        /// Bit that is inverted, counted from the start of the frame; `None` if the frame is intact.
         wrong_bit: Option<u64>,
     },
 }
@@ -164,7 +164,7 @@ impl Pipe {
         self.next_change = next;
     }
 
-    /// When a packet leaves; `None` if there is no room for it.
+    /// Returns the departure of a packet that arrives at `now`; `None` if the queue is full.
     fn departure(&mut self, now: u64, bytes: u64) -> Option<u64> {
         while self.held.front().is_some_and(|departs| *departs <= now) {
             self.held.pop_front();
@@ -201,7 +201,7 @@ impl Pipe {
         }
     }
 
-    /// When a packet that reaches the rate then begins to be sent.
+    /// Returns the time at which the sending of a packet begins that reaches the rate at `reached`.
     fn begin(&self, reached: u64) -> u64 {
         match &self.present.direction.trace {
             None => self.departs.max(reached),
@@ -228,7 +228,7 @@ impl Pipe {
         true
     }
 
-    /// When a packet that begins to be sent then has been sent.
+    /// Returns the departure of a packet whose sending begins at `begins`, and uses up a trace's opportunities.
     fn send(&mut self, begins: u64, bytes: u64) -> u64 {
         if let Some(rate) = self.present.direction.rate {
             return begins + rate.nanoseconds_for(bytes);

@@ -1,16 +1,16 @@
-//! What a direction becomes in the course of time.
+//! Changes of a direction in the course of time.
 
 use std::{sync::Arc, time::Duration};
 
 use super::Direction;
 use crate::units::nanoseconds;
 
-/// How a direction changes in the course of time. The default never changes.
+/// Changes of a direction in the course of time. The default has none.
 ///
 /// Times count from the start of the emulation.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Changes {
-    /// By time. A direction in here does not change by itself.
+    /// Directions by the time of their change, ascending. Changes of a direction in this list have no effect.
     steps: Arc<[(Duration, Direction)]>,
     repeat_after: Option<Duration>,
 }
@@ -54,20 +54,21 @@ impl Changes {
         self.steps.len()
     }
 
-    /// Whether the direction stays as it is.
+    /// Returns `true` if the direction never changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// When everything repeats.
+    /// Returns the period after which the direction is as at the beginning and its changes repeat; `None` if they do
+    /// not.
     #[must_use]
     pub fn repeat_after(&self) -> Option<Duration> {
         self.repeat_after
     }
 
-    /// What the direction is from the last change until the next, at `now` in nanoseconds: `None` before the first
-    /// change. Then the time of the next change; `u64::MAX` if there is none.
+    /// Returns the direction in force at `now`, in nanoseconds (`None` before the first change), and the time of the
+    /// next change (`u64::MAX` if there is none).
     pub(crate) fn at(&self, now: u64) -> (Option<&Direction>, u64) {
         let repeat_after = self.repeat_after.map(nanoseconds);
         let begun = repeat_after.map_or(0, |length| now - now % length);

@@ -1,10 +1,10 @@
-//! How a varying delay is distributed.
+//! Distributions of a varying delay.
 
 use std::f64::consts::{PI, SQRT_2};
 
 use serde::Deserialize;
 
-/// How jitter is distributed around the delay, with netem's names and tables.
+/// Distribution of jitter around the delay, with netem's names and tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {

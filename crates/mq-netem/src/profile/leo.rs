@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// How long a terminal keeps its satellite.
+/// Time for which a terminal keeps its satellite, in seconds.
 const SLOT_S: u32 = 15;
 
 /// Hand-overs until the link repeats: ten minutes.
@@ -14,7 +14,7 @@ const RTT: std::ops::RangeInclusive<u32> = 300..=800;
 /// The outage of a hand-over, in milliseconds.
 const OUTAGE_MS: std::ops::RangeInclusive<u32> = 50..=200;
 
-/// How long losses come in bursts after an outage, in milliseconds.
+/// Time of bursty loss after an outage, in milliseconds.
 const UNSETTLED_MS: u32 = 1_000;
 
 /// The text of a link like that of a low-orbit constellation, drawn from `seed`: another round trip every 15 s, with a

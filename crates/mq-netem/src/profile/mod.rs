@@ -35,7 +35,7 @@ pub use trace::Trace;
 /// A link between two hosts, with the properties of each direction.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Link {
-    /// What the link stands for, and the source of its figures.
+    /// Kind of network that the link stands for, and the source of its figures.
     pub description: String,
     /// From the clients' side to the broker's.
     pub up: Direction,
@@ -43,35 +43,36 @@ pub struct Link {
     pub down: Direction,
 }
 
-/// One direction of a link. The default delivers everything at once.
+/// Properties of one direction of a link. The default delivers everything at once.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Direction {
     /// The time that every packet takes before it reaches the rate.
     pub delay: Duration,
-    /// By how much the delay varies. Packets still keep their order.
+    /// Variation of the delay, to either side; its exact meaning is that of `distribution`. Packets still keep their
+    /// order.
     pub jitter: Duration,
-    /// How the jitter is distributed.
+    /// Distribution of the jitter around the delay.
     pub distribution: Distribution,
     /// The share of packets that take neither delay nor rate, and so overtake others. Nothing else changes the
     /// order of packets.
     pub reorder: Probability,
-    /// How fast packets leave; `None` for no limit.
+    /// Rate at which packets are sent; `None` for no limit.
     pub rate: Option<Rate>,
-    /// When packets may leave, instead of a rate.
+    /// Opportunities at which packets are sent, instead of a rate.
     pub trace: Option<Trace>,
-    /// How much may wait; further packets are dropped (tail drop).
+    /// Limit of the queue; packets beyond it are dropped (tail drop).
     pub queue: Queue,
-    /// Which packets are lost, whatever their size.
+    /// Loss by chance, which does not depend on a packet's size.
     pub loss: Loss,
     /// The share of packets that arrive twice.
     pub duplicate: Probability,
     /// The share of packets in which one bit is wrong.
     pub corrupt: Probability,
-    /// What becomes of all this later.
+    /// Changes of these properties in the course of time.
     pub changes: Changes,
 }
 
-/// How much a direction holds.
+/// Limit of a direction's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Queue {
@@ -79,7 +80,8 @@ pub enum Queue {
     Packets(u64),
     /// So many bytes of whole frames that have taken the delay and wait to be sent: `tbf`'s `limit`.
     Bytes(u64),
-    /// As [`Queue::Bytes`], with the bandwidth-delay product for this round-trip time.
+    /// Limit in bytes as with [`Queue::Bytes`]: the bandwidth-delay product of the rate and this round-trip time. A
+    /// profile with it needs a rate.
     Bdp(Duration),
 }
 
@@ -90,7 +92,7 @@ impl Default for Queue {
     }
 }
 
-/// Which packets are lost.
+/// Model of packet loss, with the names of netem's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Loss {
     /// Each by itself, with this probability.

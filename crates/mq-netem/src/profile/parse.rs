@@ -91,7 +91,8 @@ impl FromStr for Link {
     }
 }
 
-/// One `key=value` behind the `@` of a link's name.
+/// Applies one `key=value` that follows the `@` of a link's name: to the direction that the key names, or to every
+/// direction in the profile.
 fn apply(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
     let (sides, key) = match key.split_once('.') {
         Some((side @ ("up" | "down"), key)) => (vec![side], key),
@@ -124,7 +125,7 @@ struct RawLink {
     repeat_after: Option<Moment>,
 }
 
-/// What the directions become from a time on. What it does not name is as at the beginning.
+/// Change of both directions at a time. Properties that the change does not name are as at the beginning.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawChange {
@@ -154,7 +155,7 @@ struct RawDirection {
     corrupt: Probability,
 }
 
-/// How many packets are lost in a row, on average: at least one.
+/// Mean number of packets lost in a row: 1 or more.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "toml::Value")]
 struct Burst(f64);
@@ -313,8 +314,8 @@ fn loss(
     Ok(loss)
 }
 
-/// The same share of losses, in runs of the given mean length, by Gilbert's model: packets are lost only in
-/// the bad state.
+/// Returns Gilbert's model with the given share of losses and mean run length `burst`: packets are lost only in the bad
+/// state, and there all of them. The error is that of a run too short for the share.
 fn in_bursts(share: Probability, Burst(burst): Burst) -> Result<Loss, String> {
     let to_bad = share.share() / (1.0 - share.share()) / burst;
     let states = Probability::new(to_bad).zip(Probability::new(1.0 / burst));

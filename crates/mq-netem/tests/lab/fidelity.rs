@@ -1,4 +1,4 @@
-//! Whether every shipped link does what its profile says, by UDP probes, ping and iperf3.
+//! Fidelity of every shipped link to its profile, by UDP probes, ping and iperf3.
 //!
 //! How close times can be depends on the machine's other work. They must be within half a millisecond of the
 //! delay; with `MQ_IDLE_MACHINE=1` within what docs/reference/emulation.md promises for an idle machine. Without
@@ -153,7 +153,7 @@ fn ping_sees_both_directions(lab: &mut Lab) {
 
 const PACKETS: u32 = 20_000;
 
-/// Whether a count is outside what chance explains in 99 of 100 runs.
+/// Returns `true` if the loss is outside the interval of 99 in 100 runs: 2.58 standard deviations around `share`.
 fn is_off(lost: u32, of: u32, share: f64) -> bool {
     let of = f64::from(of);
     let likely = 2.58 * (share * (1.0 - share) / of).sqrt();

@@ -23,7 +23,7 @@ pub(crate) struct Pair {
     pub(crate) far: UdpSocket,
     pub(crate) hosts: [Host; 2],
     pub(crate) addresses: Addresses,
-    /// How long after the last packet the receiver waits.
+    /// Read timeout of the receiver: its wait after the last packet.
     patience: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Pair {
         )
     }
 
-    /// As [`probe`](Self::probe), from far to near.
+    /// Sends packets as [`probe`](Self::probe) does, from far to near.
     pub(crate) fn probe_back(
         &self,
         count: u32,
@@ -81,7 +81,7 @@ impl Pair {
         )
     }
 
-    /// As [`probe`](Self::probe), with packets of different sizes.
+    /// Sends packets as [`probe`](Self::probe) does, with a size for each packet's number.
     pub(crate) fn probe_sizes(
         &self,
         count: u32,

@@ -20,7 +20,7 @@ const TICK_NS: u64 = 64;
 /// Major number of the handle of a netem that this program has set; it spells MQ.
 pub(super) const NETEM_MAJOR: u16 = 0x4D51;
 
-/// The same for the tbf behind it.
+/// Major number of the handle of the tbf behind that netem.
 pub(super) const TBF_MAJOR: u16 = 0x4D52;
 
 /// A direction of a link as queueing disciplines.
@@ -33,7 +33,7 @@ pub(super) const TBF_MAJOR: u16 = 0x4D52;
 pub struct Shape {
     /// At the root.
     pub netem: Netem,
-    /// Behind it, where the queue is in bytes.
+    /// Child of the netem if the queue is in bytes and there is a rate; otherwise `None`.
     pub tbf: Option<Tbf>,
 }
 
@@ -120,10 +120,10 @@ impl Shape {
     }
 }
 
-/// One quantity that differs from what was set.
+/// Difference in one quantity between the settings made and those read from the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Which quantity.
+    /// Name of the quantity.
     pub what: &'static str,
     /// The value that was set.
     pub configured: String,
@@ -157,7 +157,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a queueing discipline does besides, in words.
+/// Returns the settings that no link makes as a list in words, `nothing` if there are none.
 fn listed(others: &Vec<&'static str>) -> String {
     if others.is_empty() {
         "nothing".to_owned()

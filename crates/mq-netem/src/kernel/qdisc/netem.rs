@@ -46,17 +46,17 @@ pub struct Netem {
     pub limit: u32,
     /// The delay of every packet.
     pub delay: Duration,
-    /// By how much the delay varies.
+    /// Variation of the delay; see `distribution`.
     pub jitter: Duration,
     /// The distribution of the jitter. The kernel does not return it: a netem that was read has uniform.
     pub distribution: Distribution,
-    /// How many packets overtake, of 2^32 - 1.
+    /// Share of packets sent at once, before others, in units of 1 / (2^32 - 1).
     pub reorder: u32,
-    /// Which packets are lost.
+    /// Loss model with its parameters.
     pub loss: NetemLoss,
-    /// How many packets come twice, of 2^32 - 1.
+    /// Share of packets sent twice, in units of 1 / (2^32 - 1).
     pub duplicate: u32,
-    /// How many packets get a wrong bit, of 2^32 - 1.
+    /// Share of packets with one inverted bit, in units of 1 / (2^32 - 1).
     pub corrupt: u32,
     /// Bytes a second, 0 for no rate.
     pub rate: u64,
@@ -273,7 +273,7 @@ impl Netem {
     }
 }
 
-/// As on the command line of `tc`.
+/// Writes kind and parameters in the form of `tc`'s command line.
 impl fmt::Display for Netem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "netem limit {} delay {}", self.limit, time(self.delay))?;
@@ -303,8 +303,8 @@ impl fmt::Display for Netem {
     }
 }
 
-/// As behind the word `loss` of `tc`, which takes the share lost in the bad state; the kernel keeps the share
-/// *not* lost.
+/// Writes the parameters that follow the word `loss` on `tc`'s command line. For `gemodel`, `tc` takes the share lost
+/// in the bad state; the kernel keeps the share *not* lost.
 impl fmt::Display for NetemLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = |name: &str, shares: &[u32]| {

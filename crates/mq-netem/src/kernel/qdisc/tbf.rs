@@ -125,7 +125,7 @@ impl Tbf {
     }
 }
 
-/// As on the command line of `tc`.
+/// Writes kind and parameters in the form of `tc`'s command line.
 impl fmt::Display for Tbf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { burst, limit, .. } = self;

@@ -52,7 +52,8 @@ fn sum(channel: &Channel<()>, count: impl Fn(StationCounts) -> u64) -> u64 {
     channel.stations.iter().map(|s| count(s.counts)).sum()
 }
 
-/// Whether chance allows so many of `n` at that probability (within five standard deviations).
+/// Returns `true` if `count` of `n` events with that probability are within chance: five standard deviations and one
+/// event.
 fn is_likely(count: u64, n: u64, probability: f64) -> bool {
     let n = float(n);
     let deviation = (n * probability * (1.0 - probability)).sqrt();
