@@ -25,7 +25,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-energy", 0),
     ("crates/mq-lane", 0),
     ("crates/mq-measure", 0),
-    ("crates/mq-netem", 152),
+    ("crates/mq-netem", 0),
     ("crates/mq-proto", 0),
     ("crates/mq-testkit", 0),
     ("crates/mq-transport", 0),
