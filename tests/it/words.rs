@@ -30,7 +30,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-testkit", 0),
     ("crates/mq-transport", 0),
     ("crates/mqbench", 231),
-    ("crates/mqbroker", 151),
+    ("crates/mqbroker", 48),
     ("fuzz", 0),
     ("tests", 0),
 ];

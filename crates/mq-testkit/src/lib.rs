@@ -15,6 +15,7 @@ mod client;
 mod http;
 mod manual;
 mod multimeter;
+mod nats;
 mod programs;
 mod proxy;
 mod relay;
@@ -39,6 +40,7 @@ pub use client::{comes_and_goes, kept, next, refused};
 pub use http::ask;
 pub use manual::ManualClient;
 pub use multimeter::{Multimeter, MultimeterModel};
+pub use nats::{NatsStreamState, nats_stream_states};
 pub use programs::{
     Running, chromium, faketime, free_port, give_clock, listens, mosquitto, nightly, program,
     skipped,

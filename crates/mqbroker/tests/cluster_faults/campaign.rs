@@ -1,4 +1,4 @@
-//! One campaign: starting, harming, and checking.
+//! Course of a campaign: start, faults, and check.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use crate::{
     witness::Witness,
 };
 
-/// How long the cluster may take until it serves at all nodes.
+/// Time that the cluster may take until all nodes serve.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two looks at the processes.
@@ -37,13 +37,13 @@ const LOOK: Duration = Duration::from_millis(100);
 /// If clocks have jumped so often, the logs show it.
 const FELT: usize = 30;
 
-/// What a campaign is.
+/// Settings of a campaign.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) length: Duration,
     pub(crate) part: Part,
-    /// Whether NATS servers are killed, stopped and cut off as well.
+    /// `true` if NATS servers are harmed as well.
     pub(crate) harms_servers: bool,
 }
 
@@ -77,7 +77,7 @@ struct Clients {
     witness: JoinHandle<Witness>,
     moves: Vec<mpsc::Sender<()>>,
     over: watch::Sender<bool>,
-    /// What was acknowledged, once all publishers have ended.
+    /// Sender of the acknowledged messages, once all publishers have ended.
     all: watch::Sender<Option<Arc<All>>>,
 }
 
@@ -151,7 +151,7 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
     found
 }
 
-/// What every reader has to get.
+/// Returns the messages that every reader has to receive.
 fn acknowledged(published: &[Published], wills: &[Willed]) -> All {
     let topics = published.iter().flat_map(|one| &one.topics);
     let messages = topics.flat_map(|(topic, sent)| {
@@ -336,7 +336,7 @@ pub(crate) async fn look_after(processes: &mut Processes<'_>) {
     }
 }
 
-/// What a fresh reader finds at this node: the first number of each topic.
+/// Subscribes a new reader at this node, and returns the first number that it receives of each topic.
 async fn retained(place: &Place, node: usize) -> HashMap<String, usize> {
     let builder = place.client(&format!("fresh-{node}"), &[node], node);
     let built = timeout(PATIENCE, builder.clean_start(true).build()).await;

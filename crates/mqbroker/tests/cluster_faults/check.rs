@@ -1,4 +1,4 @@
-//! What was promised, against what came.
+//! Check of the promises against the messages that came.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,16 +27,16 @@ pub(crate) struct Willed {
     pub(crate) at: u64,
 }
 
-/// What the check has found.
+/// Findings of the check.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) sent: usize,
     pub(crate) acknowledged: usize,
-    /// Of QoS 1 and 2: the client ended, or the server refused, before the acknowledgement.
+    /// Messages of QoS 1 and 2 whose client ended, or whose server refused, before the acknowledgement.
     pub(crate) in_doubt: usize,
     /// The servers had no room.
     pub(crate) refused: usize,
-    /// Of these, deliveries: a message that was stored, and whose acknowledgement was lost, is sent again and refused then.
+    /// Deliveries of refused messages: one that was stored, and whose acknowledgement was lost, is sent again and refused then.
     pub(crate) refused_came: usize,
     pub(crate) came: usize,
     /// QoS 1, which may.
@@ -47,12 +47,12 @@ pub(crate) struct Found {
     pub(crate) out_of_order: usize,
     pub(crate) unsent: usize,
     pub(crate) wills_lost: usize,
-    /// Those of QoS 1, which may.
+    /// Wills of QoS 1 that came again, which is allowed.
     pub(crate) wills_again: usize,
     pub(crate) wills_twice: usize,
     /// Messages that came to members of the shared subscription.
     pub(crate) shared: usize,
-    /// Those of QoS 1 that came again, which they may.
+    /// Shared messages of QoS 1 that came again, which is allowed.
     pub(crate) shared_again: usize,
     pub(crate) shared_lost: usize,
     pub(crate) shared_twice: usize,
@@ -66,9 +66,9 @@ pub(crate) struct Found {
     pub(crate) sessions_lost: usize,
     pub(crate) gave_up: usize,
     pub(crate) rivals: Rivals,
-    /// Of the logs, as the witness has seen them.
+    /// Entries of the logs that the witness has read.
     pub(crate) entries: usize,
-    /// What NATS has lost or changed itself.
+    /// Entries that NATS has lost or changed itself.
     pub(crate) jetstream: usize,
     /// Entries that NATS has stored although it had them; the brokers know them.
     pub(crate) stored_again: usize,
@@ -76,11 +76,11 @@ pub(crate) struct Found {
     pub(crate) mistimed: usize,
     /// Between two acknowledgements of whichever publisher, in milliseconds, and when it began.
     pub(crate) longest_silence: (u64, u64),
-    /// Of one message for its acknowledgement, in milliseconds.
+    /// Longest wait of a message for its acknowledgement, in milliseconds.
     pub(crate) longest_wait: u64,
-    /// Of messages that are lost, by topic and number, the readers that did not get them.
+    /// Readers that did not receive a lost message, by its topic and number.
     missing: BTreeMap<(String, usize), Vec<String>>,
-    /// Where they are.
+    /// Places of lost messages in the logs, a line each.
     whereabouts: Vec<String>,
     faults: Vec<String>,
     count: usize,
@@ -131,7 +131,7 @@ impl Found {
         }
     }
 
-    /// What the sessions of all clients were like.
+    /// Checks the sessions of all clients: each found its own.
     pub(crate) fn sessions(&mut self, sessions: &[Sessions]) {
         self.sessions_lost = sessions.iter().map(|one| one.lost).sum();
         self.gave_up = sessions.iter().map(|one| one.gave_up).sum();
@@ -141,7 +141,7 @@ impl Found {
         }
     }
 
-    /// What a reader has got of what interests it.
+    /// Checks the messages that a reader received, of those that it subscribes to.
     pub(crate) fn read(
         &mut self,
         read: &Read,
@@ -308,7 +308,7 @@ impl Found {
         self.rivals = rivals;
     }
 
-    /// What a fresh reader at this node got as retained.
+    /// Checks the retained messages that a new reader at this node received.
     pub(crate) fn retained(
         &mut self,
         node: &str,

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{cluster::Place, history::Operation};
 
-/// For so long something may be late once all is well.
+/// Time that something may be late once all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two tries to make a session.
@@ -24,14 +24,14 @@ pub(crate) struct Who {
     pub(crate) scheme: usize,
     /// The node that it comes to first.
     pub(crate) home: usize,
-    /// Whether one client has a list of all nodes. If not, another client with the same identifier comes to the next.
+    /// `true` if the client has a list of all nodes. If not, another client with the same identifier comes to the next.
     pub(crate) list: bool,
 }
 
-/// What the test says to a client.
+/// Orders of the test to a client.
 pub(crate) struct Told {
     pub(crate) moves: mpsc::Receiver<()>,
-    /// Whether the faults are over.
+    /// `true` once the faults are over.
     pub(crate) over: watch::Receiver<bool>,
 }
 
@@ -39,21 +39,21 @@ pub(crate) struct Told {
 pub(crate) struct Connected<'a> {
     place: &'a Place,
     who: &'a Who,
-    /// That of `who`, or one of its own.
+    /// Client identifier: that of `who`, or one of its own.
     id: String,
     pub(crate) client: Client,
     events: EventStream,
     home: usize,
-    /// How many empty sessions were begun, each under another identifier.
+    /// Number of empty sessions that were begun, each under another identifier.
     generation: usize,
-    /// Whether the next connection begins one.
+    /// `true` if the next connection begins an empty session.
     pub(crate) begins: bool,
     pub(crate) sessions: Sessions,
     pub(crate) spans: Spans,
 }
 
-/// When a client was connected, as it knows, and when it did not even try to be: from and to, in milliseconds since the
-/// campaign began. Between the two a node may have taken it for connected.
+/// Times at which a client was connected, as it knows, and at which it did not even try to be: from and to, in milliseconds
+/// since the campaign began. Between the two a node may have taken it for connected.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Spans {
     pub(crate) connected: Vec<(u64, Option<u64>)>,
@@ -72,20 +72,21 @@ impl Spans {
         }
     }
 
-    /// Whether it was connected all the time.
+    /// Returns `true` if the client was connected from `from` to `to`, in milliseconds since the campaign began.
     pub(crate) fn cover(&self, from: u64, to: u64) -> bool {
         let mut spans = self.connected.iter();
         spans.any(|(began, ended)| *began <= from && ended.is_none_or(|ended| ended >= to))
     }
 
-    /// Whether it was absent all the time, and so long before that all nodes had noticed it.
+    /// Returns `true` if the client was absent from `from` to `to`, and for `noticed` before, so that all nodes had noticed
+    /// it; in milliseconds.
     pub(crate) fn lack(&self, from: u64, to: u64, noticed: u64) -> bool {
         let mut absent = self.absent.iter();
         absent.any(|(began, ended)| began + noticed <= from && *ended >= to)
     }
 }
 
-/// What became of a client's session.
+/// Losses of a client's session, and its connections.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Sessions {
     /// Connections, each to any node.

@@ -33,13 +33,13 @@ pub(crate) const SCHEMES: [(&str, u16); 3] = [("tcp", 1883), ("tls", 8883), ("qu
 /// Logs of the cluster.
 pub(crate) const SHARDS: usize = 2;
 
-/// Where a NATS server says how it is.
+/// Monitoring port of a NATS server.
 pub(crate) const HTTP_PORT: u16 = 8222;
 
 /// Bytes that a NATS server may store: few, so that a stream that is to take the room does it in seconds.
 const MAX_FILE_STORE: u64 = 48_000_000;
 
-/// Where clients come to, and the folder of all files.
+/// Machines of a campaign, and the folder of all files.
 pub(crate) struct Place {
     folder: TempDir,
     pub(crate) net: Net,
@@ -159,20 +159,20 @@ impl Place {
 pub(crate) struct Processes<'a> {
     place: &'a Place,
     nats: PathBuf,
-    /// What gives nodes clocks of their own.
+    /// Library that gives nodes clocks of their own.
     pub(crate) faketime: Option<PathBuf>,
     nodes: [Option<Started>; 3],
-    /// Of servers that run for a part of the time. They are dropped first, as their processes live then.
+    /// Pulses of servers that run for a part of the time. This field is dropped first, as their processes live then.
     slowed: [Option<Pulses>; 3],
     servers: [Option<Started>; 3],
-    /// Of nodes that left the cluster, as a node does whose life was ended.
+    /// Number of nodes that left the cluster because another node ended their life.
     pub(crate) ended: usize,
 }
 
 /// A program that ends with the test.
 struct Started {
     running: Running,
-    /// Whether it is a kernel. Its guest's processes are processes of this machine as well, and of its group.
+    /// `true` for a kernel. Its guest's processes are processes of this machine as well, and of its group.
     is_kernel: bool,
 }
 

@@ -16,7 +16,7 @@ const NOTICED: Duration = Duration::from_secs(12);
 /// A reader that is connected for so long after the acknowledgement gets the message.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-/// What the rules say of one message and one reader.
+/// Rule that holds for a message and a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// The reader was connected in time, and has to get it.

@@ -48,7 +48,7 @@ fn reader(id: &str, topic: &str, numbers: &[usize]) -> Read {
     }
 }
 
-/// What is found if a reader at QoS 2 gets these numbers.
+/// Runs the check of a reader at QoS 2 that received these numbers, and returns what it found.
 fn found(qos: &[QoS], numbers: &[usize], wills: &[Willed]) -> Found {
     let read = reader("reader", "m/t", numbers);
     let mut found = Found::default();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Found {
-    /// What the members of the group have got of messages that are neither retained nor expire.
+    /// Checks the messages that members of the group received, of those that are neither retained nor expire.
     pub(crate) fn group(&mut self, members: &[Read], all: &[Published]) {
         let mut came: BTreeMap<(&str, usize), Vec<&Read>> = BTreeMap::new();
         for member in members {
@@ -56,7 +56,8 @@ impl Found {
     }
 }
 
-/// Whether all of it came to one member, which has given its client up and does not know any more what it has got.
+/// Returns `true` if every copy came to one member, which began another client meanwhile and does not know what the earlier
+/// one received.
 fn is_forgotten(by: &[&Read], qos: QoS) -> bool {
     let is_one = by.iter().all(|member| member.who.id == by[0].who.id);
     is_one && qos == QoS::ExactlyOnce && !both_exactly_once(by[0], qos)

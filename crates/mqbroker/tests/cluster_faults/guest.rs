@@ -24,7 +24,7 @@ use crate::guests::{Guests, batch};
 /// hands it on.
 pub(crate) const GUEST: &str = "MQ_FAULTS_GUEST";
 
-/// Where nats-server is.
+/// Environment variable with the path of nats-server.
 pub(crate) const PROGRAM: &str = "MQ_FAULTS_NATS";
 
 /// The folder of the campaign.
@@ -68,7 +68,7 @@ fn serve(number: usize) {
 /// The time of day, which is off by what a file says.
 struct Clock {
     file: PathBuf,
-    /// What it was at the start of the clock that does not jump.
+    /// Wall-clock time at the start of the clock that does not jump.
     began: TimeSpec,
     /// In seconds.
     off: i64,

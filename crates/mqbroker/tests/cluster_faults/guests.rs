@@ -1,4 +1,4 @@
-//! One network for nodes and clients, and three NATS servers with clocks of their own, each in a guest: a kernel of
+//! A network for nodes and clients, and three NATS servers with clocks of their own, each in a guest: a kernel of
 //! User-Mode Linux.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What is done to a cluster, by a plan.
+//! Faults of a cluster, by a plan.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     storage,
 };
 
-/// How often each thing was done.
+/// Number of faults of each kind.
 #[derive(Default, Debug)]
 pub(crate) struct Harm {
     killed_nodes: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Harm {
     /// All servers killed at once, and how often all nodes with them.
     outages: usize,
     outages_of_all: usize,
-    /// Of a server's storage, by kind.
+    /// Damages to a server's storage, by kind.
     set_back: usize,
     flipped: usize,
     cut_blocks: usize,
@@ -40,18 +40,18 @@ pub(crate) struct Harm {
     full: usize,
     cut_links: usize,
     bad_links: usize,
-    /// Of clocks.
+    /// Jumps of clocks.
     pub(crate) jumps: usize,
-    /// How often a client was told to move.
+    /// Number of times that a client was told to move.
     moves: usize,
 }
 
-/// What came of a plan.
+/// Outcome of a plan.
 pub(crate) struct Done {
     pub(crate) harm: Harm,
-    /// Of nodes that were killed.
+    /// Wills of clients whose node was killed.
     pub(crate) wills: Vec<Willed>,
-    /// What the servers have not repaired in time.
+    /// Damages that the servers have not repaired in time, a line each.
     pub(crate) faults: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ struct Harmer<'a, 'b> {
     servers: Servers<'a>,
     moves: &'a [mpsc::Sender<()>],
     random: fastrand::Rng,
-    /// Whether the server that is down has damaged storage.
+    /// `true` while the server that is down has damaged storage.
     is_damaged: bool,
     done: Done,
 }

@@ -29,7 +29,7 @@ pub(crate) enum Operation<'a> {
         expiry_s: Option<u64>,
         retain: bool,
     },
-    /// What its client says of it: `acknowledged`, `refused`, or why nobody knows.
+    /// Outcome of a message at its client: `acknowledged`, `refused`, or why nobody knows.
     Sent {
         topic: &'a str,
         number: usize,

@@ -14,7 +14,7 @@ use crate::plan::{Condition, LINKS, PAIRS};
 pub(crate) struct Links {
     lab: Lab,
     machines: [Host; 3],
-    /// As [`LINKS`] says.
+    /// Addresses of both ends of each link, in the order of [`LINKS`].
     addresses: [Addresses; LINKS],
 }
 

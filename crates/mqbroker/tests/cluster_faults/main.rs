@@ -80,7 +80,6 @@ macro_rules! tests {
 const TESTS: &[(&str, fn())] = tests![
     plan::a_plan_harms_one_nats_server_and_two_nodes_or_all_at_once_and_ends_with_all_well,
     storage::damage_is_within_the_last_tenth_of_a_stream,
-    servers::a_server_says_what_it_stores,
     history::an_operation_is_one_line_of_json,
     false_histories::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,
     false_histories::the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged,

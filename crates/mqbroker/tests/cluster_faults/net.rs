@@ -77,7 +77,7 @@ impl Net {
         Ok(())
     }
 
-    /// What runs a NATS server with the files of that folder.
+    /// Returns the command that runs a NATS server with the files of that folder.
     pub(crate) fn serve(&self, server: usize, program: &Path, folder: &Path) -> Command {
         match self {
             Self::Links(_) => {

@@ -1,4 +1,4 @@
-//! What a seed does to a cluster, and when.
+//! Faults that a seed causes in a cluster, and their times.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ pub(crate) enum Damage {
     Index,
 }
 
-/// One process of three.
+/// Process of a kind, of which there are three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Process {
     Node(usize),
     Nats(usize),
 }
 
-/// What a link is like.
+/// Condition of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
     Well,
@@ -83,18 +83,18 @@ pub(crate) enum Step {
     Steady(usize),
     /// A stream of NATS takes the room of all servers.
     Full,
-    /// That stream is deleted.
+    /// The stream that took the room is deleted.
     Room,
 }
 
-/// When each thing is well again.
+/// Times at which each thing is well again.
 #[derive(Default)]
 struct Well {
     nodes: [Duration; 3],
     /// The NATS servers: of those that are killed, stopped or cut off there is one at a time.
     nats: Duration,
     links: [Duration; LINKS],
-    /// How long a NATS server takes to be as the others again.
+    /// Time that a NATS server takes to be as the others again.
     catches_up: Duration,
 }
 
@@ -160,8 +160,8 @@ pub(crate) fn plan(
     steps
 }
 
-/// How far a NATS server's clock is off: by seconds, by about as long as it remembers an entry's identifier (2 minutes),
-/// as long as a value's end is kept (an hour), or by hours.
+/// Returns the seconds by which a NATS server's clock is off: seconds, about as many as it remembers an entry's identifier
+/// for (2 minutes), as many as a value's end is kept for (an hour), or hours.
 fn jump(random: &mut fastrand::Rng) -> i32 {
     let most = [10, 240, 2 * 3600, CLOCK_OFF][random.usize(..4)];
     random.i32(-most..=most)
@@ -322,7 +322,7 @@ fn harm_clients(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, 
     );
 }
 
-/// Whether nothing leaves, and whether nothing comes.
+/// Returns `true` if nothing leaves, and `true` if nothing arrives; at least one of them.
 fn cut(random: &mut fastrand::Rng) -> (bool, bool) {
     match random.u8(..4) {
         0 => (true, false),
@@ -373,7 +373,7 @@ impl Well {
     }
 }
 
-/// What a plan has done, as its limits go.
+/// State of a plan, as far as its limits concern it.
 #[derive(Default)]
 struct Done {
     harmed: Vec<Process>,

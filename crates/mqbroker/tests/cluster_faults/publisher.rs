@@ -26,29 +26,29 @@ pub(crate) struct Sent {
     pub(crate) acknowledged: Option<u64>,
     /// The server had no room for it.
     pub(crate) is_refused: bool,
-    /// How long it is worth something.
+    /// Time after which the message expires.
     pub(crate) expiry: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Published {
-    /// By topic; the first has the number 0.
+    /// Messages of each topic, the first of which has the number 0.
     pub(crate) topics: HashMap<String, Vec<Sent>>,
     /// Messages whose client still had them, and got no acknowledgement.
     pub(crate) forgotten: usize,
     pub(crate) sessions: Sessions,
 }
 
-/// What a publisher publishes.
+/// Messages of a publisher.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) topics: usize,
     pub(crate) retain: bool,
-    /// Whether its messages expire: soon in topics of even numbers, late in others.
+    /// `true` if its messages expire: soon in topics of even numbers, late in others.
     pub(crate) expires: bool,
 }
 
-/// How long messages are worth something that expire soon, and late.
+/// Times after which messages expire that do so soon, and late.
 pub(crate) const SOON: Duration = Duration::from_secs(4);
 pub(crate) const LATE: Duration = Duration::from_mins(1);
 

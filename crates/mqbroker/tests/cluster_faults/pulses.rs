@@ -12,7 +12,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// How long the process runs at a time, and how long it stands still then.
+/// Time for which the process runs, and then time for which it stands still.
 const RUNS: Duration = Duration::from_millis(20);
 const STANDS: Duration = Duration::from_millis(80);
 

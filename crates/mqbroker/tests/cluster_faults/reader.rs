@@ -18,7 +18,7 @@ use crate::{
     history::Operation,
 };
 
-/// One message, as a reader got it.
+/// Message as a reader received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Came {
     pub(crate) topic: String,
@@ -35,7 +35,7 @@ pub(crate) struct Read {
     pub(crate) spans: Spans,
 }
 
-/// What a reader subscribes to.
+/// Subscription of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interest {
     All,
@@ -43,7 +43,7 @@ pub(crate) enum Interest {
     Shared,
     /// Messages that expire, of which none has to come without conditions.
     Expiring {
-        /// Whether it is away for longer than some of them are worth something, again and again.
+        /// `true` if the reader is away for longer than some messages live, again and again.
         sleeps: bool,
     },
 }
@@ -66,13 +66,13 @@ impl Interest {
     }
 }
 
-/// What every reader has to get: topics and texts.
+/// Messages that every reader has to receive: topics and texts.
 pub(crate) type All = HashSet<(String, String)>;
 
 /// Nothing comes any more to a reader that has all, and to which nothing has come for so long.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What a reader has got, or all members of a group, and what is missing once that is known.
+/// Messages that a reader, or all members of a group, have received, and those that are missing once that is known.
 pub(crate) struct Tally {
     came: All,
     lacks: Option<All>,
@@ -103,7 +103,7 @@ impl Tally {
         self.last = Instant::now();
     }
 
-    /// When a reader gives up, if nothing comes until then; `None` before all is known.
+    /// Returns the time at which a reader gives up if nothing comes until then; `None` before all is known.
     fn end(&self) -> Option<Instant> {
         let has_all = self.lacks.as_ref()?.is_empty();
         Some(self.last + if has_all { QUIET } else { PATIENCE })

@@ -14,25 +14,25 @@ use crate::cluster::Place;
 /// Between two messages of a client.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a connection may take.
+/// Time that a connection may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Nobody who reads `#` gets it (§4.7.2).
 const TOPIC: &str = "$rivals";
 
-/// What came of it.
+/// Outcome of the contention.
 #[derive(Debug, Default)]
 pub(crate) struct Rivals {
-    /// How often the session went from one client to the other.
+    /// Number of times that the session went from one client to the other.
     pub(crate) took_over: usize,
     /// Messages that an earlier client has sent when a later one was connected.
     pub(crate) sent_late: usize,
-    /// Those of them that were acknowledged, as (connected, sent, acknowledged) in milliseconds since the campaign
-    /// began: two nodes took the session for their own.
+    /// Messages of an earlier client that were acknowledged, as (connected, sent, acknowledged) in milliseconds since the
+    /// campaign began: two nodes took the session for their own.
     pub(crate) acknowledged_late: Vec<(u64, u64, u64)>,
 }
 
-/// When a message was sent, and acknowledged.
+/// Times at which a message was sent, and acknowledged.
 type Sent = (u64, Option<u64>);
 
 /// A client that publishes as long as its connection lives.
@@ -92,7 +92,7 @@ async fn connect(place: &Place, node: usize, scheme: usize) -> Option<Client> {
     timeout(PATIENCE, built).await.ok()?.ok()
 }
 
-/// What it sent until its connection ended, which its keep-alive finds in seconds whatever happens.
+/// Returns the messages that a rival sent until its connection ended, which its keep-alive finds in seconds whatever happens.
 async fn ended(rival: Rival) -> Vec<Sent> {
     rival.sent.await.unwrap()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use async_nats::jetstream::{self, Context, stream::Config};
 use bytes::Bytes;
-use serde_json::Value;
+use mq_testkit::{NatsStreamState, nats_stream_states};
 use tokio::{
     task::block_in_place,
     time::{Instant, sleep, timeout},
@@ -16,23 +16,20 @@ use tokio::{
 
 use crate::cluster::{HTTP_PORT, Place};
 
-/// How long servers may take until all of them store the same.
+/// Time that servers may take until all of them store the same.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a server may take to answer.
+/// Time that a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long filling may take.
+/// Time that filling may take.
 const FILLING: Duration = Duration::from_secs(40);
 
 /// The stream that takes the room.
 const FILLER: &str = "filler";
-
-/// A stream's messages, their bytes, and its first and last sequence number.
-type State = [u64; 4];
 
 pub(crate) struct Servers<'a> {
     place: &'a Place,
@@ -69,19 +66,18 @@ impl<'a> Servers<'a> {
     }
 
     /// The state of each stream at each server that answers.
-    fn states(&self) -> [Option<BTreeMap<String, State>>; 3] {
+    fn states(&self) -> [Option<BTreeMap<String, NatsStreamState>>; 3] {
         block_in_place(|| [0, 1, 2].map(|server| self.state(server)))
     }
 
-    fn state(&self, server: usize) -> Option<BTreeMap<String, State>> {
+    fn state(&self, server: usize) -> Option<BTreeMap<String, NatsStreamState>> {
         let mut stream = self.place.net.connect(server, HTTP_PORT).ok()?;
         stream.set_read_timeout(Some(ANSWER)).ok()?;
         let asked = b"GET /jsz?streams=true HTTP/1.0\r\n\r\n";
         stream.write_all(asked).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
-        let (_, body) = answer.split_once("\r\n\r\n")?;
-        states(&serde_json::from_str(body).ok()?)
+        nats_stream_states(&answer)
     }
 
     /// Publishes to a stream of its own until the servers refuse it. Returns `true` if they do.
@@ -138,25 +134,4 @@ impl<'a> Servers<'a> {
             }
         }
     }
-}
-
-/// The states in an answer of the monitoring port.
-fn states(answer: &Value) -> Option<BTreeMap<String, State>> {
-    let streams = answer["account_details"][0]["stream_detail"].as_array()?;
-    let each = streams.iter().map(|stream| {
-        let name = stream["name"].as_str()?.to_owned();
-        let state = ["messages", "bytes", "first_seq", "last_seq"];
-        let state = state.map(|key| stream["state"][key].as_u64().unwrap_or_default());
-        Some((name, state))
-    });
-    each.collect()
-}
-
-pub(crate) fn a_server_says_what_it_stores() {
-    let answer = serde_json::json!({ "account_details": [{ "name": "$G", "stream_detail": [
-        { "name": "mq-log-0", "state": { "messages": 2, "bytes": 90, "first_seq": 4, "last_seq": 5 } },
-    ]}]});
-    let known = BTreeMap::from([("mq-log-0".to_owned(), [2, 90, 4, 5])]);
-    assert_eq!(states(&answer), Some(known));
-    assert_eq!(states(&serde_json::json!({})), None);
 }

@@ -54,7 +54,7 @@ pub(crate) fn damage(
     format!("server {server}, {stream}: {done}")
 }
 
-/// Where a server has its storage, and a copy of it.
+/// Returns the folder of a server's storage, and that of its copy.
 fn folders(place: &Place, server: usize) -> (PathBuf, PathBuf) {
     let store = place.file(&format!("nats-{server}"));
     let copy = place.file(&format!("nats-{server}.copy"));

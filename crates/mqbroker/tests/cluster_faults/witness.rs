@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// An entry is looked at again after so long.
 const AGAIN: Duration = Duration::from_secs(15);
 
-/// How long one answer may take, and all of them at the end.
+/// Time that one answer may take, and all of them at the end.
 const ANSWER: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -40,17 +40,17 @@ const MISTIMED: u64 = 120;
 /// Bytes between a topic and the payload behind it, at most.
 const BETWEEN: usize = 8;
 
-/// What was in the logs: the entries of each by their sequence numbers.
+/// Entries of each log, by their sequence numbers, as they were first read.
 pub(crate) struct Witness {
     streams: Vec<Stream>,
     seen: Vec<BTreeMap<u64, Bytes>>,
-    /// By log: entries that were not looked at again, and since when.
+    /// Entries of each log that were not read again yet, and since when.
     fresh: Vec<VecDeque<(u64, Instant)>>,
-    /// What was other when it was looked at again.
+    /// Entries that were others when they were read again, a line each.
     other: Vec<String>,
     /// Their identifiers, by log. They tell NATS which it has.
     ids: Vec<HashSet<String>>,
-    /// How many entries NATS had, and has stored again.
+    /// Number of entries that NATS had, and has stored again.
     pub(crate) stored_again: usize,
     /// Entries whose time, which is a NATS server's, was another than this machine's.
     pub(crate) mistimed: usize,
@@ -143,12 +143,12 @@ impl Witness {
         Ok(())
     }
 
-    /// How many entries it has seen.
+    /// Returns the number of entries that the witness has read.
     pub(crate) fn entries(&self) -> usize {
         self.seen.iter().map(BTreeMap::len).sum()
     }
 
-    /// What NATS does not have any more, or has otherwise, of what it had; a line each. What brokers have trimmed
+    /// Returns the entries that NATS has lost or changed, a line each. Entries that brokers have trimmed
     /// does not count.
     pub(crate) async fn replay(&mut self) -> &[String] {
         for shard in 0..self.streams.len() {
@@ -164,7 +164,7 @@ impl Witness {
         &self.other
     }
 
-    /// Where in the logs this message is: log, sequence numbers, and how each entry begins, with its author.
+    /// Returns the log and the sequence numbers of a message, and the beginning of each entry, with its author.
     pub(crate) fn find(&self, topic: &str, number: usize) -> Option<String> {
         let logs = self.seen.iter().enumerate();
         let found = logs.filter_map(|(shard, seen)| {
@@ -199,7 +199,7 @@ fn is_gone(error: &RawMessageError) -> bool {
     )
 }
 
-/// Whether an entry has this topic with this number a little behind it.
+/// Returns `true` if an entry has this topic with this number a little behind it.
 fn has(entry: &[u8], topic: &str, number: usize) -> bool {
     let number = number.to_string();
     let places = entry.windows(topic.len()).enumerate();

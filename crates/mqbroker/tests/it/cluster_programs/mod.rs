@@ -1,7 +1,6 @@
 //! A cluster of programs on loopback, run by a test: NATS servers, and nodes over them.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -10,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_testkit::{Running, free_port, program};
+use mq_testkit::{Running, free_port, nats_stream_states, program};
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 use tokio::{
@@ -20,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// For so long a program, or what it does, may take.
+/// Time that a program, or what it does, may take.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 const PASSWORD: &str = "a password of the nodes";
@@ -32,7 +31,7 @@ pub(crate) struct Nats {
     tls: bool,
     pub(crate) folder: TempDir,
     ports: Vec<u16>,
-    /// Where they say how they are.
+    /// Monitoring ports of the servers.
     http: Vec<u16>,
     pub(crate) running: Vec<Running>,
 }
@@ -45,7 +44,7 @@ impl Nats {
         Some(nats)
     }
 
-    /// The same, but they do not run yet.
+    /// Makes so many servers, which do not run yet. `None` where there is no nats-server.
     pub(crate) fn new(servers: usize, tls: bool) -> Option<Self> {
         let program = program(&["nats-server"])?;
         let folder = tempfile::tempdir().unwrap();
@@ -161,7 +160,8 @@ impl Nats {
             loop {
                 let mut states = Vec::new();
                 for n in 0..self.ports.len() {
-                    states.push(self.states(n).await);
+                    let answer = self.ask(n, "/jsz?streams=true").await;
+                    states.push(answer.and_then(|answer| nats_stream_states(&answer)));
                 }
                 let first = &states[0];
                 if first.is_some() && states.iter().all(|state| state == first) {
@@ -174,21 +174,7 @@ impl Nats {
         same.expect("all servers come to store the same");
     }
 
-    /// The state of each stream, as a server says, by name.
-    async fn states(&self, n: usize) -> Option<BTreeMap<String, [u64; 4]>> {
-        let answer = self.ask(n, "/jsz?streams=true").await?;
-        let (_, body) = answer.split_once("\r\n\r\n")?;
-        let answer: serde_json::Value = serde_json::from_str(body).ok()?;
-        let streams = answer["account_details"][0]["stream_detail"].as_array()?;
-        let each = streams.iter().map(|stream| {
-            let state = ["messages", "bytes", "first_seq", "last_seq"];
-            let state = state.map(|key| stream["state"][key].as_u64().unwrap_or_default());
-            Some((stream["name"].as_str()?.to_owned(), state))
-        });
-        each.collect()
-    }
-
-    /// What a server answers at its monitoring port.
+    /// Returns a server's answer at its monitoring port.
     async fn ask(&self, n: usize, path: &str) -> Option<String> {
         let stream = TcpStream::connect(("127.0.0.1", self.http[n])).await;
         let mut stream = stream.ok()?;
@@ -206,7 +192,7 @@ impl Nats {
         }
     }
 
-    /// Where a server keeps what it stores.
+    /// Returns the folder of a server's storage.
     pub(crate) fn data(&self, server: usize) -> String {
         self.place(&format!("data-{server}"))
     }
@@ -288,7 +274,7 @@ impl Nats {
         node
     }
 
-    /// What a node shows.
+    /// Returns the status that a node shows.
     pub(crate) fn status(&self, node: &str) -> serde_json::Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
         command.args(["cluster", "status", "--json", "--socket"]);
