@@ -69,6 +69,7 @@ const BROKER: &[&str] = &[
     "sync",
     "lock",
     "files",
+    "fnv",
     "secret",
     "delivery",
     "broker_mark",

@@ -78,6 +78,7 @@ mod delivery;
 mod error;
 mod escaped;
 mod files;
+mod fnv;
 mod hub;
 mod journal;
 mod lock;

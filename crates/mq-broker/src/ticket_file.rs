@@ -16,7 +16,11 @@ use std::{
 use mq_transport::{ListenOptions, TicketStore};
 use tracing::{info, warn};
 
-use crate::{Error, files, lock::lock};
+use crate::{
+    Error, files,
+    fnv::{FNV_BASIS, fnv1a},
+    lock::lock,
+};
 
 /// The beginning of the file; its last byte is the version.
 ///
@@ -193,12 +197,10 @@ fn take_part(bytes: &mut &[u8]) -> Option<Vec<u8>> {
     Some(part.to_vec())
 }
 
-/// FNV-1a finds accidents. An attacker that can write the file could make any checksum, and could
+/// Returns the checksum of a file. An attacker that can write the file could make any checksum, and could
 /// just as well put back a copy of an old file.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(FNV_BASIS, bytes)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use own::OwnSummary;
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Interval at which nodes that have not confirmed are sent the summary again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Retries after which the summary is made anew, if filters have ended.
 const RETRIES_PER_REBUILD: u32 = 10;
@@ -97,7 +97,7 @@ impl Cluster {
 
     /// Sends this node's summary to the others whenever it has changed.
     pub(super) async fn announce_summary(self: Arc<Self>, local: Arc<dyn LocalSessions>) {
-        let mut retries = interval(RETRY_INTERVAL);
+        let mut retries = interval(ANNOUNCE_INTERVAL);
         retries.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut until_rebuild, mut ended) = (RETRIES_PER_REBUILD, 0);
         // Nodes that did not confirm in time hold up no SUBSCRIBE until the next retry.

@@ -8,18 +8,16 @@ use std::collections::HashSet;
 
 use mq_codec::TopicFilter;
 
+use crate::fnv::{FNV_BASIS, fnv1a};
+
 /// Levels of a filter that a summary tells apart at most.
 pub(super) const MAX_DEPTH: u8 = 8;
 
 /// Entries of a summary at most: 32 KiB when it is sent. With more filters it tells fewer levels apart.
 pub(super) const MAX_ENTRIES: usize = 4_096;
 
-/// FNV-1a, 64 bits: the same at all nodes.
-const FNV_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01B3;
-
 /// Byte behind the hash of a whole topic or filter, which no string of MQTT has.
-const END: u8 = 0xFF;
+const END: &[u8] = &[0xFF];
 
 /// A summary of the filters of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,7 +45,7 @@ impl Summary {
             }
             hash = with_level(hash, level);
         }
-        with_byte(hash, END)
+        fnv1a(hash, END)
     }
 
     /// Returns `false` if no filter of the summary matches the topic.
@@ -80,18 +78,13 @@ impl TopicHashes {
         let is_whole = levels.next().is_none();
         Self {
             prefixes,
-            whole: is_whole.then(|| with_byte(hash, END)),
+            whole: is_whole.then(|| fnv1a(hash, END)),
         }
     }
 }
 
 fn with_level(hash: u64, level: &str) -> u64 {
-    let hash = level.bytes().fold(hash, with_byte);
-    with_byte(hash, b'/')
-}
-
-fn with_byte(hash: u64, byte: u8) -> u64 {
-    (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)
+    fnv1a(fnv1a(hash, level.as_bytes()), b"/")
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use crate::{
         Cluster, GIVE_UP_AFTER,
         engine::{EngineError, Outage, RETRY_INTERVAL},
     },
+    fnv::{FNV_BASIS, fnv1a},
     hub::{LogMark, NotAppended, RefusedAppends},
     lock::lock,
     store::{At, Position, StoredMessage},
@@ -353,11 +354,8 @@ impl Cluster {
 }
 
 /// Returns the part, of so many, that a name belongs to, such as the log of a topic: the same in each version of this
-/// software (FNV-1a).
+/// software.
 pub(in crate::cluster) fn hash_partition(name: &[u8], parts: usize) -> usize {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in name {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let hash = fnv1a(FNV_BASIS, name);
     usize::try_from(hash % parts as u64).unwrap_or_default()
 }

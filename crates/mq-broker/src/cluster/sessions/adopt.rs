@@ -89,11 +89,11 @@ impl Cluster {
         // The rest is taken once it is known.
         let mut all_taken = is_time_known;
         let mut orphans = self.orphans(&living, is_time_known).await?;
-        let floors = Arc::new(self.floors_of_owners(&orphans).await?);
+        self.raise_to_floors(&mut orphans).await?;
         while !orphans.is_empty() {
             let some = orphans.split_off(orphans.len().saturating_sub(MAX_TAKEN_UP_AT_ONCE));
             let mut claiming = JoinSet::new();
-            for (id, mut record, version) in some {
+            for (id, record, version) in some {
                 let turn = self.claim_lock(&id);
                 let Ok(turn) = turn.try_lock_owned() else {
                     // A client is at it, and may give up.
@@ -103,16 +103,9 @@ impl Cluster {
                 if lock(&self.sessions).contains_key(&id) {
                     continue;
                 }
-                let (this, floors) = (Arc::clone(self), Arc::clone(&floors));
+                let this = Arc::clone(self);
                 // The servers write many of them together.
                 claiming.spawn(async move {
-                    if let Some(status) = record
-                        .owner
-                        .as_ref()
-                        .and_then(|owner| floors.get(&owner.node))
-                    {
-                        record.raise_to_floor(status);
-                    }
                     let claimed = this.claim_raised(&id, record, version).await;
                     (id, turn, claimed)
                 });
@@ -138,22 +131,24 @@ impl Cluster {
         Ok(all_taken)
     }
 
-    /// Returns the last status of each node that has sessions which are not complete in their records.
-    async fn floors_of_owners(
+    /// Raises records to the floors of their owners, each of which is read once.
+    async fn raise_to_floors(
         &self,
-        orphans: &[(ByteStr, Record, u64)],
-    ) -> Result<HashMap<String, NodeStatus>, EngineError> {
-        let mut floors = HashMap::new();
+        orphans: &mut [(ByteStr, Record, u64)],
+    ) -> Result<(), EngineError> {
+        let mut statuses: HashMap<String, NodeStatus> = HashMap::new();
         for (_, record, _) in orphans {
-            if let Some(owner) = &record.owner
-                && !record.is_behind
-                && !floors.contains_key(&owner.node)
-            {
-                let (_, status) = life::read_status(&*self.engine, &owner.node).await?;
-                floors.insert(owner.node.clone(), status);
+            let Some(owner) = record.owner.as_ref().filter(|_| !record.is_behind) else {
+                continue;
+            };
+            let node = owner.node.clone();
+            if !statuses.contains_key(&node) {
+                let (_, status) = life::read_status(&*self.engine, &node).await?;
+                statuses.insert(node.clone(), status);
             }
+            record.raise_to_floor(&statuses[&node]);
         }
-        Ok(floors)
+        Ok(())
     }
 
     /// This node's part of the sessions that no living node has. Of those that may be over none, if the time is not known.

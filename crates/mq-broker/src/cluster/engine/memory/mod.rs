@@ -57,23 +57,26 @@ impl MemoryEngine {
         }
     }
 
-    /// Waits for as long as a step takes, and while the node is cut off.
-    async fn wait_for_network(&self) {
+    /// Returns `true` if nothing comes from the node or to it.
+    fn is_cut_off(&self, state: &State) -> bool {
+        let node = state.nodes.get(&self.node);
+        self.is_dead.load(Ordering::Relaxed) || node.is_none_or(|node| node.is_partitioned)
+    }
+
+    /// Waits as long as the world is so.
+    async fn wait_while(&self, is_so: impl Fn(&State) -> bool) {
         let mut changed = self.world.changed.subscribe();
-        let delay = lock(&self.world.state).random_delay();
-        sleep(delay).await;
-        loop {
-            let is_partitioned = {
-                let state = lock(&self.world.state);
-                let node = state.nodes.get(&self.node);
-                self.is_dead.load(Ordering::Relaxed) || node.is_none_or(|node| node.is_partitioned)
-            };
-            if !is_partitioned {
-                return;
-            }
+        while is_so(&lock(&self.world.state)) {
             // The world outlives its engines.
             let _ = changed.changed().await;
         }
+    }
+
+    /// Waits for as long as a step takes, and while the node is cut off.
+    async fn wait_for_network(&self) {
+        let delay = lock(&self.world.state).random_delay();
+        sleep(delay).await;
+        self.wait_while(|state| self.is_cut_off(state)).await;
     }
 
     /// Does a step there and back, either of which may fail.
@@ -143,11 +146,8 @@ impl Engine for MemoryEngine {
 
     fn append(&self, shard: u16, id: String, entry: Bytes) -> EngineFuture<'_, u64> {
         Box::pin(async move {
-            let mut changed = self.world.changed.subscribe();
-            while lock(&self.world.state).shared.logs[usize::from(shard)].is_stalled {
-                // The world outlives its engines.
-                let _ = changed.changed().await;
-            }
+            self.wait_while(|state| state.shared.logs[usize::from(shard)].is_stalled)
+                .await;
             let append = move |state: &mut State| {
                 if state.is_full() {
                     return Err(EngineError::full("there is no room in memory"));
@@ -231,16 +231,11 @@ impl Engine for MemoryEngine {
             PutOutcome::Written(version)
         };
         Box::pin(async move {
-            let mut changed = self.world.changed.subscribe();
-            let is_stalled = || {
-                let state = lock(&self.world.state);
+            let is_stalled = |state: &State| {
                 let node = state.nodes.get(&self.node);
                 node.is_some_and(|node| node.is_put_stalled)
             };
-            while is_stalled() {
-                // The world outlives its engines.
-                let _ = changed.changed().await;
-            }
+            self.wait_while(is_stalled).await;
             self.round_trip(put).await
         })
     }
@@ -279,15 +274,8 @@ impl Engine for MemoryEngine {
     }
 
     fn broadcast(&self, message: Bytes) {
-        if self.is_dead.load(Ordering::Relaxed) {
-            return;
-        }
         let mut state = lock(&self.world.state);
-        if state
-            .nodes
-            .get(&self.node)
-            .is_none_or(|node| node.is_partitioned)
-        {
+        if self.is_cut_off(&state) {
             return;
         }
         let others = state.nodes.iter_mut();
@@ -299,8 +287,7 @@ impl Engine for MemoryEngine {
 
     fn send(&self, node: &str, message: Bytes) {
         let mut state = lock(&self.world.state);
-        let is_cut_off = |node: Option<&Node>| node.is_none_or(|node| node.is_partitioned);
-        if self.is_dead.load(Ordering::Relaxed) || is_cut_off(state.nodes.get(&self.node)) {
+        if self.is_cut_off(&state) {
             return;
         }
         if let Some(node) = state.nodes.get_mut(node)
