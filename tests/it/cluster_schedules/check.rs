@@ -9,7 +9,7 @@ use std::{
 use mq_client::QoS;
 
 use super::{
-    history::Event,
+    history::{ALL_IS_WELL, Event},
     schedule::{
         FIRST_MEMBER, FIRST_MORTAL, FIRST_READER, PUBLISHERS, Part, Schedule, Step, TOPICS,
         WITNESS, client_name, topic,
@@ -96,6 +96,8 @@ struct Seen<'a> {
     set_back: Option<SetBack>,
     /// Times at which something was done to nodes or to what they share.
     harmed_at: Vec<Duration>,
+    /// Times at which a node has begun, or something that disturbed the cluster has ended.
+    mended_at: Vec<Duration>,
     problems: Vec<String>,
 }
 
@@ -108,6 +110,7 @@ impl<'a> Seen<'a> {
             mortals: BTreeMap::new(),
             set_back: None,
             harmed_at: Vec::new(),
+            mended_at: Vec::new(),
             problems: Vec::new(),
         };
         seen.note_steps(events);
@@ -128,6 +131,10 @@ impl<'a> Seen<'a> {
                     is_refused: false,
                     is_unsure: false,
                 }),
+                Event::NodeBegan {
+                    has_begun: true, ..
+                } => seen.mended_at.push(*at),
+                Event::Step(step) if step == ALL_IS_WELL => seen.mended_at.push(*at),
                 Event::Acknowledged { number } => {
                     seen.published[*number].acknowledged_at.get_or_insert(*at);
                 }
@@ -208,6 +215,16 @@ impl<'a> Seen<'a> {
                 | Step::Go { .. }
                 | Step::Leave { .. }
                 | Step::Vanish { .. } => {}
+                Step::Stall {
+                    is_stalled: false, ..
+                }
+                | Step::Partition {
+                    is_cut_off: false, ..
+                }
+                | Step::Lag { lags: false, .. } => {
+                    self.mended_at.push(at);
+                    self.harmed_at.push(at);
+                }
                 _ => self.harmed_at.push(at),
             }
         }
@@ -361,7 +378,12 @@ impl<'a> Seen<'a> {
                 }
                 Some((at, false)) => {
                     let delay = will_delay(client, n);
-                    let is_back = |next: &&Mortal| next.began_at < at + delay + WILL_MARGIN;
+                    // While no node lives, or a log takes nothing, nobody publishes the will.
+                    let is_back = |next: &&Mortal| {
+                        let mended = self.mended_at.iter().filter(|at| **at <= next.began_at);
+                        let due_from = mended.max().copied().unwrap_or_default().max(at);
+                        next.began_at < due_from + delay + WILL_MARGIN
+                    };
                     let is_back = all.get(n + 1).is_some_and(is_back);
                     (usize::from(!is_back), 1)
                 }

@@ -11,6 +11,9 @@ use tokio::time::Instant;
 
 use super::schedule::client_name;
 
+/// The step from which on nothing disturbs the cluster.
+pub(super) const ALL_IS_WELL: &str = "all is well";
+
 /// Something that a client has seen, or that was done to the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Event {

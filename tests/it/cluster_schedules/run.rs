@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     check,
     client::{Order, Publication, ScheduledClient},
-    history::{Event, History},
+    history::{self, Event, History},
     schedule::{
         FIRST_MEMBER, FIRST_MORTAL, FIRST_READER, PUBLISHERS, Part, Schedule, Step, TOPICS,
         WITNESS, client_name, is_retained, node_name, topic,
@@ -279,7 +279,8 @@ impl<'a> Run<'a> {
 
     /// Ends all that disturbs the cluster, and brings all clients that are not to stay away to a node.
     async fn mend(&mut self) {
-        self.history.note(Event::Step("all is well".to_owned()));
+        self.history
+            .note(Event::Step(history::ALL_IS_WELL.to_owned()));
         self.world.set_faults(Faults::default());
         self.world.set_fill_percent(None);
         for log in 0..self.schedule.logs {

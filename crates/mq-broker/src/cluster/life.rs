@@ -268,6 +268,24 @@ impl Cluster {
         silent.filter(|author| !self.is_over(author)).collect()
     }
 
+    /// Returns `true` if every life but the present one of each living node is over, and this node would know otherwise: its
+    /// own heartbeats come back.
+    pub(super) fn are_ended_lives_over(&self) -> bool {
+        let lives = lock(&self.lives);
+        let own = lives.get(&self.author.node);
+        let is_connected = own.is_some_and(|own| own.heartbeat_at.elapsed() < self.lease);
+        is_connected
+            && lives.iter().all(|(node, seen)| {
+                let present = seen.author(node);
+                let earlier = Author {
+                    life: present.life.saturating_sub(1),
+                    ..present.clone()
+                };
+                (!seen.is_silent(self.lease) || self.is_over(&present))
+                    && (earlier.life == 0 || self.is_over(&earlier))
+            })
+    }
+
     /// The nodes that live, this one included, in the order of their names.
     pub(super) fn live_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);

@@ -1,6 +1,6 @@
 //! Lets in a client whose user is known: grants what its CONNECT asks for, or refuses it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mq_codec::{ConnAck, Connect, ConnectProperties, ReasonCode, Version, Will};
@@ -119,6 +119,17 @@ impl Admission {
         publisher.can_refuse = version >= Version::V5;
         let journal = &mut publisher.journal;
         let user = who.map_or(User::Anonymous, Principal::as_user);
+        if wire.hub.is_clustered() {
+            let hub = Arc::clone(&wire.hub);
+            let claim = hub.claim_from_nodes(&client_id, &user);
+            match wire.while_connected(claim, &client_id, is_kept).await {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => {
+                    return refuse(wire, reason, why_no_session(reason), &client_id, who);
+                }
+                None => return None,
+            }
+        }
         let hold = wire
             .hub
             .attach(&client_id, clean_start, &user, who, journal);

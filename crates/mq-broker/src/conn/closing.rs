@@ -139,7 +139,9 @@ impl Closing {
         let journal = &mut publisher.journal;
         wire.hub.detach(hold, clock::now(), will, expiry, journal);
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
-        if !matches!(stored, Ok(Ok(()))) {
+        let refused = publisher.refused_appends.as_ref();
+        let is_refused = refused.is_some_and(|refused| refused.has_refused_late());
+        if is_refused || !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
             outbox.cut(settled_up_to);
             let last_reason = match &reason {

@@ -16,6 +16,7 @@ mod admission;
 mod attached;
 mod authenticating;
 mod awaiting_connect;
+mod awaiting_session;
 mod backlog;
 mod bridge_hooks;
 mod bridge_link;

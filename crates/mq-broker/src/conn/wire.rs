@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, ReasonCode};
+use mq_codec::{Auth, AuthProperties, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
@@ -31,9 +31,6 @@ use crate::{
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
-
-/// Reads after which the end of a link that a peer may have closed is not looked for any more.
-const MAX_READS: usize = 64;
 
 /// Bytes that wait to be written before the peer is not read any more: it sends faster than it
 /// reads.
@@ -315,7 +312,7 @@ impl Wire {
         self.note_early();
     }
 
-    fn has_unread(&mut self) -> bool {
+    pub(super) fn has_unread(&mut self) -> bool {
         !self.link.received(LaneId::CONTROL).is_empty() || !self.link.unread_lanes().is_empty()
     }
 
@@ -357,40 +354,6 @@ impl Wire {
         if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
             self.progressed(Some(progress), clock::now());
         }
-    }
-
-    /// Resolves to `true` if the peer, which waits for its session, has disconnected. Then it may be at another node of a cluster by now: its
-    /// session must not be taken from there, nor what it has sent here before that be taken for the present. But a client
-    /// whose session ends with its connection may send what it has to say and go without waiting, if it is at no other
-    /// node.
-    pub(super) async fn has_gone_elsewhere(&mut self, client: &ByteStr, is_kept: bool) -> bool {
-        if !self.hub.is_clustered() {
-            return false;
-        }
-        let mut nothing = Outbox::new();
-        // Each turn reads a part of what has arrived, of which no more is taken than a client that is not let in may send.
-        for _ in 0..MAX_READS {
-            let progress = self.link.progress(&mut nothing, true);
-            match tokio::time::timeout(Duration::ZERO, progress).await {
-                Err(_) | Ok(Ok(Progress::Flushed)) => break,
-                Ok(Ok(Progress::Received(_))) => self.count_unauthenticated(),
-                Ok(progress) => {
-                    let may_have_said_all = matches!(progress, Ok(Progress::Closed))
-                        && !is_kept
-                        && !self.is_unproved()
-                        && self.has_unread();
-                    if may_have_said_all && !self.hub.is_elsewhere(client).await {
-                        self.take_early();
-                        return false;
-                    }
-                    self.progressed(Some(progress), clock::now());
-                }
-            }
-            if self.connection.is_closed() {
-                break;
-            }
-        }
-        self.connection.is_closed()
     }
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).

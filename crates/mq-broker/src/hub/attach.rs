@@ -70,11 +70,7 @@ impl Hub {
     ) -> Result<HeldSession, ReasonCode> {
         let mut rivals = 0;
         loop {
-            if let Some(cluster) = &self.cluster {
-                cluster
-                    .claim(client_id, user, self.settings.take_over)
-                    .await?;
-            }
+            self.claim_from_nodes(client_id, user).await?;
             let sessions = &self.sessions;
             let session = sessions.find_or_create(client_id, user, &self.routing, &self.metrics);
             let Ok(session) = session else {

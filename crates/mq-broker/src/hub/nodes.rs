@@ -116,6 +116,22 @@ impl Hub {
         self.cluster.is_some()
     }
 
+    /// Makes a client's session one of this node, if this broker is a node of a cluster. Other nodes do not take it while a
+    /// connection here is being given it; a later claim ends it.
+    ///
+    /// # Errors
+    /// The reason for the client: the session is another user's, or the other nodes did not release it in time.
+    pub(crate) async fn claim_from_nodes(
+        &self,
+        client: &ByteStr,
+        user: &User,
+    ) -> Result<(), ReasonCode> {
+        match &self.cluster {
+            Some(cluster) => cluster.claim(client, user, self.settings.take_over).await,
+            None => Ok(()),
+        }
+    }
+
     /// Resolves to `true` if a client's session is at another node, or may be.
     pub(crate) async fn is_elsewhere(&self, client: &ByteStr) -> bool {
         match &self.cluster {

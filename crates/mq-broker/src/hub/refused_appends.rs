@@ -16,6 +16,8 @@ struct Answers {
     refused: Vec<Position>,
     /// The last message whose acknowledgement is written; it may still wait to be sent.
     acknowledged: Position,
+    /// `true` if one of those was refused afterwards.
+    is_late: bool,
 }
 
 impl RefusedAppends {
@@ -25,8 +27,16 @@ impl RefusedAppends {
         let is_in_time = message > answers.acknowledged;
         if is_in_time {
             answers.refused.push(message);
+        } else {
+            answers.is_late = true;
         }
         is_in_time
+    }
+
+    /// Returns `true` if a message was refused behind its acknowledgement, which must not be sent: the message is not
+    /// stored, although the store has settled.
+    pub(crate) fn has_refused_late(&self) -> bool {
+        lock(&self.0).is_late
     }
 
     /// Takes the refused ones of the messages up to `last`, whose acknowledgements are written now.
@@ -50,7 +60,9 @@ mod tests {
         assert!(refused.refuse(Position(3)));
         assert!(refused.refuse(Position(5)));
         assert_eq!(refused.take_up_to(Position(4)), [Position(3)]);
+        assert!(!refused.has_refused_late());
         assert!(!refused.refuse(Position(4)));
+        assert!(refused.has_refused_late());
         assert!(refused.refuse(Position(6)));
         assert_eq!(refused.take_up_to(Position(6)), [Position(5), Position(6)]);
         assert!(refused.take_up_to(Position(9)).is_empty());

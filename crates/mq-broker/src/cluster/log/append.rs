@@ -79,6 +79,9 @@ struct QueuedItem {
     position: Position,
     /// The way to refuse it; `None` if it cannot be.
     refused: Option<Arc<RefusedAppends>>,
+    /// The publisher of a message of QoS 2, whose session counts it as received while it waits here: until it is in the
+    /// log, a node that does not know it must not let that client in.
+    received_from: Option<ByteStr>,
 }
 
 /// The outcome of the tries to append a batch.
@@ -205,6 +208,7 @@ impl Cluster {
             bytes: item,
             position,
             refused: refused.cloned(),
+            received_from: packet_id.map(|_| from.clone()),
         });
         drop(queue);
         shard.queue_grew.notify_one();
@@ -231,6 +235,7 @@ impl Cluster {
                 bytes: item.clone(),
                 position,
                 refused: None,
+                received_from: None,
             });
             shard.queue_grew.notify_one();
         }
@@ -338,7 +343,8 @@ impl Cluster {
                 count += 1;
                 self.ledger.complete_part(item.position);
             } else {
-                self.ledger.detach(item.position);
+                self.ledger
+                    .detach(item.position, item.received_from.as_ref());
             }
             !is_refused
         };

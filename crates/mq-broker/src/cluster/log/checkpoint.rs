@@ -135,6 +135,14 @@ impl Cluster {
         loop {
             due.tick().await;
             let is_first = self.is_coordinator();
+            if !self.are_ended_lives_over() {
+                // Sessions of theirs are to be taken up by nodes that know which members of shared subscriptions their
+                // messages were for.
+                for shard in &self.shards {
+                    lock(&shard.candidates).clear();
+                }
+                continue;
+            }
             for shard in &self.shards {
                 let Some((checkpoint, changes)) = self.next_checkpoint(shard).await else {
                     continue;

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Mutex};
 
+use mq_codec::ByteStr;
 use tokio::sync::watch;
 
 use crate::{lock::lock, store::Position};
@@ -10,6 +11,7 @@ use crate::{lock::lock, store::Position};
 pub(in crate::cluster) struct Ledger {
     open: Mutex<OpenCalls>,
     settled: watch::Receiver<Position>,
+    detached_ended: watch::Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -18,23 +20,37 @@ struct OpenCalls {
     last: u64,
     /// The number of parts that each open call waits for.
     parts: BTreeMap<u64, usize>,
-    /// The number of parts that each open call waits for, of calls that hold up no later one.
-    detached: BTreeMap<u64, usize>,
+    /// Open calls that hold up no later one.
+    detached: BTreeMap<u64, DetachedCall>,
     /// `None` once nothing can be settled any more.
     settled: Option<watch::Sender<Position>>,
+    /// Notified when a detached call is done; `None` once nothing can be settled any more.
+    detached_ended: Option<watch::Sender<()>>,
+}
+
+/// A call that holds up no later one.
+#[derive(Debug)]
+struct DetachedCall {
+    /// The number of parts that it waits for.
+    parts: usize,
+    /// The client whose session must not move, or receive its client, before the call is done.
+    client: Option<ByteStr>,
 }
 
 impl Ledger {
     pub(in crate::cluster) fn new() -> Self {
         let (sender, settled) = watch::channel(Position::default());
+        let (ended_sender, detached_ended) = watch::channel(());
         Self {
             open: Mutex::new(OpenCalls {
                 last: 0,
                 parts: BTreeMap::new(),
                 detached: BTreeMap::new(),
                 settled: Some(sender),
+                detached_ended: Some(ended_sender),
             }),
             settled,
+            detached_ended,
         }
     }
 
@@ -53,19 +69,36 @@ impl Ledger {
     /// A part of that call is done.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
-        if complete_one(&mut open.parts, position) {
-            open.publish_settled();
-        } else {
-            complete_one(&mut open.detached, position);
+        if let Some(parts) = open.parts.get_mut(&position) {
+            *parts -= 1;
+            if *parts == 0 {
+                open.parts.remove(&position);
+                open.publish_settled();
+            }
+        } else if let Some(call) = open.detached.get_mut(&position) {
+            call.parts -= 1;
+            if call.parts == 0 {
+                open.detached.remove(&position);
+                if let Some(ended) = &open.detached_ended {
+                    ended.send_replace(());
+                }
+            }
         }
     }
 
     /// Lets later calls be settled before that one, which may take as long as there is no room in the cluster. Nobody
-    /// waits for it, or only for its own end.
-    pub(in crate::cluster) fn detach(&self, Position(position): Position) {
+    /// waits for it, or only for its own end, apart from [`settle_detached`](Self::settle_detached) of the client that is
+    /// given.
+    pub(in crate::cluster) fn detach(
+        &self,
+        Position(position): Position,
+        client: Option<&ByteStr>,
+    ) {
         let mut open = lock(&self.open);
         if let Some(parts) = open.parts.remove(&position) {
-            open.detached.insert(position, parts);
+            let client = client.cloned();
+            open.detached
+                .insert(position, DetachedCall { parts, client });
             open.publish_settled();
         }
     }
@@ -78,7 +111,9 @@ impl Ledger {
 
     /// Nothing is settled from here on.
     pub(in crate::cluster) fn fail(&self) {
-        lock(&self.open).settled = None;
+        let mut open = lock(&self.open);
+        open.settled = None;
+        open.detached_ended = None;
     }
 
     pub(in crate::cluster) fn has_failed(&self) -> bool {
@@ -94,6 +129,23 @@ impl Ledger {
         let last = self.last_position();
         let mut settled = self.settled();
         settled.wait_for(|settled| *settled >= last).await.is_ok()
+    }
+
+    /// Waits until no detached call of a client is open. Resolves to `false` if they cannot be settled any more.
+    pub(in crate::cluster) async fn settle_detached(&self, client: &ByteStr) -> bool {
+        let mut ended = self.detached_ended.clone();
+        while self.has_detached(client) {
+            if ended.changed().await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn has_detached(&self, client: &ByteStr) -> bool {
+        let open = lock(&self.open);
+        let mut detached = open.detached.values();
+        detached.any(|call| call.client.as_ref() == Some(client))
     }
 
     /// Returns the position of the last call.
@@ -112,19 +164,6 @@ impl OpenCalls {
     }
 }
 
-/// Takes a part from a call. Returns `true` if it was its last one.
-fn complete_one(calls: &mut BTreeMap<u64, usize>, position: u64) -> bool {
-    let Some(parts) = calls.get_mut(&position) else {
-        return false;
-    };
-    *parts -= 1;
-    let is_done = *parts == 0;
-    if is_done {
-        calls.remove(&position);
-    }
-    is_done
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,12 +176,31 @@ mod tests {
         ledger.complete_part(calls[0]);
         ledger.complete_part(calls[2]);
         assert_eq!(settled(), 1);
-        ledger.detach(calls[1]);
+        ledger.detach(calls[1], None);
         assert_eq!(settled(), 3);
         ledger.complete_part(calls[1]);
         assert!(ledger.is_open(calls[1]));
         ledger.complete_part(calls[1]);
         assert!(!ledger.is_open(calls[1]));
+    }
+
+    #[tokio::test]
+    async fn a_session_waits_for_detached_calls_of_its_client_alone() {
+        let ledger = Ledger::new();
+        let call = ledger.begin(1);
+        let [own, other] = ["own", "other"].map(|id| ByteStr::new(id).unwrap());
+        ledger.detach(call, Some(&own));
+        assert!(ledger.settle_all().await);
+        assert!(ledger.settle_detached(&other).await);
+        let (is_settled, ()) = tokio::join!(biased; ledger.settle_detached(&own), async {
+            assert!(ledger.is_open(call));
+            ledger.complete_part(call);
+        });
+        assert!(is_settled);
+        let call = ledger.begin(1);
+        ledger.detach(call, Some(&own));
+        ledger.fail();
+        assert!(!ledger.settle_detached(&own).await);
     }
 
     #[test]

@@ -200,6 +200,11 @@ impl Checkpoint {
 }
 
 impl CheckpointCandidates {
+    /// Has the age of the next checkpoint count from now on.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Adds the present checkpoint, and removes the one that is old enough: that of the log's beginning if there is none
     /// yet.
     pub(super) fn rotate(&mut self, checkpoint: Checkpoint) -> Checkpoint {

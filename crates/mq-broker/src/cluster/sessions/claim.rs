@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use mq_codec::{ByteStr, ReasonCode};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 use tracing::{debug, warn};
 
 use super::{
@@ -46,11 +49,14 @@ impl Cluster {
             return Err(ReasonCode::ServerShuttingDown);
         };
         let (id, user) = (id.clone(), user.clone());
-        // It goes on to its end, whether the client waits for it or not: a session that is half here would be taken for
-        // a whole one.
+        let (client, _waits) = oneshot::channel();
+        // Once another node is asked for the session, the claim goes on to its end, whether the client waits for it or not:
+        // a session that is half here would be taken for a whole one.
         let claiming = self.runtime.spawn(async move {
             let turn = this.claim_lock(&id).lock_owned().await;
-            let claimed = this.try_claim(&*local, &id, &user, take_over).await;
+            let claimed = this
+                .try_claim(&*local, &id, &user, take_over, &client)
+                .await;
             drop(turn);
             this.forget_claim_lock(&id);
             claimed
@@ -84,24 +90,34 @@ impl Cluster {
         id: &ByteStr,
         user: &User,
         take_over: TakeOverPolicy,
+        client: &oneshot::Sender<()>,
     ) -> Result<(), ClaimRefused> {
         let began = Instant::now();
         let mut asked = 0;
         while began.elapsed() < CLAIM_TIMEOUT {
-            let leaves = {
-                let sessions = lock(&self.sessions);
-                match sessions.get(id) {
-                    None => None,
-                    Some(owned) if owned.fate == SessionFate::Stays => return Ok(()),
-                    Some(owned) => Some(owned.fate_changes()),
+            let own = lock(&self.sessions)
+                .get(id)
+                .map(|owned| (owned.fate, owned.fate_changes()));
+            match own {
+                Some((SessionFate::Stays, _)) => {
+                    // A message of QoS 2 that is sent again would be acknowledged at once.
+                    let left = CLAIM_TIMEOUT.saturating_sub(began.elapsed());
+                    let is_settled = timeout(left, self.ledger.settle_detached(id)).await;
+                    return match is_settled {
+                        Ok(true) => Ok(()),
+                        Ok(false) | Err(_) => Err(ClaimRefused::Busy),
+                    };
                 }
-            };
-            if let Some(mut leaves) = leaves {
-                // Either way it is looked at again.
-                let _ = leaves.changed().await;
-                continue;
+                Some((_, mut leaves)) => {
+                    // Either way it is looked at again.
+                    let _ = leaves.changed().await;
+                    continue;
+                }
+                None => {}
             }
-            if self.ledger.has_failed() {
+            // A client that has not waited may have its session at another node by now.
+            let is_abandoned = asked == 0 && client.is_closed();
+            if is_abandoned || self.ledger.has_failed() {
                 return Err(ClaimRefused::Busy);
             }
             let (record, version) = self.read_record(id).await?;
