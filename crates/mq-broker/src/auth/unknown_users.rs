@@ -48,7 +48,7 @@ impl Secret {
         bytes.try_into().ok().map(Self)
     }
 
-    /// The line, without its end.
+    /// Returns the line, without its end.
     pub(super) fn line(&self) -> String {
         format!("{LINE}{}", STANDARD_NO_PAD.encode(self.0))
     }
