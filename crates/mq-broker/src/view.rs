@@ -50,7 +50,7 @@ impl Default for Query {
     }
 }
 
-/// One page of a list, in the list's order.
+/// Page of a list, with its items in the list's order.
 ///
 /// An item that exists while all pages are read occurs once. A page ends early when its texts are
 /// long, at 256 KiB of them.
