@@ -306,10 +306,10 @@ impl Broker {
         self.reload.clone()
     }
 
-    /// As [`Reload::apply`].
+    /// Applies new settings; see [`Reload::apply`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Reload::apply`].
     pub fn reload(&self, settings: &Settings) -> Result<(), Error> {
         self.reload.apply(settings)
     }
