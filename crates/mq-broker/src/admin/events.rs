@@ -21,7 +21,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// all; a reader that wants more requests another stream.
 const MOST: usize = 25;
 
-/// Events that wait for a slow reader; further ones are dropped.
+/// Events that wait for a slow reader. A status beyond them is dropped; refusals are sent with the
+/// next event.
 const WAITING: usize = 2;
 
 /// Answers with a stream that begins after the refusal with the number in `after`.
