@@ -73,7 +73,7 @@ pub use tables::{
 ///
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; ["*"] is all. If absent: all, or pages of
-///                                 # the listener's own host where clients without a user are let in
+///                                 # the listener's own host where clients without a user are accepted
 ///
 /// [admin]
 /// http = "127.0.0.1:9883"         # metrics, health, a page and an API; nowhere if absent
@@ -85,13 +85,13 @@ pub use tables::{
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
-/// [auth]                          # if absent, every client comes in and may do everything, and no
+/// [auth]                          # if absent, every client is accepted and may do everything, and no
 ///                                 # listener may be reached from other machines
 /// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
 /// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
-/// allow_anonymous = false         # whether clients without user and certificate come in; as the only
-///                                 # key of [auth] it lets in every client
+/// allow_anonymous = false         # accepts clients without user and certificate; as the only
+///                                 # key of [auth] it accepts every client
 /// take_over = "same-user"         # or any-user: which users may take over a session by its client identifier
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
 ///
@@ -121,7 +121,7 @@ pub use tables::{
 /// name = "mq"                     # of the cluster
 /// servers = ["tls://nats-1.example:4222", "tls://nats-2.example:4222"]  # all of them
 /// plaintext = false               # whether nats:// may lead to other machines
-/// user = "mq"                     # there
+/// user = "mq"                     # at the NATS servers
 /// password_file = "/etc/mqbroker/nats.password"
 /// ca = "nats.pem"                 # authorities to believe; the system's if absent
 /// certificate = "node.pem"        # of this node
@@ -131,30 +131,30 @@ pub use tables::{
 /// log_max_bytes = 10000000000     # of one log; the oldest messages are forgotten then
 /// lease_s = 3                     # a node that is silent for so long counts as dead
 ///
-/// [[bridge]]                      # another broker; any number of these
+/// [[bridge]]                      # a remote broker; any number of these
 /// name = "cloud"
 /// address = ["quic://cloud.example", "tls://cloud.example"]  # the preferred one first
 /// plaintext = false               # whether tcp:// and ws:// may lead to other machines
-/// client_id = "edge-7"            # there; bridge-NAME-xxxxxxxxxxxx if absent
+/// client_id = "edge-7"            # at the remote broker; bridge-NAME-xxxxxxxxxxxx if absent
 /// user_name = "edge"
 /// password_file = "/etc/mqbroker/cloud.password"  # or a token; nothing else is in it
 /// ca = "cloud.pem"                # authorities to believe; the system's if absent
 /// server_name = "cloud.example"   # in the certificate; that of the address if absent
 /// certificate = "edge.pem"        # of this broker
 /// key = "edge.key"
-/// early_data = true               # whether CONNECT goes with the first flight (0-RTT)
+/// early_data = true               # sends CONNECT in the first flight (0-RTT)
 /// mqtt = "5.0"                    # 3.1.1 or 3.1
 /// keep_alive_s = 60
 /// connect_timeout_s = 10          # of each address
 /// reconnect_max_s = 30            # the longest wait before it connects again
-/// clean = false                   # whether nothing waits for the next connection
-/// start = "automatic"             # or lazy: while something waits
+/// clean = false                   # ends the sessions with the connection
+/// start = "automatic"             # or lazy: while messages wait
 /// max_hops = 8                    # bridges that a message may have passed
 /// equal_per_s = 20                # more equal messages a second are a loop
 ///
-/// [bridge.queue]                  # what may wait for it; if absent, as for every session
+/// [bridge.queue]                  # bounds of the messages that wait; if absent, as for every session
 /// messages = 10000
-/// age_s = 86400                   # what has waited for longer is dropped
+/// age_s = 86400                   # a message that has waited for longer is dropped
 ///
 /// [[bridge.topic]]                # at least one
 /// pattern = "sensors/#"
