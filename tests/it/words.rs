@@ -19,7 +19,7 @@ const EMPTY_PAIRS: &[&str] = &["the same", "this one"];
 const LEFT: &[(&str, usize)] = &[
     ("bench", 0),
     ("crates/mq", 0),
-    ("crates/mq-broker", 358),
+    ("crates/mq-broker", 0),
     ("crates/mq-client", 0),
     ("crates/mq-codec", 0),
     ("crates/mq-energy", 0),
@@ -30,7 +30,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-testkit", 0),
     ("crates/mq-transport", 0),
     ("crates/mqbench", 231),
-    ("crates/mqbroker", 48),
+    ("crates/mqbroker", 0),
     ("fuzz", 0),
     ("tests", 0),
 ];

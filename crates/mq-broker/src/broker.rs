@@ -306,10 +306,10 @@ impl Broker {
         self.reload.clone()
     }
 
-    /// As [`Reload::apply`].
+    /// Applies new settings; see [`Reload::apply`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Reload::apply`].
     pub fn reload(&self, settings: &Settings) -> Result<(), Error> {
         self.reload.apply(settings)
     }
@@ -487,7 +487,8 @@ impl Acceptor {
         while let Some(ended) = connections.join_next().await {
             ended_or_going(ended, &mut connections);
         }
-        // The links have ended; whoever is late hears of it from the next broker.
+        // The links have ended. Peers that miss their last packets learn of the end from the next
+        // broker.
         let _ = tokio::time::timeout(QUIC_DRAIN_TIME, listener.drained()).await;
     }
 

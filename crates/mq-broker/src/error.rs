@@ -1,12 +1,12 @@
-//! Why a broker does not start.
+//! The errors of a broker's start.
 
 use std::{fmt, path::PathBuf};
 
-/// Why a broker does not start. Each is one line that tells what is wrong and where.
+/// The error of a broker's start: one line with the problem and its place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No address to listen at.
+    /// The settings have no address to listen at.
     #[error("no listener: give at least one, such as tcp://127.0.0.1:1883")]
     NoListener,
     /// A listener cannot be bound, or a file that it needs cannot be read.
@@ -15,34 +15,34 @@ pub enum Error {
     /// The store cannot be read.
     #[error("the store cannot be read: {0}")]
     Store(#[from] crate::store::StoreError),
-    /// The file of the tickets cannot be read, removed or written.
+    /// The ticket file cannot be read, removed or written.
     #[error("ticket file {} {problem}", path.display())]
     TicketFile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, with a remedy.
         problem: String,
     },
-    /// The place for operators cannot be opened.
+    /// A listener of the admin interface cannot be opened.
     #[error("cannot answer operators at {place}: {source}")]
     Admin {
-        /// An address, or a socket's path.
+        /// The address, or the socket's path.
         place: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A bridge cannot be made.
     #[error("bridge {name:?}: {problem}")]
     Bridge {
-        /// The bridge.
+        /// The bridge's name.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The cluster cannot be joined.
     #[error("the cluster cannot be joined: {problem}")]
     Cluster {
-        /// Why.
+        /// The problem.
         problem: String,
     },
     /// The threads for connections cannot be started.
@@ -51,17 +51,17 @@ pub enum Error {
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The configuration file is not valid.
     #[error("{}: {problem}", path.display())]
     Config {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong, with line and key.
+        /// The problem, with line and key.
         problem: String,
     },
     /// Password or access files cannot be read or are not valid; at least one mistake.
@@ -69,18 +69,18 @@ pub enum Error {
     Access(Vec<Mistake>),
 }
 
-/// Something that is wrong in a file.
+/// A mistake in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mistake {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The line, from 1; `None` if it is about the file as a whole.
+    /// The line, from 1; `None` for the file as a whole.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
-/// Such as `acl: line 3: ...`.
+/// Writes path, line and problem, such as `acl: line 3: ...`.
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.path.display())?;
@@ -91,7 +91,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// One line about all mistakes.
+/// Returns one line for all mistakes: the first, and the number of others.
 fn first_of(mistakes: &[Mistake]) -> String {
     match mistakes {
         [] => "the access files are not valid".to_owned(),

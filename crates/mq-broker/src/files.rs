@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole: a reader finds all of the new file, or the old one.
+//! Files that are replaced as a whole: a reader finds the new file or the old one, complete.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Reads a text that a configuration names.
+/// Reads a text file of the configuration.
 ///
 /// # Errors
-/// If it cannot be read, is no regular file or no UTF-8.
+/// The file cannot be read, is no regular file or is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = mq_transport::read_regular_file(path)?;
     String::from_utf8(bytes).map_err(|_| {
@@ -18,17 +18,17 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     })
 }
 
-/// The name, in the same folder, of the file that is to take another's place.
+/// Returns the name, in the same folder, of the file that will replace another.
 pub(crate) fn successor(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
 }
 
-/// A new, empty file for the owner alone.
+/// Makes a new, empty file that is private to its owner.
 ///
 /// # Errors
-/// If it cannot be made, or exists already.
+/// The file cannot be made, or exists already.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -37,10 +37,10 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Takes all rights to a file away from everybody but its owner.
+/// Removes all permissions of a file but its owner's.
 ///
 /// # Errors
-/// If the file is another user's.
+/// The file belongs to another user.
 pub(crate) fn make_private(file: &File) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -55,7 +55,7 @@ pub(crate) fn make_private(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether every user of this machine can read a file, by its mode and its folders'.
+/// Returns `true` if every user of this machine can read a file, by its mode and its folders'.
 pub(crate) fn is_open_to_all(path: &Path) -> bool {
     #[cfg(unix)]
     {

@@ -22,19 +22,19 @@
 //! # }
 //! ```
 //!
-//! **Access.** By default the library lets in every client that reaches a listener. Where
-//! [`client_auth`](mq_transport::ListenOptions::client_auth) asks for certificates, it lets in every
-//! client that has one. Users and rules narrow that down: see [`auth`].
+//! **Access.** By default the library accepts every client that reaches a listener. Where
+//! [`client_auth`](mq_transport::ListenOptions::client_auth) requires certificates, it accepts
+//! every client that has one. Users and rules restrict that further: see [`auth`].
 //!
-//! **Changes while it runs.** [`Broker::reload_handle`] takes new certificates, client authorities
-//! and revocation lists; [`Broker::reload_access`] takes new users and rules.
+//! **Changes at run time.** [`Broker::reload_handle`] changes certificates, client authorities and
+//! revocation lists; [`Broker::reload_access`] reloads users and rules.
 //!
 //! | for | see |
 //! |---|---|
 //! | users, rules, tokens, and traits for one's own | [`auth`] |
 //! | the configuration file | [`config`] |
-//! | which sessions a topic reaches | [`router`] |
-//! | what outlives the process | [`store`] |
+//! | routing: the sessions that receive a message | [`router`] |
+//! | the state that survives a restart | [`store`] |
 //! | counters | [`Metrics`] |
 //! | connected clients, sessions and the like | [`view`] |
 //! | operators: HTTP, a page, a socket | [`AdminSettings`] |

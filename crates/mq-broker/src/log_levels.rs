@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// The log of the program that a broker is a part of. The broker only writes to `tracing`; whoever
-/// collects that can let operators change how much of it is kept.
+/// The log of a program that a broker is part of. The broker only writes to `tracing`; the program
+/// that collects its events can let operators change their levels.
 pub trait LogLevels: fmt::Debug + Send + Sync {
-    /// What is kept now, such as `info,mq_broker::conn=debug`.
+    /// Returns the filter in force, such as `info,mq_broker::conn=debug`.
     fn filter(&self) -> String;
 
-    /// Keeps something else from now on.
+    /// Replaces the filter.
     ///
     /// # Errors
-    /// One line if that is not a filter; the old one stays.
+    /// The text is no filter: the problem in one line; the old filter stays.
     fn set_filter(&self, filter: &str) -> Result<(), String>;
 
     /// Returns the number of lines that were lost since the start, as nobody read them.

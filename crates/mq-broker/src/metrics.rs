@@ -18,36 +18,36 @@ use crate::lock::lock;
 pub struct Gauge(AtomicUsize);
 
 impl Gauge {
-    /// Adds.
+    /// Adds `count`.
     pub fn add(&self, count: usize) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Subtracts.
+    /// Subtracts `count`.
     pub fn sub(&self, count: usize) {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Replaces.
+    /// Replaces the number.
     pub fn set(&self, count: usize) {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// Returns the present number.
     #[must_use]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Counts by reason: how often something was refused or ended.
+/// A counter of refusals or disconnections by reason.
 ///
 /// Reasons are the broker's own words, so clients cannot make many of them.
 #[derive(Debug, Default)]
 pub struct ByReason(Mutex<Vec<(&'static str, usize)>>);
 
 impl ByReason {
-    /// Counts one more.
+    /// Counts one event.
     pub fn add(&self, reason: &'static str) {
         let mut counts = self.lock();
         match counts.iter_mut().find(|(known, _)| *known == reason) {
@@ -56,13 +56,13 @@ impl ByReason {
         }
     }
 
-    /// The count over all reasons.
+    /// Returns the count over all reasons.
     #[must_use]
     pub fn get(&self) -> usize {
         self.lock().iter().map(|(_, count)| count).sum()
     }
 
-    /// The count for each reason so far, in the order in which the reasons first came.
+    /// Returns the count of each reason so far, in the order in which the reasons first occurred.
     #[must_use]
     pub fn by_reason(&self) -> Vec<(&'static str, usize)> {
         self.lock().clone()
@@ -73,7 +73,7 @@ impl ByReason {
     }
 }
 
-/// What the broker counts: the present state (`connections`, `handshakes`, `sessions`,
+/// The broker's metrics: the present state (`connections`, `handshakes`, `sessions`,
 /// `subscriptions`, `retained`) and events since its start (the others).
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -83,25 +83,27 @@ pub struct Metrics {
     pub handshakes: Gauge,
     /// Links that were refused because too many were open, in their handshake, or from one address.
     pub refused: ByReason,
-    /// QUIC clients that had to prove their address first, as many handshakes were under way.
+    /// QUIC clients that had to prove their address first, as many handshakes were in progress.
     pub retried: Gauge,
     /// Clients that were refused because there were too many sessions.
     pub sessions_refused: Gauge,
     /// Subscriptions that were refused.
     pub subscriptions_refused: ByReason,
-    /// Messages and wills that were refused. A client before 5.0 is not told.
+    /// Messages and wills that were refused. A client before 5.0 receives no reason.
     pub publishes_refused: ByReason,
     /// Messages that could not be retained: too many topics, or too much memory.
     pub retained_refused: Gauge,
     /// Times that a client was left unread because it published faster than it may.
     pub throttled: Gauge,
-    /// QoS 1 and 2 messages that went to the store because there was no room for them in memory.
+    /// QoS 1 and 2 messages that were put into the store because there was no room for them in
+    /// memory.
     pub spilled: Gauge,
     /// Clients that the broker disconnected, such as readers too slow for their messages.
     pub evicted: ByReason,
-    /// CONNECTs that were refused, and authentications anew on open connections.
+    /// CONNECTs that were refused, and re-authentications on open connections.
     pub log_ins_refused: ByReason,
-    /// Messages, wills and subscriptions that the rules forbid: they were dropped or refused.
+    /// Messages, wills and subscriptions that the access rules forbid: they were dropped or
+    /// refused.
     pub not_authorized: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
@@ -123,19 +125,19 @@ pub struct Metrics {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// Returns the present number.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// One listener's metrics. Bytes, packets and round-trip times are as of each link's last sample:
+/// Metrics of a listener. Bytes, packets and round-trip times are as of each link's last sample:
 /// every 30 s while a link is active, and at its end.
 #[derive(Debug)]
 pub struct ListenerMetrics {
@@ -143,7 +145,7 @@ pub struct ListenerMetrics {
     pub address: Address,
     /// Links that are open.
     pub connections: Gauge,
-    /// Links whose handshake came far enough to read from.
+    /// Links whose handshake was complete enough to read from.
     pub accepted: Counter,
     /// Handshakes that failed or took too long.
     pub handshakes_failed: Counter,
@@ -160,13 +162,13 @@ pub struct ListenerMetrics {
     pub packets_lost: Counter,
     /// QUIC datagrams sent a second time before anything showed that they were lost.
     pub packets_repeated: Counter,
-    /// Times that a QUIC client said that it waits for more streams than it was granted.
+    /// Times that a QUIC client reported that it waits for more streams than it was granted.
     pub streams_blocked: Counter,
-    /// QUIC data streams that the broker closed because nothing came on them.
+    /// QUIC data streams that the broker closed because no data arrived on them.
     pub streams_closed_idle: Counter,
     /// Messages that were sent as QUIC datagrams.
     pub messages_as_datagrams: Counter,
-    /// TCP segments sent again.
+    /// TCP segments retransmitted.
     pub packets_retransmitted: Counter,
     /// QUIC links whose client was at another address than at the sample before (RFC 9000 §9).
     pub migrations: Counter,
@@ -216,22 +218,22 @@ impl DurationHistogram {
             .add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many fell into each bucket, in order.
+    /// Returns the number of durations in each bucket, in the buckets' order.
     pub fn counts(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().map(Counter::get)
     }
 
-    /// The sum of all durations.
+    /// Returns the sum of all durations.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())
     }
 }
 
-/// Between two samples of a link.
+/// The interval of a link's samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(30);
 
-/// Adds what one link counts to its listener's metrics, now and then.
+/// Adds the statistics of one link to its listener's metrics, every 30 s and at its end.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     metrics: Arc<ListenerMetrics>,
@@ -240,7 +242,7 @@ pub(crate) struct Sampler {
     peer: Option<SocketAddr>,
 }
 
-/// What of [`LinkStats`] was added already.
+/// The part of [`LinkStats`] that was added before.
 #[derive(Debug, Default)]
 struct Sampled {
     bytes_received: u64,
@@ -248,7 +250,7 @@ struct Sampled {
     packets_retransmitted: u64,
     was_resumed: bool,
     was_early: bool,
-    /// Over QUIC.
+    /// The statistics of QUIC alone; `None` on other transports.
     quic: Option<Box<SampledQuic>>,
 }
 
@@ -290,7 +292,7 @@ impl Sampler {
         }
     }
 
-    /// The metrics of its listener.
+    /// Returns the metrics of the link's listener.
     pub(crate) fn metrics(&self) -> &ListenerMetrics {
         &self.metrics
     }

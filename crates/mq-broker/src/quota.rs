@@ -1,5 +1,5 @@
-//! Quotas: how much clients may have kept, how fast they may publish, and how many may come from
-//! one address.
+//! Quotas: bounds of the memory and the records kept for clients, of their rate of publishing, and
+//! of the connections from one address.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -16,47 +16,48 @@ use crate::{
     memory_limit::default_memory_limit,
 };
 
-/// How much clients may make the broker keep. At each bound the broker answers
+/// Bounds of the memory and the records that the broker keeps for clients. At each bound it answers
 /// [`QuotaExceeded`](mq_codec::ReasonCode::QuotaExceeded), where the client's version has reason
-/// codes, and one of the [`Metrics`](crate::Metrics) counts it.
+/// codes, and one of the [`Metrics`](crate::Metrics) counts the event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quotas {
-    /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
-    /// messages a second.
+    /// The bounds of messages that wait for one session in memory. Default 10,000 messages and 16
+    /// MiB: ten seconds of 1,000 messages a second.
     pub mailbox: MailboxLimits,
-    /// What becomes of QoS 1 and 2 messages beyond that. Default `None`: [`Overflow::Spill`] where
-    /// there is a store, so that nothing that was acknowledged is lost, and [`Overflow::Evict`]
+    /// The policy for QoS 1 and 2 messages beyond these bounds. Default `None`: [`Overflow::Spill`]
+    /// where there is a store, so that no acknowledged message is lost, and [`Overflow::Evict`]
     /// where there is none. Neither lets a slow reader hold up publishers.
     pub overflow: Option<Overflow>,
     /// Bytes of one session that [`Overflow::Spill`] puts into the store, topics and 64 bytes a
     /// message included. Default 1 GiB: three hours of 1,000 messages of 100 bytes a second.
     pub spill_bytes: usize,
     /// Bytes that clients may make the broker hold: messages that wait for readers that lag or are
-    /// away, in flight and retained ones included, each message once; packets that are not whole,
+    /// disconnected, in flight and retained ones included, each message once; incomplete packets,
     /// topics of aliases; sessions, subscriptions, wills. At the limit QoS 0 is dropped,
     /// [`overflow`](Self::overflow) decides about QoS 1 and 2, and anything else is refused, or its
-    /// client disconnected. Some KiB of each session and connection are not counted. None gets more
-    /// than is left for all others: `docs/reference/operation.md` has the numbers.
+    /// client disconnected. Some KiB of each session and connection are not counted. No client gets
+    /// more than is left for all others: `docs/reference/operation.md` has the numbers.
     ///
     /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
     /// takes more than this: some KiB for each connection, and memory that the allocator cannot
-    /// give back.
+    /// return to the system.
     pub memory: usize,
     /// Sessions at once, connected or not; further clients are refused. Default 1,000,000.
     pub sessions: usize,
     /// Subscriptions of one session. Default 10,000.
     pub subscriptions: usize,
-    /// Topics with a retained message. Default 1,000,000. A message for a further one is refused.
+    /// Topics with a retained message. Default 1,000,000. A message for a further topic is refused.
     /// From a publisher without reason codes it is delivered and not retained.
     pub retained: usize,
-    /// Protocol errors of clients that were let in, from one IPv4 address or IPv6 /64, that are forgiven each minute. Five
-    /// cost nothing. With more that are not forgiven the next client from there waits before its CONNECT is read: 100 ms for
-    /// each, 2 s at most. Default 30; `None`: no client waits.
+    /// Protocol errors of accepted clients, from one IPv4 address or IPv6 /64, that are
+    /// forgiven each minute. Five have no effect. With more that are not forgiven, the next client
+    /// of that address waits before its CONNECT is read: 100 ms for each, 2 s at most. Default 30;
+    /// `None`: no client waits.
     pub protocol_errors_per_minute: Option<NonZeroU32>,
 }
 
 impl Quotas {
-    /// The policy of mailboxes; `can_spill` says whether there is a store for it.
+    /// Returns the policy of mailboxes; `can_spill` is `true` if there is a store for it.
     pub(crate) fn overflow_policy(&self, can_spill: bool) -> OverflowPolicy {
         let overflow = match self.overflow {
             None | Some(Overflow::Spill) if can_spill => Overflow::Spill,
@@ -88,8 +89,9 @@ impl Default for Quotas {
     }
 }
 
-/// How fast one client may publish; `None` is no bound. A second's worth may come at once. A faster
-/// client is read more slowly, which TCP's and QUIC's flow control pass on to it: nothing is lost.
+/// The rate at which one client may publish; `None` is no bound. A second's worth may arrive at
+/// once. A faster client is read more slowly, which TCP's and QUIC's flow control pass on to it: no
+/// message is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PublishRate {
     /// Messages a second.
@@ -98,10 +100,10 @@ pub struct PublishRate {
     pub bytes: Option<u32>,
 }
 
-/// Two token buckets: how long a client must be left unread.
+/// Two token buckets, which give the time for which a client must be left unread.
 #[derive(Debug)]
 pub(crate) struct PublishRateLimiter(
-    /// `None` where the client may publish at any rate.
+    /// The buckets; `None` if the client may publish at any rate.
     Option<Box<Buckets>>,
 );
 
@@ -133,7 +135,7 @@ impl PublishRateLimiter {
         Self((rate != PublishRate::default()).then(|| Box::new(buckets)))
     }
 
-    /// A message has come. Returns whether it is the first one that was too fast.
+    /// Counts a message that was received. Returns `true` if it is the first one that was too fast.
     pub(crate) fn spend(&mut self, bytes: usize, now: Instant) -> bool {
         let Some(buckets) = &mut self.0 else {
             return false;
@@ -149,7 +151,7 @@ impl PublishRateLimiter {
         was_on_time && buckets.resumes_at(now).is_some()
     }
 
-    /// Until when the client must not be read; `None` if it may be read now.
+    /// Returns the time until which the client must not be read; `None` if it may be read now.
     pub(crate) fn resumes_at(&self, now: Instant) -> Option<Instant> {
         self.0.as_ref()?.resumes_at(now)
     }
@@ -172,7 +174,7 @@ impl Bucket {
         self.at = now;
     }
 
-    /// When the debt is paid; `None` if there is none.
+    /// Returns the time at which the debt is paid; `None` if there is none.
     fn paid_at(&self) -> Option<Instant> {
         let owed = (self.left < 0.0).then_some(-self.left)?;
         self.at
@@ -180,8 +182,8 @@ impl Bucket {
     }
 }
 
-/// The network that an address counts for: an IPv4 address itself, or the first 64 bits of an IPv6
-/// address, as one subscriber has all addresses below them (RFC 6177).
+/// Returns the network that an address counts for: an IPv4 address itself, or the first 64 bits of
+/// an IPv6 address, as one subscriber has all addresses below them (RFC 6177).
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => {
@@ -207,8 +209,8 @@ impl PerNetwork {
         })
     }
 
-    /// A place for a connection from that address, until it is dropped; `None` if none is left. A
-    /// peer without an address always gets one.
+    /// Returns a place for a connection from that address, until it is dropped; `None` if none is
+    /// left. A peer without an address always gets one.
     pub(crate) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
         let network = peer.map(network_of);
         if let Some(network) = network {
@@ -229,7 +231,7 @@ impl PerNetwork {
     }
 }
 
-/// One of a network's connections.
+/// A counted connection of a network.
 #[derive(Debug)]
 pub(crate) struct Place {
     network: Option<IpAddr>,

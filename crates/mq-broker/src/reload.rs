@@ -1,5 +1,5 @@
-//! Reload: certificates, client authorities and revocation lists, users and rules change while the
-//! broker runs.
+//! Reload of settings and files while the broker runs: certificates, client authorities and
+//! revocation lists, users and rules.
 
 use std::{
     fmt,
@@ -25,29 +25,29 @@ struct Shared {
     /// Settings that the broker keeps from its start: the key in the configuration file, and the
     /// value.
     fixed: Vec<(&'static str, String)>,
-    /// The state of each part's files. A change holds the lock, so that changes follow each other.
+    /// The state of each part's files. A change holds the lock, so that changes do not overlap.
     watched: Mutex<Vec<Watched>>,
 }
 
 /// A part of the broker that takes new settings, or new contents of its files, while it runs.
 pub(crate) trait Reloadable: fmt::Debug + Send + Sync {
-    /// Its name in the log.
+    /// Returns the part's name in the log.
     fn name(&self) -> &'static str;
 
-    /// The files that it reads.
+    /// Returns the files that the part reads.
     fn files(&self) -> Vec<PathBuf>;
 
     /// Reads and checks everything, and changes nothing yet: the [`Change`] does, and cannot fail.
-    /// Without `settings` these stay, and the files are read anew.
+    /// Without `settings` the present ones stay, and their files are read again.
     fn prepare(&self, settings: Option<&Settings>) -> Result<Change<'_>, Error>;
 }
 
-/// Puts something in force.
+/// A prepared change: calling it puts the new settings in force.
 pub(crate) type Change<'a> = Box<dyn FnOnce() + 'a>;
 
 impl Reload {
-    /// How often to call [`look`](Self::look). A replaced file is in force after two to three times
-    /// this.
+    /// The interval at which to call [`look`](Self::look). A replaced file is in force after two to
+    /// three times this.
     pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(
@@ -73,7 +73,7 @@ impl Reload {
     ///
     /// These are the contents of the access files, and of [`Settings::listen`], for all listeners,
     /// `identity` (`None` leaves it), `client_auth`, `client_crls` and `enforce_crl_expiry`.
-    /// Handshakes from then on use them; open connections go on. One warning names other settings
+    /// Handshakes from then on use them; open connections continue. A warning names other settings
     /// that differ from those of the start, and need a restart.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl Reload {
         for change in changes {
             change();
         }
-        // `look` does not learn of this: at worst it reads the same files once more, and it misses
-        // no change at this very moment.
+        // `look` does not record this: at worst it reads the same files once more, and it misses no
+        // change at this very moment.
         drop(watched);
         let now = fixed(settings);
         let differs = self.shared.fixed.iter().zip(&now);
@@ -99,14 +99,14 @@ impl Reload {
         Ok(())
     }
 
-    /// Looks whether files have been replaced, and puts new contents in force.
+    /// Checks whether files have been replaced, and puts new contents in force.
     ///
     /// A file counts as replaced when its time, size or inode has changed *and* has stayed for one
     /// interval since: two files that belong together, such as a certificate and its key, are then
-    /// both there, and whole. The log names a broken file once, and the old contents stay.
+    /// both complete. The log names a broken file once, and the old contents stay.
     ///
-    /// Blocks until the files have been read, which on storage that hangs does not end: call it in a thread that serves
-    /// nobody, as well as [`apply`](Self::apply).
+    /// Blocks until the files have been read, which on storage that hangs does not end: call it in
+    /// a thread that serves no connections, as well as [`apply`](Self::apply).
     pub fn look(&self) {
         let mut watched = self.lock();
         for (part, watched) in self.shared.parts.iter().zip(&mut *watched) {
@@ -154,7 +154,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         take_over,
         bridges,
         cluster,
-        // The program's.
+        // These settings are used by the program.
         watch_files: _,
         log: _,
         workers: _,
@@ -198,16 +198,17 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// How the files of a part looked.
+/// The state of a part's files.
 #[derive(Debug)]
 struct Watched {
-    /// When their contents were taken.
+    /// The stamps of the files when their contents were put in force.
     taken: Vec<Option<Stamp>>,
-    /// When they were last looked at.
+    /// The stamps of the files at the last look.
     seen: Vec<Option<Stamp>>,
 }
 
-/// Tells a replaced file from the one before it. Follows symbolic links, such as certbot's.
+/// The stamp of a file, which distinguishes a replaced file from the one before it. Follows
+/// symbolic links, such as certbot's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -224,7 +225,7 @@ impl Watched {
         }
     }
 
-    /// Whether files are new and have stayed the same since the last look. Says so once.
+    /// Returns `true`, once, if files are new and have stayed the same since the last look.
     fn settled(&mut self, part: &dyn Reloadable) -> bool {
         let now = stamps(part);
         let settled = now != self.taken && now == self.seen;
@@ -254,7 +255,7 @@ fn stamps(part: &dyn Reloadable) -> Vec<Option<Stamp>> {
         .collect()
 }
 
-/// Who comes in, and what they may do.
+/// The access files: users and rules.
 #[derive(Debug)]
 struct Access(Arc<FileAccess>);
 
@@ -272,7 +273,7 @@ impl Reloadable for Access {
     }
 }
 
-/// The tokens that HTTP asks operators for.
+/// The operators' tokens for HTTP.
 #[derive(Debug)]
 pub(crate) struct OperatorTokens(pub(crate) Arc<Tokens>);
 
@@ -299,7 +300,7 @@ mod tests {
     use super::*;
     use crate::Broker;
 
-    /// Writes a certificate of its own, and its key; returns the certificate's fingerprint.
+    /// Makes a new certificate and its key; returns the certificate's fingerprint.
     fn make(folder: &Path) -> String {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
         fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
@@ -320,7 +321,7 @@ mod tests {
         Broker::start(settings).await.unwrap()
     }
 
-    /// Whether all encrypted listeners show this certificate.
+    /// Returns `true` if all encrypted listeners show this certificate.
     async fn shows(broker: &Broker, fingerprint: &str) -> bool {
         let options = ConnectOptions {
             trust: Trust::Fingerprint(fingerprint.to_owned()),
@@ -350,8 +351,8 @@ mod tests {
         reload.look();
         assert!(shows(&broker, &second).await);
 
-        // The key of another certificate: what was in force stays, and is looked at again only when
-        // something changes.
+        // With the key of another certificate the old identity stays, and the files are read again
+        // only after a further change.
         let key = fs::read(folder.path().join("key.pem")).unwrap();
         let third = make(folder.path());
         let right = fs::read(folder.path().join("key.pem")).unwrap();
@@ -383,7 +384,7 @@ mod tests {
         settings.listen.client_auth = ClientAuth::Off;
         broker.reload(&settings).unwrap();
         assert!(shows(&broker, &second).await);
-        // No certificate leaves the one that there is.
+        // Without an identity in the settings the present one stays.
         settings.listen.identity = None;
         broker.reload(&settings).unwrap();
         assert!(shows(&broker, &second).await);

@@ -1,10 +1,10 @@
-//! Tickets on their way from one broker to the next: [`Settings::ticket_file`](crate::Settings).
+//! Tickets handed over from one broker to the next: [`Settings::ticket_file`](crate::Settings).
 //!
 //! As long as each ticket is taken once (RFC 8446 §8.1), the broker acts on a first flight twice at
-//! most, and never after its client has got through. So a ticket must never be in two places. The
-//! file exists only while no broker runs: a broker that starts removes it before it accepts a
-//! client, and writes another after its last connection. A broker that crashes leaves none, and its
-//! clients do a full handshake.
+//! most, and never after its client is connected. So a ticket must never be in two places. The file
+//! exists only while no broker runs: a broker that starts removes it before it accepts a client,
+//! and writes another after its last connection. A broker that crashes leaves none, and its clients
+//! do a full handshake.
 
 use std::{
     fs::{self, File},
@@ -22,11 +22,11 @@ use crate::{
     lock::lock,
 };
 
-/// The beginning of the file; its last byte is the version.
+/// The first bytes of the file; the last of them is the version.
 ///
-/// Behind it come the [scope](ListenOptions::ticket_scope) (32 bytes), then, oldest first, id and
-/// session of each ticket, each as its length (`u32`, little endian) and its bytes, and last the
-/// [`checksum`] of all that (`u64`, little endian).
+/// After them follow the [scope](ListenOptions::ticket_scope) (32 bytes), then, oldest first, id
+/// and session of each ticket, each as its length (`u32`, little endian) and its bytes, and last
+/// the [`checksum`] of all that (`u64`, little endian).
 const MAGIC: [u8; 8] = *b"mq-tkt\0\x02";
 
 const SCOPE_LEN: usize = 32;
@@ -35,11 +35,11 @@ const CHECKSUM_LEN: usize = 8;
 /// The result of [`TicketStore::drain`].
 type Tickets = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The place of the file, and the scope of its tickets.
+/// The path of the file, and the scope of its tickets.
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: PathBuf,
-    /// A reload may change it.
+    /// The scope, which a reload may change.
     scope: Mutex<[u8; SCOPE_LEN]>,
     store: TicketStore,
 }
@@ -50,7 +50,7 @@ impl TicketFile {
     /// file, of another version or of a server with another identity are dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or removed, or none could be written in its folder later.
+    /// The file cannot be read or removed, or none could be written in its folder later.
     pub(crate) fn take(path: PathBuf, options: &ListenOptions) -> Result<Self, Error> {
         let file = Self {
             scope: Mutex::new(options.ticket_scope()?),
@@ -67,7 +67,7 @@ impl TicketFile {
                 return Err(file.error(format!("cannot be read ({error}): {remedy}")));
             }
         };
-        // Its removal must be on the disk as well: a power cut must not bring the file back.
+        // The removal must be on the disk as well: a power failure must not bring the file back.
         let removed = fs::remove_file(&file.path).and_then(|()| files::sync_folder(&file.path));
         removed.map_err(|error| {
             let why = "its tickets must not be used twice";
@@ -96,8 +96,8 @@ impl TicketFile {
         *lock(&self.scope)
     }
 
-    /// Moves all tickets from the store into the file, readable for the owner alone. If it cannot
-    /// be written the tickets are lost, and a line of the log says so.
+    /// Moves all tickets from the store into the file, readable for the owner alone. If the file
+    /// cannot be written the tickets are lost, and the log has a line about it.
     pub(crate) fn write(&self) {
         let tickets = self.store.drain();
         if let Err(error) = self.replace(&encode(&tickets, &self.scope())) {
@@ -112,7 +112,7 @@ impl TicketFile {
         files::succeed(self.create()?, &self.path, bytes)
     }
 
-    /// A new, empty file next to it, for the owner alone.
+    /// Makes a new, empty file next to the ticket file, private to the owner.
     fn create(&self) -> io::Result<File> {
         let name = files::successor(&self.path);
         // An existing one was left by a crash, and its mode could be anything.
@@ -123,7 +123,7 @@ impl TicketFile {
         files::create_private(&name)
     }
 
-    /// Fails at the start, not at the end, if the folder cannot be written.
+    /// Checks that the folder can be written: else the start fails, and not the end.
     fn prove_writable(&self) -> Result<(), Error> {
         let tried = self
             .create()
@@ -157,7 +157,7 @@ fn encode(tickets: &[(Vec<u8>, Vec<u8>)], scope: &[u8; SCOPE_LEN]) -> Vec<u8> {
     bytes
 }
 
-/// The tickets, or why they cannot be used.
+/// Decodes the tickets, or returns the reason why they cannot be used.
 fn decode(bytes: &[u8], scope: &[u8; SCOPE_LEN]) -> Result<Tickets, &'static str> {
     const DAMAGED: &str = "it is damaged";
     let (magic, _) = bytes.split_first_chunk().ok_or(DAMAGED)?;
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// What another broker with these options and this file has.
+    /// Returns the tickets that another broker with these options takes out of this file.
     fn restart(path: &Path, options: &ListenOptions) -> Result<Tickets, String> {
         let options = ListenOptions {
             ticket_store: TicketStore::default(),
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_or_written_is_one_line_and_stays() {
         let folder = tempfile::tempdir().unwrap();
-        // What nobody can read, not even root.
+        // A folder can be read as a file by nobody, not even root.
         let path = folder.path().join("a-folder");
         fs::create_dir(&path).unwrap();
         for (path, remedy) in [

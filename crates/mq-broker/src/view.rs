@@ -1,8 +1,8 @@
-//! What operators see of a running broker, and whom they ban.
+//! Views of a running broker for operators, and bans.
 //!
-//! [`Broker::clients`](crate::Broker::clients) and its like return pages of these types, and the admin
-//! socket returns the same as JSON. Identifiers, users, filters and topics come from clients: show them
-//! with [`Escaped`]. No type here has a password, a token or a payload.
+//! [`Broker::clients`](crate::Broker::clients) and similar methods return pages of these types, and
+//! the admin socket returns them as JSON. Identifiers, users, filters and topics come from clients:
+//! show them with [`Escaped`]. No type here has a password, a token or a payload.
 
 use std::{
     fmt,
@@ -18,20 +18,23 @@ use crate::escaped::Escaped;
 /// The most items of a page.
 pub const LARGEST_PAGE: usize = 1_000;
 
-/// Which items are wanted: a part of all, in their order.
+/// A query for one page of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Query {
-    /// Only items that contain this text; empty for all. For retained messages it is a topic filter.
+    /// The text that an item must contain; empty for all. For retained messages it is a topic
+    /// filter.
     pub matching: String,
-    /// Only items behind this place: [`Page::next`] of the page before; `None` from the beginning.
+    /// The place after which the page begins: [`Page::next`] of the page before; `None` for the
+    /// beginning.
     pub after: Option<String>,
-    /// The most items of the page, from 1 to [`LARGEST_PAGE`], which bound other values. By default 100.
+    /// The most items of the page, from 1 to [`LARGEST_PAGE`]; a value beyond a bound counts as the
+    /// bound. Default 100.
     pub limit: usize,
 }
 
 impl Query {
-    /// The most items of the page, within its bounds.
+    /// Returns the most items of the page, within its bounds.
     pub(crate) fn most(&self) -> usize {
         self.limit.clamp(1, LARGEST_PAGE)
     }
@@ -47,9 +50,9 @@ impl Default for Query {
     }
 }
 
-/// Some items, in their order.
+/// Page of a list, with its items in the list's order.
 ///
-/// An item that is there while all pages are read comes once. A page ends early when its texts are
+/// An item that exists while all pages are read occurs once. A page ends early when its texts are
 /// long, at 256 KiB of them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -60,51 +63,53 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// A node of a cluster, as it sees itself and the others. Of a broker without a cluster all is absent or 0.
+/// The cluster as one of its nodes sees it. For a broker without a cluster every field is absent or
+/// 0.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Cluster {
-    /// Its name.
+    /// The node's name.
     pub node: Option<String>,
-    /// How often it has begun.
+    /// The number of the node's present life: each start begins a new one.
     pub life: Option<u64>,
-    /// Whether it has left the cluster: it acknowledges nothing any more.
+    /// `true` if the node has left the cluster: it acknowledges nothing any more.
     pub has_left: bool,
-    /// Whether the servers have confirmed nothing for a lease, such as without a majority. Messages of QoS 1 and 2 are
-    /// not acknowledged meanwhile.
+    /// `true` if the servers have confirmed nothing for a lease, such as without a majority.
+    /// Messages of QoS 1 and 2 are not acknowledged meanwhile.
     pub majority_lost: bool,
-    /// The part of the servers' storage that is in use, in percent; `None` if nobody says how much room there is.
+    /// The part of the servers' storage that is in use, in percent; `None` if its size is unknown.
     pub storage_percent: Option<u8>,
     /// `true` if the servers' storage is full: messages of QoS 1 and 2 are refused.
     pub storage_full: bool,
-    /// Sessions that are this node's.
+    /// Sessions that this node owns.
     pub sessions: usize,
-    /// Messages of its clients that are not in their log yet.
+    /// Messages of the node's clients that are not in their log yet.
     pub messages_waiting: usize,
-    /// For how long the first of them has been on its way, in milliseconds.
+    /// The time since the oldest of these messages was sent to its log, in milliseconds.
     pub waiting_ms: u64,
     /// Milliseconds by which the wall clock of its machine is ahead of the servers' time; negative if it is behind.
     pub clock_offset_ms: i64,
     /// The reason for which the time of the cluster is not known, if it is not. Sessions that may be over are not adopted
     /// then.
     pub clock_problem: Option<String>,
-    /// All nodes that it has heard of, itself among them, by name.
+    /// All nodes that this one knows, itself among them, by name.
     pub nodes: Vec<ClusterNode>,
     /// The logs, by number.
     pub logs: Vec<ClusterLog>,
 }
 
-/// A node, as another one sees it.
+/// A node, as another node sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClusterNode {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// How often it has begun.
+    /// The number of the node's present life: each start begins a new one.
     pub life: u64,
-    /// How long ago its last sign of life came, in milliseconds.
+    /// The time since the node's last sign of life, in milliseconds.
     pub heard_ms: u64,
-    /// Whether its life is over: it has left in order, or others have its sessions.
+    /// `true` if the node's life is over: it left in order, or other nodes have taken over its
+    /// sessions.
     pub is_over: bool,
 }
 
@@ -112,15 +117,15 @@ pub struct ClusterNode {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClusterLog {
-    /// Its number.
+    /// The log's number, from 0.
     pub shard: u16,
-    /// The last entry that the node has read.
+    /// The number of the last entry that the node has read.
     pub read: u64,
-    /// Entries that were in it and are lost, as the servers' storage was set back while the node lived.
+    /// Entries of the log that are lost, as the servers' storage was set back while the node lived.
     pub lost_entries: u64,
-    /// The entries behind that one; `None` if the servers do not say.
+    /// Entries after the last one read; `None` if the servers do not report it.
     pub behind: Option<u64>,
-    /// Messages of the node's clients that are not in it yet.
+    /// Messages of the node's clients that are not in the log yet.
     pub messages_waiting: usize,
 }
 
@@ -132,18 +137,18 @@ pub(crate) trait ClusterStatus: fmt::Debug + Send + Sync {
     /// Returns the reason why no client should be sent to the node, if there is one.
     fn why_not_ready(&self) -> Option<String>;
 
-    /// Returns that with the servers' part of it, within 2 s.
+    /// Returns the status with the servers' part of it, within 2 s.
     fn full_status(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
 }
 
-/// How the handshake of a connection went.
+/// The kind of a connection's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Handshake {
     /// The transport has none.
     None,
-    /// It has not ended yet: the client was let in by early data.
+    /// The handshake has not ended yet: the client was accepted by early data.
     Pending,
     /// With certificates.
     Full,
@@ -162,49 +167,49 @@ pub struct Client {
     pub client_id: String,
     /// The user; `None` for a client without a proven user name.
     pub user: Option<String>,
-    /// Such as `quic`.
+    /// The transport, such as `quic`.
     pub transport: String,
     /// The peer's address; `None` on `mem`.
     pub peer: Option<SocketAddr>,
-    /// `3.1`, `3.1.1` or `5.0`.
+    /// The version of MQTT: `3.1`, `3.1.1` or `5.0`.
     pub mqtt_version: String,
-    /// When it was let in; in JSON seconds since 1970.
+    /// The time at which the client was accepted; in JSON seconds since 1970.
     #[serde(rename = "connected_at_s", with = "unix_seconds")]
     pub connected_at: SystemTime,
     /// Clean Start, or before 5.0 Clean Session (§3.1.2.4).
     pub clean_start: bool,
-    /// How long the session outlives the connection, as granted in CONNACK; `None` for ever.
+    /// The time that the session outlives the connection, as granted in CONNACK; `None` for ever.
     #[serde(rename = "session_expiry_s", with = "seconds")]
     pub session_expiry: Option<Duration>,
     /// The granted keep-alive; `None` for none.
     #[serde(rename = "keep_alive_s", with = "seconds")]
     pub keep_alive: Option<Duration>,
-    /// Messages that wait in memory for the session.
+    /// Messages that wait for the session in memory.
     pub queue: usize,
-    /// Messages for it that were dropped since the session began.
+    /// Messages for the client that were dropped since the session began.
     pub dropped: u64,
-    /// Its subscriptions.
+    /// The number of the session's subscriptions.
     pub subscriptions: usize,
-    /// Messages of QoS 1 and 2 on their way to the client.
+    /// Messages of QoS 1 and 2 in flight to the client.
     pub in_flight: Option<usize>,
-    /// How the handshake went.
+    /// The kind of the handshake.
     pub handshake: Option<Handshake>,
-    /// Whether the broker took early data (0-RTT) of it.
+    /// `true` if the broker accepted early data (0-RTT) on the connection.
     pub early_data: Option<bool>,
     /// The smoothed round-trip time; in JSON microseconds.
     #[serde(rename = "rtt_us", with = "microseconds")]
     pub rtt: Option<Duration>,
-    /// QUIC packets to it that were declared lost.
+    /// QUIC packets to the client that were declared lost.
     pub packets_lost: Option<u64>,
-    /// TCP segments to it that were sent again.
+    /// TCP segments to the client that were retransmitted.
     pub packets_retransmitted: Option<u64>,
-    /// Messages from it on this connection.
+    /// Messages received on this connection.
     pub messages_received: Option<u64>,
-    /// Messages to it on this connection.
+    /// Messages sent on this connection.
     pub messages_sent: Option<u64>,
-    /// Application bytes from it on this connection.
+    /// Application bytes received on this connection.
     pub bytes_received: Option<u64>,
-    /// Application bytes to it on this connection.
+    /// Application bytes sent on this connection.
     pub bytes_sent: Option<u64>,
 }
 
@@ -214,16 +219,16 @@ pub struct Client {
 pub struct Session {
     /// The client identifier.
     pub client_id: String,
-    /// The user; `None` for clients without one, or if the store does not know.
+    /// The user; `None` for a client without one, or if the store does not know it.
     pub user: Option<String>,
-    /// When the session ends, in JSON seconds since 1970; `None` for never.
+    /// The time at which the session ends, in JSON seconds since 1970; `None` for never.
     #[serde(rename = "ends_at_s", with = "maybe_unix_seconds")]
     pub ends_at: Option<SystemTime>,
-    /// Messages that wait for it in memory.
+    /// Messages that wait for the session in memory.
     pub queue: usize,
-    /// Messages for it that were dropped since the session began.
+    /// Messages for the session that were dropped since it began.
     pub dropped: u64,
-    /// Its subscriptions.
+    /// The number of the session's subscriptions.
     pub subscriptions: usize,
 }
 
@@ -259,10 +264,10 @@ pub struct TopicRates {
     pub items: Vec<TopicRate>,
     /// The time that the rates are over, in seconds.
     pub seconds: f64,
-    /// Whether quiet topics are missing: more were in use than the broker counts, or their names are longer
-    /// than 1 KiB.
+    /// `true` if quiet topics are missing: more were in use than the broker counts, or their names
+    /// are longer than 1 KiB.
     pub is_partial: bool,
-    /// When it was counted; in JSON seconds since 1970.
+    /// The end of the time that was counted; in JSON seconds since 1970.
     #[serde(rename = "at_s", with = "unix_seconds")]
     pub at: SystemTime,
 }
@@ -290,16 +295,16 @@ pub struct TopicRate {
     pub payload_bytes_per_s: f64,
 }
 
-/// Something that the broker refused, or a client that it made to leave; what the log has a line of.
+/// A request that the broker refused, or a client that it disconnected, as in a line of the log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Counts from 1 since the broker's start.
+    /// The refusal's number, from 1 since the broker's start.
     pub number: u64,
-    /// When; in JSON seconds since 1970.
+    /// The time of the refusal; in JSON seconds since 1970.
     #[serde(rename = "at_s", with = "unix_seconds")]
     pub at: SystemTime,
-    /// As the line in the log begins, such as `refused a log-in`.
+    /// The kind of refusal, as the log's line begins, such as `refused a log-in`.
     pub what: String,
     /// The client identifier, at most 128 characters of it.
     pub client_id: Option<String>,
@@ -309,7 +314,7 @@ pub struct Refusal {
     pub topic: Option<String>,
     /// The peer's address.
     pub peer: Option<SocketAddr>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -326,7 +331,7 @@ pub enum Banned {
     Address(IpAddr),
 }
 
-/// Such as `client sensor-7`.
+/// Writes the ban's kind and name, such as `client sensor-7`.
 impl fmt::Display for Banned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -341,22 +346,22 @@ impl fmt::Display for Banned {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ban {
-    /// Who.
+    /// The client, user or address that is banned.
     #[serde(flatten)]
     pub banned: Banned,
-    /// Until when; in JSON seconds since 1970.
+    /// The end of the ban; in JSON seconds since 1970.
     #[serde(rename = "ends_at_s", with = "unix_seconds")]
     pub ends_at: SystemTime,
 }
 
-/// The longest ban, in minutes: 30 days. Rules are for what has to last.
+/// The longest ban, in minutes: 30 days. Use access rules for a longer one.
 pub const LONGEST_BAN_MINUTES: u32 = 30 * 24 * 60;
 
-/// Why somebody is not banned.
+/// The reason for which a ban is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotBan {
-    /// No time, or more than [`LONGEST_BAN_MINUTES`].
+    /// The ban has no time, or more than [`LONGEST_BAN_MINUTES`].
     #[error("a ban lasts from 1 to {LONGEST_BAN_MINUTES} minutes")]
     Minutes,
     /// There are 10,000 bans.

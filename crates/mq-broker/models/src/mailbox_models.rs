@@ -1,5 +1,5 @@
-//! Publishers and a reader at one mailbox, as the broker's connections use it. A wake-up that is
-//! lost is a deadlock, which loom reports.
+//! Publishers and a reader at one mailbox, as the broker's connections use it. A lost wake-up is a
+//! deadlock, which loom reports.
 
 use std::{collections::VecDeque, future::poll_fn, pin::pin, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     sync::Instant,
 };
 
-/// More than waits for a reader that does not lag.
+/// Payload bytes beyond the bound of a reader that does not lag.
 const LARGE: usize = 64 * 1024 + 1;
 
 fn mailbox(messages: usize, memory_limit: usize) -> (Arc<Mailbox>, Arc<MemoryLimit>) {
@@ -47,7 +47,7 @@ fn push(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) 
     mailbox.push(delivery, Backpressure::Wait, keep)
 }
 
-/// Publishes at QoS 1 and waits for room; false if it was dropped.
+/// Publishes at QoS 1 and waits for room; returns `false` if the message was dropped.
 fn publish(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, mut delivery: Delivery) -> bool {
     loop {
         let mut room = pin!(mailbox.room());
@@ -67,7 +67,7 @@ fn publish(mailbox: &Mailbox, memory_limit: &Arc<MemoryLimit>, mut delivery: Del
     }
 }
 
-/// Takes until there are so many.
+/// Takes messages until there are `count`.
 fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Delivery>) {
     while to.len() < count {
         let before = to.len();
@@ -84,7 +84,7 @@ fn sorted(taken: &VecDeque<Delivery>) -> Vec<u8> {
     numbers
 }
 
-/// Two publish, one reads: everything comes, once, each publisher's in its order.
+/// Two publish, one reads: every message arrives, once, in its publisher's order.
 pub fn a_reader_is_told() {
     let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
@@ -111,7 +111,7 @@ pub fn a_reader_is_told() {
     assert_eq!((mailbox.len(), mailbox.dropped()), (0, 0));
 }
 
-/// Two find it full: each is woken when the reader takes something.
+/// Two publishers find the mailbox full: each is woken when the reader takes a message.
 pub fn who_waits_for_room_is_woken() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
@@ -132,7 +132,7 @@ pub fn who_waits_for_room_is_woken() {
     assert_eq!(sorted(&taken), [0, 1, 2]);
 }
 
-/// The reader leaves while somebody waits for room: who waits does not wait in vain.
+/// The reader disconnects while a publisher waits for room: the publisher stops waiting.
 pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
@@ -150,7 +150,7 @@ pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     assert_eq!((mailbox.len(), mailbox.dropped()), (1, 1));
 }
 
-/// One connection takes over from another: nothing is lost, doubled or out of order.
+/// A connection takes over from another: no message is lost, doubled or out of order.
 pub fn a_session_moves_to_another_connection() {
     let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
@@ -178,7 +178,7 @@ pub fn a_session_moves_to_another_connection() {
 
 /// At the memory limit publishers wait for their own reader, and in the end nothing counts.
 pub fn nothing_counts_when_everything_was_read() {
-    // The large message, and nothing behind it.
+    // The large message, and nothing after it.
     let (mailbox, memory_limit) = mailbox(100, 2 * LARGE);
     mailbox.connect();
     assert!(publish(

@@ -1,4 +1,4 @@
-//! In place of the broker's module of this name: loom's types, and what loom does not have.
+//! Replaces the broker's module of this name: loom's types, and what loom does not have.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use std::{
 
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 
-/// Time stands still: what runs out is said by the models.
+/// A clock that stands still: the models decide which timeouts expire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instant;
 
@@ -28,18 +28,19 @@ impl Instant {
     }
 }
 
-/// As tokio documents its own: a permit for one that comes later, and all who are there already.
+/// A notification with tokio's documented behaviour: `notify_one` leaves a permit for a later
+/// waiter, `notify_waiters` wakes those that exist.
 #[derive(Debug)]
 pub(crate) struct Notify(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     permit: bool,
-    /// Calls of `notify_waiters`: who was made before one is told by it.
+    /// Calls of `notify_waiters`: each notifies the futures that were made before it.
     rounds: u64,
     next: u64,
     waiting: VecDeque<(u64, Option<Waker>)>,
-    /// Told by `notify_one`, and not looked yet.
+    /// Places notified by `notify_one` whose futures were not polled since.
     told: Vec<u64>,
 }
 
@@ -82,7 +83,7 @@ impl Notify {
     }
 }
 
-/// Resolves when it is told.
+/// Resolves when it is notified.
 #[derive(Debug)]
 pub(crate) struct Notified<'a> {
     notify: &'a Notify,
@@ -92,7 +93,7 @@ pub(crate) struct Notified<'a> {
 }
 
 impl Notified<'_> {
-    /// Takes a place among those who wait; true if it has been told.
+    /// Registers with the waiting futures; returns `true` if it was notified.
     pub(crate) fn enable(self: Pin<&mut Self>) -> bool {
         self.get_mut().look(None)
     }
@@ -142,7 +143,7 @@ impl Future for Notified<'_> {
 }
 
 impl Drop for Notified<'_> {
-    /// What it was told and did not see goes to the next.
+    /// Passes a notification that was not seen to the next future.
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
         let mut state = self.notify.0.lock().unwrap();

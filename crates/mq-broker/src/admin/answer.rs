@@ -1,4 +1,4 @@
-//! Answers as HTTP has them: bodies, JSON, and the headers that every answer has.
+//! HTTP answers: bodies, JSON, and the headers that every answer has.
 
 use std::{
     convert::Infallible,
@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 
 pub(super) type Answer = Response<Body>;
 
-/// A status other than 200, and one line that says why.
+/// A status other than 200, and its reason in one line.
 pub(super) type Failure = (StatusCode, String);
 
-/// What an answer says: all at once, or as it happens.
+/// The body of an answer: complete, or a stream of events.
 pub(super) enum Body {
     Whole(Full<Bytes>),
     Events(mpsc::Receiver<Bytes>),
@@ -52,7 +52,7 @@ impl hyper::body::Body for Body {
         }
     }
 
-    // Known, so that a whole answer comes with its length and not in chunks.
+    // The size is known, so that a complete answer has a Content-Length and is not chunked.
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
@@ -65,7 +65,7 @@ fn new(status: StatusCode, kind: &'static str, body: Body) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
-    // Nothing here may be shown inside another page, guessed to be a script, or kept on a disk.
+    // An answer must not be framed by another page, sniffed as a script, or kept in a cache.
     let fixed: [(HeaderName, &str); 6] = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-store"),
@@ -89,27 +89,27 @@ fn new(status: StatusCode, kind: &'static str, body: Body) -> Answer {
     answer
 }
 
-/// Plain text.
+/// Makes an answer of plain text.
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     whole(status, "text/plain; charset=utf-8", body)
 }
 
-/// A body of that media type.
+/// Makes an answer with a body of that media type.
 pub(super) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     new(status, kind, Body::Whole(Full::new(body.into())))
 }
 
-/// Server-sent events.
+/// Makes an answer of server-sent events.
 pub(super) fn events(events: mpsc::Receiver<Bytes>) -> Answer {
     new(StatusCode::OK, "text/event-stream", Body::Events(events))
 }
 
-/// JSON, with 200.
+/// Makes an answer of JSON, with 200.
 pub(super) fn good(value: &impl Serialize) -> Answer {
     written(StatusCode::OK, value)
 }
 
-/// A failure as JSON: `{"error": "one line"}`.
+/// Makes the answer of a failure, in JSON: `{"error": "one line"}`.
 pub(super) fn failed((status, problem): Failure) -> Answer {
     written(status, &json!({ "error": problem }))
 }
@@ -120,7 +120,7 @@ fn written(status: StatusCode, value: &impl Serialize) -> Answer {
     whole(status, "application/json", body)
 }
 
-/// JSON in visible ASCII alone.
+/// Serializes to JSON in visible ASCII alone.
 pub(super) fn as_json(value: &impl Serialize) -> Vec<u8> {
     let mut body = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut body, Ascii);
@@ -130,7 +130,8 @@ pub(super) fn as_json(value: &impl Serialize) -> Vec<u8> {
     body
 }
 
-/// Escapes all but visible ASCII, so that no text of a client's can change a terminal.
+/// A formatter that escapes all but visible ASCII, so that no text of a client can change a
+/// terminal.
 struct Ascii;
 
 impl serde_json::ser::Formatter for Ascii {

@@ -1,4 +1,4 @@
-//! What happens, as server-sent events: each second the status, and refusals as they come.
+//! Server-sent events: the broker's status each second, and refusals as they occur.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,17 +14,18 @@ use super::{
 };
 use crate::view::Query;
 
-/// Between two of them.
+/// The interval of status events.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many of them come before the stream ends. A connection over HTTP may take 30 s in all; a reader that
-/// wants more asks again.
+/// The number of intervals after which the stream ends. A connection over HTTP may take 30 s in
+/// all; a reader that wants more requests another stream.
 const MOST: usize = 25;
 
-/// Events that wait for a slow reader; it misses further ones.
+/// Events that wait for a slow reader. A status beyond them is dropped; refusals are sent with the
+/// next event.
 const WAITING: usize = 2;
 
-/// A stream that begins behind the refusal with the number that `after` names.
+/// Answers with a stream that begins after the refusal with the number in `after`.
 pub(super) fn answer(admin: &Admin, query: &Query) -> Result<Answer, Failure> {
     let mut after = match &query.after {
         None => 0,
@@ -63,7 +64,7 @@ pub(super) fn answer(admin: &Admin, query: &Query) -> Result<Answer, Failure> {
     Ok(events(stream))
 }
 
-/// One event. JSON of visible ASCII has no line's end.
+/// Formats one event. JSON of visible ASCII has no line break.
 fn event(name: &str, id: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut text = format!("event: {name}\n").into_bytes();
     if let Some(id) = id {

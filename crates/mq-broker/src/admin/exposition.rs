@@ -25,7 +25,7 @@ pub(super) fn write(admin: &Admin, request: &HeaderMap) -> (&'static str, String
     let mut registry = Registry::with_prefix("mqbroker");
     registry.register_collector(Box::new(All(admin.clone())));
     let mut text = String::new();
-    // A string takes all that is written to it.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     let accepted = request.get_all(ACCEPT).iter();
     let mut accepted = accepted.filter_map(|types| types.to_str().ok());
@@ -65,7 +65,7 @@ type Field = fn(&Metrics) -> &Gauge;
 type FieldByReason = fn(&Metrics) -> &ByReason;
 type OfListener = fn(&ListenerMetrics) -> &Counter;
 
-/// A line for each: its name, where it is counted, and what it is.
+/// Makes a table of metrics with one line for each: name, field and help.
 macro_rules! table {
     ($($name:literal: $field:ident, $help:literal;)*) => { &[$(($name, $help, |of| &of.$field)),*] };
 }
@@ -201,7 +201,7 @@ fn of_listeners(
     round_trips(encoder, "rtt", help, &labelled)
 }
 
-/// A gauge of a bridge's session: its name, its help and its value.
+/// A gauge of a bridge's session: name, help and value.
 type OfState = (&'static str, &'static str, fn(&BridgeStatus) -> usize);
 
 const STATES_OF_BRIDGES: [OfState; 8] = [
@@ -340,7 +340,7 @@ fn gauges<'a, L: EncodeLabelSet + 'a>(
     Ok(())
 }
 
-/// What is counted of links, by their labels; the names begin with `prefix`.
+/// Encodes counters of links, by their labels; the names begin with `prefix`.
 fn of_links<L: EncodeLabelSet>(
     encoder: &mut DescriptorEncoder<'_>,
     prefix: &str,

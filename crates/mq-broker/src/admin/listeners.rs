@@ -1,4 +1,4 @@
-//! Listeners for operators: an HTTP port, and a Unix socket.
+//! Listeners of the admin interface: an HTTP port, and a Unix socket.
 
 use std::{
     io,
@@ -24,24 +24,24 @@ use super::{
 };
 use crate::Error;
 
-/// How long an HTTP connection may take in all: scrapes take milliseconds.
+/// The longest duration of an HTTP connection: a scrape takes milliseconds.
 const HTTP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same of the socket: a backup takes as long as the disk needs.
+/// The longest duration of a connection to the socket: a backup takes as long as the disk needs.
 const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
 
 /// Connections at once, of each listener.
 const AT_ONCE: usize = 16;
 
-/// The way that a request came.
+/// The listener that a request arrived at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AdminListener {
-    /// The port; the peer's address.
+    /// The HTTP port, with the peer's address.
     Http(SocketAddr),
     Socket,
 }
 
-/// Listeners for operators that are open.
+/// The open listeners of the admin interface.
 #[derive(Debug, Default)]
 pub(crate) struct AdminListeners {
     http: Option<TcpListener>,
@@ -57,13 +57,13 @@ struct SocketFile(PathBuf);
 #[cfg(unix)]
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The file may be another broker's by now, or gone; neither matters to this one.
+        // The file may be gone or another broker's by now; neither matters to this one.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl AdminListeners {
-    /// Opens what the settings name.
+    /// Opens the listeners of the settings.
     pub(crate) async fn open(settings: &AdminSettings) -> Result<Self, Error> {
         let mut listeners = Self::default();
         if let Some(address) = settings.http {
@@ -93,12 +93,12 @@ impl AdminListeners {
         Ok(listeners)
     }
 
-    /// Where HTTP is, with the port that was chosen.
+    /// Returns the address of HTTP, with the port that was chosen.
     pub(crate) fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.local_addr().ok()
     }
 
-    /// Answers until it is dropped.
+    /// Answers requests until it is dropped.
     pub(crate) async fn serve(self, admin: Admin) {
         let http = async {
             let Some(listener) = &self.http else {
@@ -148,7 +148,7 @@ fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, Socket
         }
         std::fs::remove_file(path)?;
     }
-    // Moved to its place only once it is for the owner alone.
+    // Moved to its place only once it is private to the owner.
     let private = path.with_extension("new");
     let _ = std::fs::remove_file(&private);
     let listener = tokio::net::UnixListener::bind(&private)?;
@@ -195,7 +195,8 @@ where
     });
 }
 
-/// Stream that gives its slot up while its peer does not take the answer and others wait for a slot.
+/// Stream that gives up its slot while its peer does not read the answer and others wait for a
+/// slot.
 struct Progress<'a, S> {
     stream: S,
     slot: &'a ConnectionSlot,

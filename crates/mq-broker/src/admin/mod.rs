@@ -1,4 +1,4 @@
-//! Answers operators: over HTTP, and through a socket.
+//! The admin interface: answers operators over HTTP, and through a socket.
 //!
 //! | | where | answer |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `/v1/...` | both | clients, sessions and the like as JSON; see `v1` |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
 //!
-//! The mode of the socket's file lets its owner alone in, and lets the owner do everything. Over HTTP everybody
-//! gets the first three; `request_policy` decides about the rest.
+//! The mode of the socket's file admits its owner alone, and the owner may do everything. Over HTTP
+//! everybody may read the first three; `request_policy` decides about the rest.
 
 mod answer;
 mod connection_slots;
@@ -54,37 +54,39 @@ use request_policy::{Need, RequestPolicy};
 pub(crate) use tokens::Tokens;
 pub use tokens::make_token_file;
 
-/// Where the broker answers operators; nowhere by default.
+/// The listeners of the admin interface; none by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminSettings {
-    /// HTTP: metrics and health for everybody, and the rest for those who have a token. Best on loopback or in a network of its own: it is not encrypted.
+    /// The address of HTTP: metrics and health for everybody, and the rest for holders of a token.
+    /// Best on loopback or in a network of its own: HTTP is not encrypted.
     pub http: Option<SocketAddr>,
     /// A file of tokens, one a line, for its owner alone; [`make_token_file`] makes one. Whoever has a
     /// token may do everything over HTTP. Without it nothing can be changed over HTTP.
     pub token_file: Option<PathBuf>,
-    /// `true` if programs of this machine read over HTTP without a token, by a loopback address or `localhost`. Not where
-    /// a proxy runs on this machine: what comes through it may look the same.
+    /// `true` if programs of this machine read over HTTP without a token, by a loopback address or
+    /// `localhost`. Keep it off where a proxy runs on this machine: requests that it forwards may
+    /// look the same.
     pub open_on_loopback: bool,
-    /// Names by which browsers and others reach `http`, besides `localhost` and addresses. Requests by
+    /// Host names by which clients reach `http`, besides `localhost` and addresses. Requests by
     /// another name are refused, since any site can give its name this address (DNS rebinding).
     pub hosts: Vec<String>,
-    /// A Unix socket: the same, and backups. Its folder has to exist. A socket that an earlier
-    /// broker left is replaced.
+    /// The path of a Unix socket, which offers the same, and backups. Its folder has to exist. A
+    /// socket that an earlier broker left is replaced.
     pub socket: Option<PathBuf>,
 }
 
 impl AdminSettings {
-    /// The tokens, if there is a file of them.
+    /// Reads the tokens, if there is a file of them.
     pub(crate) fn tokens(&self) -> Result<Option<Arc<Tokens>>, Error> {
         let tokens = self.token_file.clone().map(Tokens::open).transpose()?;
         Ok(tokens.map(Arc::new))
     }
 }
 
-/// How long a connection may take to send its request: operators are near.
+/// The time that a connection has to send its request.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
-/// Bytes of a request's body.
+/// The most bytes of a request's body.
 const LARGEST_BODY: usize = 64 * 1024;
 
 /// A bridge, as operators see it.
@@ -93,14 +95,14 @@ pub(crate) struct BridgeFigures {
     pub(crate) name: String,
     /// The client identifier at the remote broker.
     pub(crate) client_id: ByteStr,
-    /// The client identifier of its session here.
+    /// The client identifier of its session at this broker.
     pub(crate) session: ByteStr,
     pub(crate) addresses: Vec<Address>,
     /// The metrics of its links.
     pub(crate) links: Arc<ListenerMetrics>,
 }
 
-/// What answers.
+/// The state that answers requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
@@ -108,22 +110,22 @@ pub(crate) struct Admin {
     pub(crate) bridges: Vec<BridgeFigures>,
     pub(crate) cluster: Option<Arc<dyn ClusterStatus>>,
     pub(crate) shutdown: watch::Receiver<bool>,
-    /// When the broker began to serve.
+    /// The start of the broker's service.
     pub(crate) began: std::time::Instant,
-    /// Names by which it is reached.
+    /// Host names of the broker in URLs.
     pub(crate) hosts: Arc<[String]>,
     pub(crate) tokens: Option<Arc<Tokens>>,
     /// See [`AdminSettings::open_on_loopback`].
     pub(crate) open_on_loopback: bool,
     pub(crate) log: Option<Arc<dyn LogLevels>>,
-    /// Streams of events that may be open.
+    /// Free places for streams of events.
     pub(crate) streams: Arc<Semaphore>,
 }
 
-/// Streams of events at once: half of the slots, so that the others answer scrapes.
+/// The most streams of events at once: half of the slots, so that the others answer scrapes.
 pub(crate) const STREAMS: usize = 8;
 
-/// Answers a request. HEAD is answered as GET is; hyper leaves the body out.
+/// Answers a request. HEAD is answered like GET; hyper leaves out the body.
 async fn handle(
     admin: &Admin,
     listener: AdminListener,
@@ -134,7 +136,7 @@ async fn handle(
     let is_read = matches!(head.method, Method::GET | Method::HEAD);
     let method = head.method.clone();
     let path = head.uri.path().to_owned();
-    // These need no body: one that does not come delays nothing.
+    // These requests need no body, and do not wait for one.
     let at_once = |answer| {
         slot.keep();
         answer
@@ -155,8 +157,8 @@ async fn handle(
     })
 }
 
-/// Receives a body of at most `limit` bytes within [`REQUEST_WITHIN`]. From then on the connection keeps its slot. `None`
-/// if the body is larger or does not come.
+/// Receives a body of at most `limit` bytes within [`REQUEST_WITHIN`]. From then on the connection
+/// keeps its slot. `None` if the body is larger or does not arrive.
 async fn receive(body: Incoming, limit: usize, slot: &ConnectionSlot) -> Option<Bytes> {
     let body = Limited::new(body, limit).collect();
     let body = tokio::time::timeout(REQUEST_WITHIN, body).await;
@@ -164,7 +166,7 @@ async fn receive(body: Incoming, limit: usize, slot: &ConnectionSlot) -> Option<
     Some(body.ok()?.ok()?.to_bytes())
 }
 
-/// Answers what is not for everybody.
+/// Answers requests that need an authorization.
 async fn guarded(
     admin: &Admin,
     listener: AdminListener,
@@ -195,7 +197,7 @@ async fn guarded(
     v1::answer(admin, &head, body.as_deref()).await
 }
 
-/// 200 without a reason against it, else 503 with the reason.
+/// Answers 200 without a reason against it, else 503 with the reason.
 fn verdict(good: &str, why_not: Option<String>) -> Answer {
     match why_not {
         None => text(StatusCode::OK, format!("{good}\n")),
@@ -204,7 +206,7 @@ fn verdict(good: &str, why_not: Option<String>) -> Answer {
 }
 
 impl Admin {
-    /// Refuses a request over HTTP. A browser asks for a token by itself where the page needs one.
+    /// Refuses a request over HTTP. A browser prompts for a token where the page needs one.
     fn refuse(&self, failure: Failure, peer: SocketAddr, is_page: bool) -> Answer {
         let status = failure.0;
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
@@ -230,7 +232,7 @@ impl Admin {
         answer
     }
 
-    /// Why the broker has to be started again, if it has to.
+    /// Returns the reason why the broker must be restarted, if there is one.
     fn why_not_healthy(&self) -> Option<String> {
         self.hub.store_writer()?.why_not_healthy()
     }
@@ -247,7 +249,7 @@ impl Admin {
     }
 }
 
-/// The body is the file's path.
+/// Writes a backup to the path in the body.
 async fn back_up(admin: &Admin, body: Incoming, slot: &ConnectionSlot) -> Answer {
     let body = receive(body, LARGEST_BODY, slot).await;
     let Some(store) = admin.hub.store().cloned() else {

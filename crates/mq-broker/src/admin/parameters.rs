@@ -7,11 +7,11 @@ use hyper::StatusCode;
 use super::answer::Failure;
 use crate::view::{LARGEST_PAGE, Query};
 
-/// Bytes of parameters in a body: a place among subscriptions is a filter and an identifier, each of which
-/// takes three bytes for one of its own at most.
+/// The most bytes of parameters in a body: a place among subscriptions is a filter and an
+/// identifier, each byte of which takes three at most.
 pub(super) const LARGEST_PARAMETERS: usize = 512 * 1024;
 
-/// What a request says besides its path.
+/// The parameters of a request.
 #[derive(Default)]
 pub(super) struct Parameters {
     pub(super) id: Option<String>,
@@ -28,7 +28,8 @@ pub(super) fn bad(problem: impl Into<String>) -> Failure {
 }
 
 impl Parameters {
-    /// Reads those of the URI and then those of the body, which is `None` if it did not come.
+    /// Reads the parameters of the URI and then those of the body, which is `None` if it did not
+    /// arrive.
     pub(super) fn of(query: Option<&str>, body: Option<&[u8]>) -> Result<Self, Failure> {
         let body = body.ok_or_else(|| bad("the body is too large, or came too slowly"))?;
         let mut parameters = Self::default();
@@ -37,7 +38,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Reads `name=value&...`, percent-encoded. A `+` is a plus, as filters have it.
+    /// Reads `name=value&...`, percent-encoded. A `+` is a plus, as in topic filters.
     fn read(&mut self, text: &str) -> Result<(), Failure> {
         for pair in text.trim_end().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -71,8 +72,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// The identifier in the path or, where that is empty, in the parameter `id`: a URI has not room for every
-    /// identifier.
+    /// Returns the identifier in the path or, where that is empty, in the parameter `id`: a URI is
+    /// too short for some identifiers.
     pub(super) fn id(&self, in_path: &str) -> Result<String, Failure> {
         if in_path.is_empty() {
             self.id.clone().ok_or_else(|| bad("id is missing"))
@@ -82,8 +83,8 @@ impl Parameters {
     }
 }
 
-/// Decodes percent-encoding (RFC 3986 §2.1) strictly: a `%` without two digits behind it is the client's mistake, which the
-/// crate `percent-encoding` would pass on as text.
+/// Decodes percent-encoding (RFC 3986 §2.1) strictly: a `%` without two digits after it is the
+/// client's mistake, which the crate `percent-encoding` would pass on as text.
 fn decoded(text: &str) -> Result<String, Failure> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,11 +1,12 @@
-//! Decides which requests over HTTP are answered.
+//! Authorization of requests over HTTP.
 //!
-//! Metrics and health are for everybody. The rest needs a token. With `open_on_loopback` a program of this machine reads
-//! without one; a change always needs one. A proxy on this machine also comes from loopback, and by default some proxies
-//! add nothing that tells their requests from a program's, so the key is off by default.
+//! Metrics and health are for everybody. The rest needs a token. With `open_on_loopback` a program
+//! of this machine reads without one; a change always needs one. A proxy on this machine also
+//! connects from loopback, and by default some proxies add nothing that distinguishes their
+//! requests from a program's, so the key is off by default.
 //!
-//! The pages of other sites cannot ask, neither by their own name (`Origin`, `Sec-Fetch-Site`) nor by a name of theirs that
-//! leads to this address (`Host`).
+//! Requests by pages of other sites are refused, by their own name (`Origin`, `Sec-Fetch-Site`) and
+//! by a name of theirs that resolves to this address (`Host`).
 
 use std::net::IpAddr;
 
@@ -18,16 +19,16 @@ use hyper::{
 
 use super::{answer::Failure, tokens::Tokens};
 
-/// What a request does.
+/// The access that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Need {
-    /// Shows what any client sees.
+    /// Reads data that may contain clients' names and topics.
     Read,
-    /// Changes something.
+    /// Changes the broker's state.
     Change,
 }
 
-/// Headers of a request that somebody passed on: it may come from anywhere.
+/// Headers of a request that was forwarded: it may come from anywhere.
 const PASSED_ON: [&str; 9] = [
     "forwarded",
     "via",
@@ -44,14 +45,17 @@ const PASSED_ON: [&str; 9] = [
 #[derive(Debug, Default)]
 pub(super) struct RequestPolicy<'a> {
     pub(super) tokens: Option<&'a Tokens>,
-    /// Names of this broker.
+    /// Host names of this broker.
     pub(super) hosts: &'a [String],
     /// `true` if programs of this machine read without a token.
     pub(super) open_on_loopback: bool,
 }
 
 impl RequestPolicy<'_> {
-    /// Whether the request may be answered.
+    /// Checks that the request may be answered.
+    ///
+    /// # Errors
+    /// The status and the reason of the refusal.
     pub(super) fn check(
         &self,
         head: &request::Parts,
@@ -100,14 +104,14 @@ fn refused(status: StatusCode, problem: &str) -> Failure {
     (status, problem.to_owned())
 }
 
-/// The header's value, if it is there once.
+/// Returns the header's value, if the header occurs exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// Whether a browser asks for a page that is not the broker's.
+/// Returns `true` if the request is by a page of another site, as a browser's headers show.
 fn is_of_another_page(headers: &HeaderMap, host: &Authority, need: Need) -> bool {
     let origin = headers.contains_key(ORIGIN).then(|| {
         let origin = only(headers, &ORIGIN)?;
@@ -121,7 +125,7 @@ fn is_of_another_page(headers: &HeaderMap, host: &Authority, need: Need) -> bool
     }
     let said = |name: &'static str| only(headers, &HeaderName::from_static(name));
     match said("sec-fetch-site") {
-        // A link to the page, from anywhere, only shows it.
+        // A link to the page from another site only shows it.
         Some("cross-site" | "same-site") => {
             need == Need::Change || said("sec-fetch-mode") != Some("navigate")
         }
@@ -129,12 +133,12 @@ fn is_of_another_page(headers: &HeaderMap, host: &Authority, need: Need) -> bool
     }
 }
 
-/// The token: of Bearer, or the password of Basic, by which browsers ask for it.
+/// Returns the token: that of Bearer, or the password of Basic, which browsers prompt for.
 fn token(headers: &HeaderMap) -> Option<Vec<u8>> {
     if !headers.contains_key(AUTHORIZATION) {
         return None;
     }
-    // From here on a token was given, right or not.
+    // A token was given from here on, valid or not.
     let given = only(headers, &AUTHORIZATION).unwrap_or_default();
     let (scheme, value) = given.split_once(' ').unwrap_or_default();
     let value = value.trim();
@@ -278,7 +282,7 @@ mod tests {
         }
         let own = [host, ("origin", "http://127.0.0.1:9883")];
         assert_eq!(status(&policy, NEAR, Need::Read, &own), 200);
-        // A name of the other site's that leads here.
+        // A name of another site that resolves to this address.
         let rebound = [("host", "evil.example:9883")];
         assert_eq!(status(&policy, NEAR, Need::Read, &rebound), 421);
         for site in ["cross-site", "same-site"] {

@@ -1,4 +1,4 @@
-//! Tokens of operators, in a file that is for the broker's user alone.
+//! Operators' tokens, in a file that is private to the broker's user.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tracing::info;
 
 use crate::{Error, error::Mistake, files, lock::lock};
 
-/// Characters of a token, at least: 16 random ones cannot be guessed.
+/// The fewest characters of a token: 16 random ones cannot be guessed.
 const SHORTEST: usize = 16;
 
 /// The most bytes of the file.
@@ -32,7 +32,8 @@ impl Tokens {
         Ok(Self { path, hashes })
     }
 
-    /// Whether it is one of the tokens. Takes as long for every text of the same length.
+    /// Returns `true` if `token` is in the file. Takes equally long for every text of the same
+    /// length.
     pub(super) fn has(&self, token: &[u8]) -> bool {
         let hash: [u8; 32] = Sha256::digest(token).into();
         let hashes = lock(&self.hashes);
@@ -40,15 +41,15 @@ impl Tokens {
         hashes.iter().fold(Choice::from(0), same).into()
     }
 
-    /// The file.
+    /// Returns the file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the file again. What is returned puts its tokens in force.
+    /// Reads the file again. Calling the result puts its tokens in force.
     ///
     /// # Errors
-    /// If the file is wrong; the old tokens stay.
+    /// The file is wrong; the old tokens stay.
     pub(crate) fn prepare(&self) -> Result<impl FnOnce(), Error> {
         let read = read(&self.path)?;
         Ok(move || {
@@ -58,7 +59,8 @@ impl Tokens {
     }
 }
 
-/// One token a line; empty lines and those that begin with `#` are left out.
+/// Reads the hashes of a file with one token a line; empty lines and those that begin with `#` are
+/// skipped.
 fn read(path: &Path) -> Result<Vec<[u8; 32]>, Error> {
     let wrong = |line, problem: String| {
         Error::Access(vec![Mistake {
@@ -99,7 +101,8 @@ fn read(path: &Path) -> Result<Vec<[u8; 32]>, Error> {
     Ok(hashes)
 }
 
-/// Makes a file with a new random token of 256 bits, for its owner alone, for `[admin] token_file`.
+/// Makes a file with a new random token of 256 bits, private to its owner, for `[admin]
+/// token_file`.
 ///
 /// # Errors
 /// [`Error::Access`] if the file exists already or cannot be written.

@@ -1,30 +1,30 @@
-//! Where a broker learns which clients come in, and what they may do.
+//! The source of a broker's access control: open, files, or the application.
 
 use std::sync::Arc;
 
 use super::{AccessFiles, Authenticator, Authorizer, FileAccess};
 use crate::Error;
 
-/// Which clients come in, and what they may do.
+/// The source of authentication and authorization.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Access {
-    /// Every client that reaches a listener comes in and may do everything.
+    /// Every client that reaches a listener is accepted and may do everything.
     #[default]
     Open,
-    /// These files say both. [`Broker::start`](crate::Broker::start) reads them, and
-    /// [`Broker::reload_access`](crate::Broker::reload_access) does again.
+    /// Authentication and authorization by these files. [`Broker::start`](crate::Broker::start)
+    /// reads them, and [`Broker::reload_access`](crate::Broker::reload_access) reads them again.
     Files(AccessFiles),
-    /// The application says both.
+    /// Authentication and authorization by the application.
     Custom {
-        /// Says who clients are; `None` lets everybody in.
+        /// Authenticates clients; `None` accepts every client.
         authenticator: Option<Arc<dyn Authenticator>>,
-        /// Says what clients may do; `None` lets them do everything.
+        /// Authorizes clients; `None` allows everything.
         authorizer: Option<Arc<dyn Authorizer>>,
     },
 }
 
-/// What says who clients are, and what they may do; and the files that both are from.
+/// Authenticator, authorizer, and the [`FileAccess`] behind both if files are used.
 type Opened = (
     Option<Arc<dyn Authenticator>>,
     Option<Arc<dyn Authorizer>>,
@@ -32,7 +32,7 @@ type Opened = (
 );
 
 impl Access {
-    /// One value that says both.
+    /// Makes one value both authenticator and authorizer.
     pub fn custom(access: Arc<impl Authenticator + Authorizer>) -> Self {
         Self::Custom {
             authenticator: Some(Arc::clone(&access) as Arc<dyn Authenticator>),
@@ -40,7 +40,7 @@ impl Access {
         }
     }
 
-    /// An authenticator; clients that it lets in may do everything.
+    /// Sets an authenticator; a client that it accepts may do everything.
     pub fn authenticated(authenticator: impl Authenticator) -> Self {
         Self::Custom {
             authenticator: Some(Arc::new(authenticator)),
@@ -48,7 +48,7 @@ impl Access {
         }
     }
 
-    /// The files, if files say it.
+    /// Returns the files, if access is by files.
     #[must_use]
     pub fn files(&self) -> Option<&AccessFiles> {
         match self {
@@ -57,7 +57,7 @@ impl Access {
         }
     }
 
-    /// The files, to be changed.
+    /// Returns the files for a change, if access is by files.
     pub fn files_mut(&mut self) -> Option<&mut AccessFiles> {
         match self {
             Self::Files(files) => Some(files),

@@ -28,7 +28,8 @@ impl AccessControl {
         }
     }
 
-    /// Whether it matters who a client is.
+    /// Returns `true` if there is an authenticator or an authorizer, so that clients have
+    /// principals.
     pub(crate) fn is_set(&self) -> bool {
         self.authenticator.is_some() || self.authorizer.is_some()
     }
@@ -50,7 +51,7 @@ impl AccessControl {
         }
     }
 
-    /// The rules' generation; 0 where there are none.
+    /// Returns the rules' generation; 0 without an authorizer.
     pub(crate) fn generation(&self) -> u64 {
         match &self.authorizer {
             Some(authorizer) => authorizer.generation(),

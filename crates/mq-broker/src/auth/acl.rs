@@ -1,4 +1,4 @@
-//! Access files in mosquitto's form, and the rights that they give one client.
+//! Access files in mosquitto's form, and the rights of one client by them.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,14 @@ use crate::lock::lock;
 /// The rules of an access file.
 #[derive(Debug, Default)]
 pub(super) struct Acl {
-    /// Of clients without a user name.
+    /// Rules for clients without a user name.
     anonymous: Arc<Tier>,
     users: HashMap<String, Arc<Tier>>,
-    /// For every client, with `%u` and `%c` to be filled in.
+    /// Rules for every client, with `%u` and `%c` to be substituted.
     patterns: Vec<Pattern>,
 }
 
-/// Rules of one rank: denials count before permissions.
+/// Rules of one rank: a denial outweighs a permission.
 #[derive(Debug, Default)]
 struct Tier {
     deny: Vec<Filter>,
@@ -39,7 +39,7 @@ enum Access {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Filter(Vec<Level>);
 
-/// The marks that stand for a client's names in rules.
+/// The placeholders for a client's names in rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) user: &'static str,
@@ -61,7 +61,7 @@ enum Level {
 #[derive(Debug)]
 struct Pattern {
     access: Access,
-    /// With `%u` and `%c` in names.
+    /// A filter with `%u` and `%c` in the names of its levels.
     filter: Filter,
 }
 
@@ -144,7 +144,7 @@ impl Acl {
         Ok(acl)
     }
 
-    /// What the rules say about one client.
+    /// Computes the rights of one client: rules of its user and the patterns, filled in.
     pub(super) fn rights(&self, who: &Principal) -> Rights {
         let own = match who.user() {
             Some(user) => self.users.get(user).cloned().unwrap_or_default(),
@@ -162,8 +162,8 @@ impl Acl {
     }
 }
 
-/// A word as a mistake names it. Another file may stand in the place of the rules, such as a private key: what does not look
-/// like a keyword is not shown.
+/// Quotes a word for an error message. A file that is no access file may be read as one, such as a
+/// private key: a word that does not look like a keyword is not shown.
 fn shown(word: &str) -> String {
     if word.len() <= 16 && word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         format!("`{word}`")
@@ -220,7 +220,7 @@ impl Access {
 }
 
 impl Pattern {
-    /// The pattern as a rule for one client; `None` if the pattern does not concern it.
+    /// Returns the pattern's filter for one client; `None` if the pattern does not concern it.
     fn of(&self, who: &Principal) -> Option<Filter> {
         let denies = self.access == Access::Deny;
         self.filter.filled(MARKS, denies, who)
@@ -228,12 +228,12 @@ impl Pattern {
 }
 
 impl Filter {
-    /// The filter with a client's names in place of the marks; `None` if it does not concern that
-    /// client.
+    /// Substitutes a client's names for the placeholders; `None` if the filter does not concern
+    /// that client.
     ///
     /// A name stands for itself and nothing else. A name with `/`, `+` or `#` would reach beyond
     /// its place in the level: with such a name a permission grants nothing, and a denial denies
-    /// everything from that level on. Nor does a name reach the topics that begin with `$`.
+    /// everything from that level on. A name does not reach the topics that begin with `$` either.
     pub(super) fn filled(&self, marks: Marks, denies: bool, who: &Principal) -> Option<Self> {
         let mut levels = Vec::with_capacity(self.0.len());
         for (at, level) in self.0.iter().enumerate() {
@@ -259,14 +259,15 @@ impl Filter {
 }
 
 impl Marks {
-    /// Whether a level begins with a mark.
+    /// Returns `true` if a level begins with a placeholder.
     fn begin(self, name: &str) -> bool {
         name.starts_with(self.user) || name.starts_with(self.client_id)
     }
 }
 
-/// One level with the user name and the client identifier in place of their marks, and whether the
-/// result is one level without wildcards. `None` if the mark of a user name has none to stand for.
+/// Substitutes the user name and the client identifier for their placeholders in one level. The
+/// `bool` is `true` if the result is one level without wildcards. `None` if the level has the
+/// placeholder of the user name and the client has no user.
 fn fill_in(name: &str, marks: Marks, who: &Principal) -> Option<(String, bool)> {
     let mut filled = String::new();
     let mut is_safe = true;
@@ -298,12 +299,13 @@ impl Filter {
         Self(levels.collect())
     }
 
-    /// Whether the first level lets it match topics that begin with `$`, and no others.
+    /// Returns `true` if the filter begins with `$`, so that it matches topics that begin with `$`
+    /// and no others.
     fn is_hidden(&self) -> bool {
         matches!(self.0.first(), Some(Level::Name(name)) if name.starts_with('$'))
     }
 
-    /// Whether it matches a topic.
+    /// Returns `true` if the filter matches a topic.
     pub(super) fn matches(&self, topic: &str) -> bool {
         // `[MQTT-4.7.2-1]`
         if topic.starts_with('$') != self.is_hidden() {
@@ -322,12 +324,12 @@ impl Filter {
         names.next().is_none()
     }
 
-    /// Whether it matches all that `other` matches.
+    /// Returns `true` if the filter matches every topic that `other` matches.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.is_hidden() == other.is_hidden() && covers(&self.0, &other.0)
     }
 
-    /// Whether there is a topic that both match.
+    /// Returns `true` if some topic matches both filters.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.is_hidden() == other.is_hidden() && overlap(&self.0, &other.0)
     }
@@ -378,8 +380,8 @@ impl Rights {
         false
     }
 
-    /// How much of a subscription is allowed. Rules that cover a filter only together grant
-    /// [`Grant::Some`]: the result is the same and costs more.
+    /// Returns the part of a subscription that is allowed. Rules that cover a filter only together
+    /// grant [`Grant::Some`]: the result is the same and costs more.
     pub(super) fn subscription(&self, filter: &TopicFilter) -> Grant {
         let wanted = Filter::new(filter.matching());
         let (mut is_denied_in_part, mut is_allowed_in_part) = (false, false);
@@ -582,7 +584,7 @@ pattern deny home/eve/keys
     }
 
     proptest! {
-        /// What is granted agrees with what is looked at message by message.
+        /// A grant for a filter agrees with the decisions about its topics one by one.
         #[test]
         fn a_grant_agrees_with_the_topics_one_by_one(
             rules in prop::collection::vec(
@@ -603,7 +605,7 @@ pattern deny home/eve/keys
             }
         }
 
-        /// The filter here matches what the codec's matches.
+        /// The filter of an access file matches the topics that the codec's filter matches.
         #[test]
         fn matching_agrees_with_the_codecs(
             text in "(\\$?[ab]|\\+|)(/([ab]|\\+|)){0,3}(/#)?",

@@ -1,4 +1,4 @@
-//! One connection's authentication while it is under way.
+//! Authentication of one connection while it is in progress.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,23 +8,23 @@ use super::{Authenticator, BoxFuture, Exchange, LogIn, Refusal, Step};
 
 type Outcome = (Option<Box<dyn Exchange>>, Result<Step, Refusal>);
 
-/// The work beside a connection that finds out who its client is, at first and when the client
-/// authenticates anew. At most one piece of work runs at a time.
+/// The authentication of a connection's client, at CONNECT and on re-authentication, which runs
+/// beside the connection. At most one step runs at a time.
 #[derive(Default)]
 pub(crate) struct Authentication {
-    /// The work that runs now.
+    /// The step that runs now.
     work: Option<BoxFuture<'static, Outcome>>,
     /// The exchange that waits for the client's next step.
     exchange: Option<Box<dyn Exchange>>,
 }
 
 impl Authentication {
-    /// Whether work runs whose result [`outcome`](Self::outcome) will tell.
+    /// Returns `true` if a step runs, whose result [`outcome`](Self::outcome) returns.
     pub(crate) fn is_working(&self) -> bool {
         self.work.is_some()
     }
 
-    /// Begins with the credentials of CONNECT.
+    /// Starts the authentication by the credentials of CONNECT.
     pub(crate) fn log_in(&mut self, by: Arc<dyn Authenticator>, log_in: LogIn, within: Duration) {
         self.work = Some(Box::pin(async move {
             let asked = tokio::time::timeout(within, by.authenticate(&log_in)).await;
@@ -37,7 +37,7 @@ impl Authentication {
         }));
     }
 
-    /// Begins an exchange with the client.
+    /// Starts an enhanced authentication.
     pub(crate) fn exchange(
         &mut self,
         exchange: Box<dyn Exchange>,
@@ -48,7 +48,7 @@ impl Authentication {
         self.step(data, within);
     }
 
-    /// Goes on with the client's answer. Nothing happens if no exchange waits for one.
+    /// Continues with the client's answer. Does nothing if no exchange waits for one.
     pub(crate) fn step(&mut self, data: Option<Bytes>, within: Duration) {
         let Some(mut exchange) = self.exchange.take() else {
             return;
@@ -60,7 +60,7 @@ impl Authentication {
         }));
     }
 
-    /// Resolves with the outcome of the work that runs; never, if none does. Cancel-safe.
+    /// Resolves with the outcome of the step that runs; never, if none does. Cancel-safe.
     pub(crate) async fn outcome(&mut self) -> Result<Step, Refusal> {
         let Some(work) = &mut self.work else {
             return std::future::pending().await;

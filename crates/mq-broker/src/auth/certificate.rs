@@ -1,4 +1,4 @@
-//! Who a client is by its certificate.
+//! The user name of a client certificate.
 
 use mq_codec::ByteStr;
 use mq_transport::Certificate;
@@ -9,17 +9,17 @@ use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CertificateUser {
-    /// The common name of the subject, which has to have one and no more.
+    /// The common name of the subject, which must have exactly one.
     Cn,
     /// The first DNS name of the subject alternative names (RFC 5280 §4.2.1.6).
     SanDns,
-    /// The first URI.
+    /// The first URI of the subject alternative names.
     SanUri,
-    /// The first mail address.
+    /// The first mail address of the subject alternative names.
     SanEmail,
 }
 
-/// The user name in a certificate; `None` if it has none that is an MQTT string and not empty.
+/// Returns the user name in a certificate; `None` if that part is absent, empty or no MQTT string.
 pub(super) fn user(certificate: &Certificate, part: CertificateUser) -> Option<ByteStr> {
     let (_, certificate) = X509Certificate::from_der(certificate.der()).ok()?;
     if part == CertificateUser::Cn {

@@ -26,13 +26,14 @@ use super::{
 };
 use crate::{Error, error::Mistake, escaped::Escaped, files, lock};
 
-/// The files of a [`FileAccess`]; `docs/guide/access.md` tells their form. With the default no
-/// client comes in.
+/// The files of a [`FileAccess`]; `docs/guide/access.md` describes their form. With the default no
+/// client is accepted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccessFiles {
     /// Users and their passwords.
     pub password_file: Option<PathBuf>,
-    /// What users may do; without it they may do everything.
+    /// The rules of users (topics that they may publish and receive); without it they may do
+    /// everything.
     pub acl_file: Option<PathBuf>,
     /// Take the user from the client's certificate, if it shows one.
     pub certificate_user: Option<CertificateUser>,
@@ -45,11 +46,14 @@ pub struct AccessFiles {
 /// Passwords, certificates, keys of tokens and rules from files, to be read again with
 /// [`reload`](Self::reload).
 ///
-/// Who a client is, in this order: the user that its certificate names, if users are taken from
-/// certificates and it shows one (a user name beside it has to be the same, and a password counts
-/// for nothing); else the user of its token, if tokens are taken and the password has the form of
-/// one; else the user whose password it has; else, if it gives neither user name nor
-/// password, nobody in particular, where that is allowed.
+/// A client is identified in this order:
+///
+/// - by the user in its certificate, if [`certificate_user`](AccessFiles::certificate_user) is set
+///   and it shows one (a user name beside it must be the same, and a password is ignored);
+/// - by the user of its token, if tokens are accepted and the password has the form of one;
+/// - by user name and password;
+/// - as anonymous, if it gives neither user name nor password and
+///   [`allow_anonymous`](AccessFiles::allow_anonymous) is set.
 #[derive(Debug)]
 pub struct FileAccess {
     files: AccessFiles,
@@ -58,10 +62,10 @@ pub struct FileAccess {
     rules: RwLock<Arc<Rules>>,
     /// The generation of `rules`, to be read without the lock.
     generation: AtomicU64,
-    /// Bounds the passwords hashed at once to one a processor: a hash takes a whole processor and
+    /// Bounds the passwords hashed at once to one per processor: a hash takes a whole processor and
     /// 19 MiB.
     hashing: Arc<Semaphore>,
-    /// The clock that tokens are held against.
+    /// The clock that the expiry of tokens is checked by.
     clock: Clock,
 }
 
@@ -114,7 +118,7 @@ impl AccessFiles {
     }
 }
 
-/// Reads and parses one file; `None` if something is wrong with it.
+/// Reads and parses one file; adds what is wrong with it to `mistakes` and returns `None`.
 fn read<T, Line: Into<Option<usize>>>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, Vec<(Line, String)>>,
@@ -161,7 +165,7 @@ impl FileAccess {
         })
     }
 
-    /// Holds tokens against another clock than the system's.
+    /// Checks the expiry of tokens by another clock than the system's.
     #[must_use]
     pub fn with_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Clock(Box::new(now));
@@ -189,14 +193,14 @@ impl FileAccess {
         }))
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let files = [&self.files.password_file, &self.files.acl_file];
         let keys = self.files.jwt.as_ref().map(|jwt| &jwt.keys);
         files.into_iter().flatten().chain(keys).cloned().collect()
     }
 
-    /// Whether files, or tokens, have rules about what users may do.
+    /// Returns `true` if a file, or tokens, may have rules about topics.
     pub(crate) fn authorizes(&self) -> bool {
         self.files.acl_file.is_some() || self.files.jwt.is_some()
     }
@@ -242,7 +246,7 @@ impl FileAccess {
         }
         let name = user.clone();
         let verified = tokio::task::spawn_blocking(move || {
-            // Held until the hash is done, whether somebody still waits for it or not.
+            // The slot is held until the hash is done, even if the log-in was given up.
             let _slot = slot;
             passwords.verify(&name, &password)
         });
@@ -255,11 +259,11 @@ impl FileAccess {
 }
 
 impl FileAccess {
-    /// The user of the token in the password; `None` if the password is no token, or tokens are not
-    /// taken.
+    /// Returns the principal of the token in the password, or the refusal; `None` if the password
+    /// is no token, or tokens are not accepted.
     ///
-    /// Not in another thread: on a server RS256 costs 40 µs, Ed25519 75 µs and ES256 85 µs, about
-    /// what handing it to another thread and back takes.
+    /// Runs in the connection's task: on a server RS256 costs 40 µs, Ed25519 75 µs and ES256 85 µs,
+    /// about as much as the way to another thread and back.
     fn judge_token(&self, log_in: &LogIn) -> Option<Result<Principal, Refusal>> {
         let rules = self.rules();
         let (settings, keys) = (self.files.jwt.as_ref()?, rules.keys.as_ref()?);
@@ -288,7 +292,8 @@ impl Authenticator for FileAccess {
         Some(Box::new(exchange))
     }
 
-    /// Before the end of the handshake a certificate may not be known.
+    /// Waits where the user is from the certificate, which may be unknown before the end of the
+    /// handshake.
     fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
         self.files.certificate_user.is_some() && log_in.peer_certificates.is_empty()
     }
@@ -401,7 +406,7 @@ mod tests {
         assert!(access.authenticate(&password_alone).await.is_err());
     }
 
-    /// Those that came before the first has failed, and wait for their turn.
+    /// Log-ins that began before the first failure, and wait for their turn, are refused as well.
     #[tokio::test]
     async fn many_log_ins_at_once_do_not_get_around_the_limit() {
         let access = Files::new().open();
@@ -417,7 +422,8 @@ mod tests {
         assert_eq!(first.unwrap_err(), Refusal::TooManyFailures);
     }
 
-    /// What a client sees before it has proven anything: a salt and a number of iterations.
+    /// Returns the part of server-first that an unauthenticated client sees: salt and iteration
+    /// count.
     async fn asked(access: &FileAccess, user: &str) -> String {
         let log_in = LogIn::new(ByteStr::new("c").unwrap());
         let mut exchange = access.exchange(scram::METHOD, &log_in).unwrap();
@@ -454,18 +460,19 @@ mod tests {
             let count = before.iter().filter(|said| said.ends_with(end)).count();
             assert!((1..40).contains(&count), "{count} {end}");
         }
-        // Other users first, and the file read again.
+        // The file is read again with the users in another order.
         files.write("passwords", &format!("{many}{few}"));
         access.reload().unwrap();
         assert_eq!(all(&access).await, before);
-        // Some users fewer: what a user was asked changes as a whole or not at all.
+        // With fewer users, the salt and iterations of an unknown user change as a whole or not at
+        // all.
         files.write("passwords", &few);
         access.reload().unwrap();
         for (before, after) in before.iter().zip(all(&access).await) {
             let salt = |said: &str| said.split_once(',').unwrap().0.to_owned();
             assert!(*before == after || salt(before) != salt(&after), "{after}");
         }
-        // By a secret of the file's own over restarts.
+        // A secret in the file makes them survive a restart.
         let secret = Secret::random().line();
         files.write("passwords", &format!("{secret}\n{few}{many}"));
         let started = all(&files.open()).await;
@@ -494,7 +501,7 @@ mod tests {
         assert!(access.authenticate(&log_in("bob", "b")).await.is_ok());
     }
 
-    /// Those of RFC 7515 §A.3, at a time when they were good.
+    /// The token and key of RFC 7515 §A.3, judged at a time before the token expired.
     #[cfg(feature = "jwt")]
     #[tokio::test]
     async fn what_looks_like_a_token_is_judged_as_one_alone() {

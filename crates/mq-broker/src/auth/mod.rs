@@ -1,9 +1,9 @@
-//! Who comes in, and what they may do.
+//! Authentication and authorization of clients.
 //!
-//! An [`Authenticator`] says who a client is, an [`Authorizer`] what it may publish and receive.
-//! [`FileAccess`] is both, from files of passwords, of keys that tokens are signed by, and of
-//! rules; `docs/guide/access.md` tells their form. Without either, every client that reaches a
-//! listener comes in and may do everything.
+//! An [`Authenticator`] identifies a client, an [`Authorizer`] decides what it may publish and
+//! receive. [`FileAccess`] is both, from files of passwords, of keys that sign tokens, and of
+//! rules; `docs/guide/access.md` describes their form. Without an authenticator every client that
+//! reaches a listener is accepted; without an authorizer it may do everything.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings, auth::*};
@@ -57,9 +57,9 @@
 //!
 //! # Early data
 //!
-//! With 0-RTT a CONNECT comes before the handshake has ended ([`LogIn::early`]), and is answered
-//! then, too. A ticket is taken once (RFC 8446 §8.1), so a copy of the datagrams that comes later
-//! finds it gone. What is left:
+//! With 0-RTT the broker receives CONNECT before the handshake has ended ([`LogIn::early`]), and
+//! answers it then, too. A ticket is taken once (RFC 8446 §8.1), so a copy of the datagrams that
+//! arrives later finds it used. These risks remain:
 //!
 //! - A copy that overtakes the original is acted on, and the original then is again, without early
 //!   data (RFC 8446 §8, RFC 9001 §9.2). So the authenticator may see a log-in twice.
@@ -119,7 +119,7 @@ pub(crate) use throttle::{Throttle, Tried};
 /// A future that an object-safe trait can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a CONNECT and the link that it came over say about a client.
+/// Credentials and connection of a client that logs in, from CONNECT and its link.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LogIn {
@@ -127,9 +127,9 @@ pub struct LogIn {
     pub client_id: ByteStr,
     /// The client's version of MQTT.
     pub version: Version,
-    /// The user that the client says it is.
+    /// The user name of CONNECT, not proven yet.
     pub user_name: Option<ByteStr>,
-    /// The password, or token, that is to prove it.
+    /// The password, or token, that proves the user name.
     pub password: Option<Bytes>,
     /// The client's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,
@@ -138,8 +138,7 @@ pub struct LogIn {
     /// The client's certificate, which the listener has verified, and the chain above it. Empty if
     /// the client showed none.
     pub peer_certificates: Vec<Certificate>,
-    /// Whether CONNECT came as early data of a handshake that has not ended; see [the
-    /// module](self).
+    /// `true` if CONNECT was early data of a handshake that has not ended; see [the module](self).
     pub early: bool,
     gate: Option<Gate>,
 }
@@ -161,7 +160,7 @@ impl LogIn {
         }
     }
 
-    /// The log-in of a client on a link.
+    /// Makes the log-in of a client on a link.
     pub(crate) fn of(
         link: &Link,
         client_id: ByteStr,
@@ -183,7 +182,7 @@ impl LogIn {
         }
     }
 
-    /// The log-in as an enhanced authentication may need it again.
+    /// Returns the log-in as a later step of an enhanced authentication may need it.
     pub(crate) fn without_secrets(&self) -> Self {
         Self {
             password: None,
@@ -192,7 +191,7 @@ impl LogIn {
         }
     }
 
-    /// Where failures of this log-in count.
+    /// Returns the key that failures of this log-in are counted by; `None` without an address.
     pub(crate) fn tried(&self) -> Option<Tried> {
         Tried::new(self.peer_address, self.scheme, self.early)
     }
@@ -201,16 +200,16 @@ impl LogIn {
         self.gate = Some(Gate::new(throttle, tried));
     }
 
-    /// Whether too many log-ins from the same address have failed since this one came. An
-    /// authenticator whose attempts are costly asks right before each, so that many at once do not
-    /// get around the limit, and answers [`Refusal::TooManyFailures`].
+    /// Returns `true` if too many log-ins from the same address have failed since this one began.
+    /// An authenticator whose attempts are costly calls this right before each, so that many at
+    /// once do not get around the limit, and answers [`Refusal::TooManyFailures`].
     #[must_use]
     pub fn is_too_late(&self) -> bool {
         self.gate.as_ref().is_some_and(Gate::is_shut)
     }
 }
 
-/// Without the password.
+/// Leaves out the password.
 impl fmt::Debug for LogIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogIn")
@@ -226,7 +225,8 @@ impl fmt::Debug for LogIn {
     }
 }
 
-/// Who a client is. Clones are the same principal.
+/// An authenticated client: user, client identifier and the authenticator's data. Clones are the
+/// same principal.
 #[derive(Clone)]
 pub struct Principal(Arc<PrincipalInner>);
 
@@ -235,19 +235,20 @@ struct PrincipalInner {
     client_id: ByteStr,
     data: Option<Arc<dyn Any + Send + Sync>>,
     expires_at: Option<Instant>,
-    /// What an access file grants it.
+    /// Rights by an access file, as last computed.
     rights: acl::CachedRights,
 }
 
 impl Principal {
-    /// A user with a client identifier; `None` is a client without a user name.
+    /// Makes the principal of a user with a client identifier; `None` is a client without a user
+    /// name.
     #[must_use]
     pub fn new(user: Option<ByteStr>, client_id: &ByteStr) -> Self {
         Self::with_optional_data(user, client_id, None)
     }
 
-    /// The same with data that the [`Authenticator`] leaves for an [`Authorizer`], such as what a
-    /// token grants.
+    /// Makes a principal with data that the [`Authenticator`] leaves for an [`Authorizer`], such as
+    /// the rules of a token.
     #[must_use]
     pub fn with_data<T: Any + Send + Sync>(
         user: Option<ByteStr>,
@@ -272,7 +273,8 @@ impl Principal {
         }))
     }
 
-    /// The same with an end: the connection ends at that time, for 5.0 clients with 0xA0.
+    /// Sets the end of the principal's connections: at that time the broker closes them, for 5.0
+    /// clients with 0xA0.
     #[must_use]
     pub fn until(self, expires_at: Instant) -> Self {
         let Self(this) = self;
@@ -285,31 +287,32 @@ impl Principal {
         }))
     }
 
-    /// When its connection ends at the latest, if [`until`](Self::until) has set it.
+    /// Returns the time at which its connections end at the latest, if [`until`](Self::until) has
+    /// set one.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         self.0.expires_at
     }
 
-    /// The name that was proven; `None` if the client gave none.
+    /// Returns the authenticated user name; `None` if the client gave none.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.0.user.as_deref()
     }
 
-    /// The client identifier.
+    /// Returns the client identifier.
     #[must_use]
     pub fn client_id(&self) -> &str {
         &self.0.client_id
     }
 
-    /// The data of [`with_data`](Self::with_data), if it is a `T`.
+    /// Returns the data of [`with_data`](Self::with_data), if it is a `T`.
     #[must_use]
     pub fn data<T: Any>(&self) -> Option<&T> {
         self.0.data.as_deref()?.downcast_ref()
     }
 
-    /// The user that its sessions belong to.
+    /// Returns the user that owns the principal's sessions.
     pub(crate) fn as_user(&self) -> User {
         match &self.0.user {
             Some(name) => User::Named(name.clone()),
@@ -317,7 +320,7 @@ impl Principal {
         }
     }
 
-    /// Whether both are the same user, or nobody.
+    /// Returns `true` if both are the same user, or neither has a user name.
     pub(crate) fn is_same_user(&self, other: &Self) -> bool {
         self.0.user == other.0.user
     }
@@ -332,24 +335,24 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// Why a client does not come in.
+/// The reason for which a log-in is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
     /// User name and password, or what stands for them, are wrong: 0x86, before 5.0 return code 4.
     BadUserNameOrPassword,
-    /// It may not connect: 0x87, before 5.0 return code 5.
+    /// The client may not connect: 0x87, before 5.0 return code 5.
     NotAuthorized,
-    /// It may not connect any more: 0x8A, before 5.0 return code 5.
+    /// The client is banned: 0x8A, before 5.0 return code 5.
     Banned,
-    /// The broker cannot find that out now: 0x88, before 5.0 return code 3. Clients try again.
+    /// The log-in cannot be verified now: 0x88, before 5.0 return code 3. Clients retry.
     ServerUnavailable,
-    /// Too many log-ins have failed: 0x9F, before 5.0 return code 3. Clients try again.
+    /// Too many log-ins have failed: 0x9F, before 5.0 return code 3. Clients retry.
     TooManyFailures,
 }
 
 impl Refusal {
-    /// The reason code of CONNACK.
+    /// Returns the reason code of CONNACK.
     #[must_use]
     pub fn reason_code(self) -> ReasonCode {
         match self {
@@ -361,7 +364,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it counts against the client's address.
+    /// Returns `true` if the refusal counts as a failure of the client's address.
     pub(crate) fn is_failure(self) -> bool {
         match self {
             Self::BadUserNameOrPassword | Self::NotAuthorized | Self::Banned => true,
@@ -370,15 +373,15 @@ impl Refusal {
     }
 }
 
-/// Says who clients are; see [the module](self) for an example.
+/// Authenticates clients; see [the module](self) for an example.
 ///
 /// A log-in without an answer within [`ServerConfig::connect_timeout`](mq_proto::ServerConfig) is
 /// refused with [`Refusal::ServerUnavailable`]. The futures run beside the connection and may be
 /// dropped at any time: they may take their time but must not block.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// Who the client of a CONNECT is.
+    /// Resolves with the principal of a client that sent CONNECT, or with the refusal.
     ///
-    /// A session belongs to the user that made it. [`TakeOverPolicy`] says what becomes of another user's
+    /// A session belongs to the user that began it. [`TakeOverPolicy`] decides about another user's
     /// CONNECT with the same client identifier.
     fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>>;
 
@@ -390,62 +393,63 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether this log-in, which came as early data, has to wait until its handshake is complete;
-    /// see [the module](self) for the reasons. The authenticator then sees it anew, with all that
-    /// the handshake has proved. Default no.
+    /// Returns `true` if this log-in, which was early data, must wait until its handshake is
+    /// complete; see [the module](self) for the reasons. The broker then authenticates it anew,
+    /// with everything that the handshake has proved. Default `false`.
     fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
         let _ = log_in;
         false
     }
 }
 
-/// One enhanced authentication.
+/// An enhanced authentication in progress (5.0, §4.12).
 pub trait Exchange: Send {
-    /// Takes the client's data: of CONNECT, of AUTH 0x19, or in answer to [`Step::Continue`].
+    /// Takes the client's authentication data: that of CONNECT, of AUTH 0x19 (re-authenticate), or
+    /// of the AUTH that answers [`Step::Continue`].
     fn step(&mut self, data: Option<Bytes>) -> BoxFuture<'_, Result<Step, Refusal>>;
 }
 
-/// How an enhanced authentication goes on.
+/// The result of one step of an enhanced authentication.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// The client gets this data, and has to answer.
+    /// The broker sends this data in AUTH 0x18, and the client has to answer.
     Continue(Bytes),
-    /// It has succeeded.
+    /// The authentication has succeeded.
     Done {
-        /// Who the client is. On an open connection it has to be the same user as before.
+        /// The authenticated client. On an open connection it must be the same user as before.
         principal: Principal,
-        /// The last data that the client gets.
+        /// The last data that the broker sends, in CONNACK or AUTH 0x00.
         data: Option<Bytes>,
     },
 }
 
-/// Says what clients may do; see [the module](self) for an example.
+/// Decides what clients may publish and receive; see [the module](self) for an example.
 ///
 /// Connections' tasks call the methods, which must not block. The broker remembers the answer for
 /// the last topic of each publisher as long as [`generation`](Self::generation) stays the same.
 pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
-    /// Whether `who` may publish such messages to `topic`. The broker asks for wills, too: at
-    /// CONNECT and when they are published.
+    /// Returns `true` if `who` may publish a message of this QoS and RETAIN to `topic`. The broker
+    /// checks wills, too: at CONNECT and when they are published.
     fn may_publish(&self, who: &Principal, topic: &str, qos: QoS, retain: bool) -> bool;
 
-    /// Whether `who` may receive messages of `topic`.
+    /// Returns `true` if `who` may receive messages of `topic`.
     fn may_receive(&self, who: &Principal, topic: &str) -> bool;
 
-    /// How much of what `filter` matches `who` may receive.
+    /// Returns the part of the topics of `filter` that `who` may receive.
     fn subscription(&self, who: &Principal, filter: &TopicFilter) -> Grant;
 
-    /// A number that changes, to one never used before, when one of the other answers may have
-    /// changed.
+    /// Returns a number that changes, to one never used before, when one of the other answers may
+    /// have changed.
     fn generation(&self) -> u64;
 }
 
-/// How much of a subscription is granted.
+/// The part of a subscription that is granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// Every topic that the filter matches: messages are not looked at one by one.
+    /// Every topic that the filter matches: messages are not checked one by one.
     All,
-    /// Part of them: [`Authorizer::may_receive`] is asked about each topic.
+    /// Part of the topics: the broker calls [`Authorizer::may_receive`] for each message.
     Some,
-    /// None: the subscription is refused, with 0x87 or, before 5.0, 0x80.
+    /// No topic: the subscription is refused, with 0x87 or, before 5.0, 0x80.
     None,
 }

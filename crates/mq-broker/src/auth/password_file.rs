@@ -11,8 +11,8 @@ use crate::{Error, error::Mistake, files};
 /// an existing file keeps its owner.
 ///
 /// # Errors
-/// [`Error::Access`] if the file cannot be read or written, has no such user to remove, or cannot hold that
-/// user or password.
+/// [`Error::Access`] if the file cannot be read or written, has no such user to remove, or cannot
+/// hold that user or password.
 pub fn change_password(
     path: &Path,
     user: &str,
@@ -41,7 +41,7 @@ pub fn change_password(
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = files::successor(path);
-    // An existing one belongs to another process at work, or was left by a crash: its owner knows.
+    // An existing file belongs to a running process, or was left by a crash: the operator decides.
     let file = files::create_private(&name)?;
     if let Err(error) = keep_owner(path, &name) {
         let _ = fs::remove_file(&name);

@@ -1,4 +1,4 @@
-//! Password files: users, and hashes of their passwords of several kinds.
+//! Password files: users and their password hashes, of several kinds.
 
 use std::{collections::HashMap, fmt};
 
@@ -36,7 +36,7 @@ pub(super) struct Passwords {
     hashes: Vec<Hash>,
     /// The kinds of `hashes`.
     kinds: Vec<Kind>,
-    /// Stand-ins for unknown users are derived from it.
+    /// The secret from which stand-ins for unknown users are derived.
     secret: Secret,
 }
 
@@ -62,12 +62,12 @@ enum Hash {
     Scram(StoredKeys),
 }
 
-/// How a password is hashed for a new line.
+/// The kind of hash of a new line of a password file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hashing {
-    /// By argon2id, which wants the password itself at each log-in.
+    /// Argon2id: the client sends its password at each log-in.
     Argon2id,
-    /// As keys for SCRAM-SHA-256, by which a client need not send its password.
+    /// Keys of SCRAM-SHA-256: the client proves that it has the password and need not send it.
     ScramSha256,
 }
 
@@ -127,8 +127,8 @@ impl Passwords {
         Ok(())
     }
 
-    /// Whether that is the user's password. Slow on purpose, and as slow for an unknown user: a
-    /// hash as costly as one of the users' stands in.
+    /// Returns `true` if that is the user's password. Slow on purpose, and as slow for an unknown
+    /// user: a hash as costly as one of the users' stands in.
     pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
         // Also for a known user, so that both take the same time.
         let stand_in = self.secret.choose(user, self.kinds.iter());
@@ -140,8 +140,8 @@ impl Passwords {
         is_right && index.is_some()
     }
 
-    /// The user's keys for SCRAM, and whether they are its own or a stand-in's. `None` if no user
-    /// can log in that way.
+    /// Returns the user's keys for SCRAM, with `true` if they are its own and `false` if a
+    /// stand-in's. `None` if no user has such keys.
     pub(super) fn scram(&self, user: &str) -> Option<(StoredKeys, bool)> {
         let kinds = self.kinds.iter();
         let keys = |index: usize| match &self.hashes[index] {
@@ -149,7 +149,7 @@ impl Passwords {
             _ => None,
         };
         let kinds = kinds.filter(|kind| keys(kind.first).is_some());
-        // Both for every user, so that known and unknown ones take the same time.
+        // Computed for every user, so that known and unknown ones take the same time.
         let model = keys(self.secret.choose(user, kinds)?.first)?;
         let stand_in = model.stand_in(&self.secret, user);
         let own = self.by_user.get(user).and_then(|index| keys(*index));
@@ -157,19 +157,19 @@ impl Passwords {
         Some((own.cloned().unwrap_or(stand_in), is_own))
     }
 
-    /// Whether anybody can log in by SCRAM.
+    /// Returns `true` if a user has keys of SCRAM.
     pub(super) fn any_scram(&self) -> bool {
         let mut hashes = self.hashes.iter();
         hashes.any(|hash| matches!(hash, Hash::Scram(_)))
     }
 }
 
-/// The secret of a line, if the line has one.
+/// Returns the secret of a line, if the line has one.
 fn secret_of(line: &str) -> Option<Secret> {
     Secret::parse(line.trim().strip_prefix(unknown_users::LINE)?)
 }
 
-/// Whether a line can have that user.
+/// Checks that a line of a password file can have that user.
 fn check_user(user: &str) -> Result<(), String> {
     if user.is_empty() || user.trim() != user {
         return Err("the user's name is empty, or begins or ends with a space".to_owned());
@@ -181,12 +181,13 @@ fn check_user(user: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The text of a password file with another password for `user`, or with `None` without that user,
-/// and whether the user was there. Everything else stays as it is. A file without a secret gets one
-/// together with the first keys for SCRAM, so that stand-ins for unknown users outlive the broker.
+/// Returns the text of a password file with another password for `user`, or with `None` without
+/// that user, and `true` if the user was in it. Everything else stays as it is. A file without a
+/// secret gets one together with the first keys of SCRAM, so that stand-ins for unknown users
+/// survive a restart.
 ///
 /// # Errors
-/// If a line cannot be for that user, or the password cannot be hashed that way.
+/// A line cannot have that user, or the password cannot be hashed that way.
 pub(super) fn edit(
     text: &str,
     user: &str,
@@ -215,7 +216,7 @@ pub(super) fn edit(
             new.push_str(old);
             continue;
         }
-        // A user with two lines has one from now on.
+        // Two lines of one user become one.
         if let Some(line) = line.as_ref().filter(|_| !found) {
             new.push_str(line);
             new.push('\n');
@@ -233,7 +234,7 @@ pub(super) fn edit(
 }
 
 impl Hashing {
-    /// The part of a line behind the user.
+    /// Returns the part of a line after the user.
     fn hash(self, password: &[u8]) -> Result<String, String> {
         let salt: [u8; SALT_LEN] = rand::random();
         match self {
@@ -331,7 +332,8 @@ impl Hash {
         })
     }
 
-    /// The part of it that a client may notice: the same for all hashes that are as costly.
+    /// Returns the properties of the hash that a client may notice: equal for hashes of the same
+    /// cost.
     fn kind(&self) -> String {
         match self {
             Self::Argon2id { params, .. } => {
@@ -344,7 +346,7 @@ impl Hash {
         }
     }
 
-    /// Compares in a time that does not depend on how much is right.
+    /// Compares in constant time.
     fn verify(&self, password: &[u8]) -> bool {
         match self {
             Self::Argon2id {
@@ -379,7 +381,7 @@ impl Hash {
     }
 }
 
-/// Without anything that could be attacked off line.
+/// Leaves out everything that could be attacked offline.
 impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -470,7 +472,7 @@ mod tests {
         let (line, new) = new.split_once('\n').unwrap();
         assert!(secret_of(line).is_some(), "{line}");
         assert!(!found && new.starts_with(&format!("{text}\ndan:$scram-sha-256$")));
-        // There is one now.
+        // The file has a secret by now.
         let (again, _) = edit(new, "eve", Some((b"x", Hashing::Argon2id))).unwrap();
         assert!(again.starts_with(new));
         let (new, found) = edit(text, "bob", Some((b"x", Hashing::ScramSha256))).unwrap();

@@ -21,14 +21,14 @@ pub(super) const METHOD: &str = "SCRAM-SHA-256";
 /// Bytes of the server's part of the nonce, before base64.
 const NONCE_LEN: usize = 18;
 
-/// One exchange with a client.
+/// A SCRAM exchange with one client.
 ///
 /// ```text
 /// client-first -> Begun -> server-first    client-final -> Asked -> server-final
 /// ```
 pub(super) struct ScramExchange {
     passwords: Arc<Passwords>,
-    /// The client's CONNECT: a user name beside the method has to be the same.
+    /// The client's CONNECT: a user name in it must be that of the exchange.
     log_in: LogIn,
     state: State,
     nonce: String,
@@ -42,18 +42,18 @@ enum State {
 
 struct Asked {
     user: String,
-    /// The user is there.
+    /// `true` if the user exists; the keys of an unknown one are a stand-in's.
     is_known: bool,
     keys: StoredKeys,
     /// Up to the first `n=`, in base64: the client repeats it.
     binding: String,
-    /// What both sides have said so far.
+    /// The messages exchanged so far, as RFC 5802's `AuthMessage` begins.
     transcript: String,
     nonce: String,
 }
 
 impl ScramExchange {
-    /// `None` if no user can log in that way.
+    /// Begins an exchange; `None` if no user has keys of SCRAM.
     pub(super) fn begin(passwords: &Arc<Passwords>, log_in: &LogIn) -> Option<Self> {
         passwords.any_scram().then(|| Self {
             passwords: Arc::clone(passwords),
@@ -134,7 +134,7 @@ impl ScramExchange {
 
 impl Exchange for ScramExchange {
     fn step(&mut self, data: Option<Bytes>) -> BoxFuture<'_, Result<Step, Refusal>> {
-        // Fast enough to be done at once: the slow part is the client's.
+        // Runs in the connection's task: the slow part is the client's.
         let step = match data {
             Some(data) => self.take(&data),
             // The client lets the server speak first, which has nothing to say (RFC 4422 §3.3).
@@ -148,7 +148,7 @@ impl Exchange for ScramExchange {
 struct ClientFirst<'a> {
     /// `n,,`
     header: &'a str,
-    /// What is behind it.
+    /// The message after the header: RFC 5802's `client-first-message-bare`.
     bare: &'a str,
     user: String,
     nonce: &'a str,
@@ -156,7 +156,8 @@ struct ClientFirst<'a> {
 
 impl<'a> ClientFirst<'a> {
     fn parse(text: &'a str) -> Option<Self> {
-        // With `y` the client could bind to a channel and takes it that the server cannot: right.
+        // With `y` the client supports channel binding and believes that the server does not, which
+        // is right.
         let rest = text
             .strip_prefix("n,")
             .or_else(|| text.strip_prefix("y,"))?;
@@ -168,7 +169,7 @@ impl<'a> ClientFirst<'a> {
         if nonce.is_empty() || !is_plain(nonce) || !is_plain(user) {
             return None;
         }
-        // No user may act for another here.
+        // An authorization identity other than the user is not supported.
         if !other.is_empty() && other.strip_prefix("a=")? != user {
             return None;
         }
@@ -181,7 +182,7 @@ impl<'a> ClientFirst<'a> {
     }
 }
 
-/// `=2C` is a comma and `=3D` an equals sign.
+/// Decodes a SASL name: `=2C` is a comma and `=3D` an equals sign.
 fn unescape(name: &str) -> Option<String> {
     let mut parts = name.split('=');
     let mut user = parts.next()?.to_owned();

@@ -24,7 +24,7 @@ const ALLOWED: std::ops::RangeInclusive<u32> = 4096..=1_000_000;
 
 pub(super) type Key = [u8; 32];
 
-/// The server's keys of a password: enough to check it, not enough to log in with.
+/// The server's keys for a password (RFC 5802 §3): enough to verify it, not enough to log in with.
 #[derive(Clone)]
 pub(super) struct StoredKeys {
     pub(super) iterations: u32,
@@ -33,7 +33,8 @@ pub(super) struct StoredKeys {
     pub(super) server: Key,
 }
 
-/// Whether both sides understand a name or password alike: it is printable ASCII.
+/// Returns `true` if a name or password is printable ASCII, so that client and server read it
+/// alike.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
@@ -79,19 +80,19 @@ impl StoredKeys {
         })
     }
 
-    /// Whether that is the password, for a client that sends it as it is.
+    /// Returns `true` if that is the password, for a client that sends it in CONNECT.
     pub(super) fn verify(&self, password: &str) -> bool {
         let own = Self::derive(password, &self.salt, self.iterations);
         own.stored.ct_eq(&self.stored).into()
     }
 
-    /// The part of them that a client sees, but for the salt itself.
+    /// Returns the properties of the keys that a client sees, without the salt itself.
     pub(super) fn kind(&self) -> String {
         format!("scram {} {}", self.iterations, self.salt.len())
     }
 
-    /// Keys for an unknown user. They look like this user's, are the same each time, and fit no
-    /// password.
+    /// Returns keys for an unknown user. They look like this user's, are the same each time, and
+    /// match no password.
     pub(super) fn stand_in(&self, secret: &Secret, user: &str) -> Self {
         // Another kind has another salt, as if the password had been set anew.
         let part = |what: &str| secret.derive(&format!("{what} {}", self.kind()), user);
@@ -112,7 +113,7 @@ impl StoredKeys {
     }
 }
 
-/// The keys as a line of a password file has them behind the user.
+/// Writes the keys as in a line of a password file, after the user.
 impl fmt::Display for StoredKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -1,11 +1,11 @@
-//! Which users may take over a client identifier.
+//! The policy about another user's CONNECT with a client identifier in use.
 
 use serde::Deserialize;
 
-/// What becomes of a CONNECT with the client identifier of another user's session.
+/// The broker's answer to a CONNECT with the client identifier of another user's session.
 ///
-/// A session belongs to the user that began it, connected or not, and also after a restart where there
-/// is a store. All clients without a user are one user.
+/// A session belongs to the user that began it, connected or not, and also after a restart where
+/// there is a store. All clients without a user are one user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TakeOverPolicy {
@@ -14,6 +14,6 @@ pub enum TakeOverPolicy {
     #[default]
     SameUser,
     /// The CONNECT ends the session and its connection, and begins a new session. Any client that
-    /// comes in can end any other's session.
+    /// is accepted can end any other's session.
     AnyUser,
 }

@@ -1,4 +1,4 @@
-//! Failed log-ins, counted by address, so that passwords cannot be tried out fast.
+//! A limit of failed log-ins by address, against the guessing of passwords.
 
 use std::{
     collections::HashMap,
@@ -12,15 +12,14 @@ use mq_transport::Scheme;
 
 use crate::{clock, lock::lock, quota::network_of};
 
-/// Addresses that are remembered, in about 100 bytes each. Those whose failures are forgiven make
-/// room first. An attacker with enough addresses to push others out could also try from each of
-/// them.
+/// The most addresses remembered, at about 100 bytes each. Those without failures left are evicted
+/// first. An attacker with enough addresses to evict others could also try from each of them.
 const CAPACITY: usize = 16_384;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Counts failures: `per_minute` of them at once, and as many again in each minute. Further log-ins
-/// from the same IPv4 address or IPv6 /64 are refused unseen.
+/// Counts failed log-ins: `per_minute` of them at once, and as many again in each minute. Further
+/// log-ins from the same IPv4 address or IPv6 /64 are refused unseen.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     per_minute: f64,
@@ -28,7 +27,7 @@ pub(crate) struct Throttle {
     failures: Mutex<HashMap<Tried, Failures>>,
 }
 
-/// Where log-ins came from.
+/// The key that failed log-ins are counted by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Tried {
     Network(IpAddr),
@@ -45,7 +44,7 @@ struct Failures {
 }
 
 impl Tried {
-    /// Where a log-in came from; `None` where there is no address, on mem.
+    /// Returns the key of a log-in; `None` without an address, on mem.
     ///
     /// Early data over QUIC can come from an address that is not the sender's. TCP's handshake
     /// proves it.
@@ -70,7 +69,7 @@ impl Throttle {
         }
     }
 
-    /// Whether one more log-in may be tried from that address.
+    /// Returns `true` if another log-in from that address may be tried.
     pub(crate) fn may_try(&self, tried: Tried, now: Instant) -> bool {
         self.owed(tried, now) + 1.0 <= self.per_minute
     }
@@ -81,9 +80,9 @@ impl Throttle {
         failures.map_or(0.0, |failures| self.left(failures, now))
     }
 
-    /// The memory of the addresses, about, in bytes.
+    /// Returns the approximate memory of the addresses, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        // Each place has a byte besides, and an eighth is left free.
+        // The map has one byte a place besides, and keeps an eighth of them free.
         let places = self.lock().capacity() * 8 / 7;
         places * (size_of::<(Tried, Failures)>() + 1)
     }
@@ -103,12 +102,12 @@ impl Throttle {
             count: 0.0,
             at: now,
         });
-        // Failures beyond the limit are owed for, but not for ever.
+        // Failures beyond the limit count as well, up to twice the limit.
         let count = (self.left(*entry, now) + 1.0).min(2.0 * self.per_minute);
         *entry = Failures { count, at: now };
     }
 
-    /// Failures that are not forgiven at `now`.
+    /// Returns the failures that are not forgiven at `now`.
     fn left(&self, failures: Failures, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(failures.at);
         let forgiven = self.per_minute * passed.as_secs_f64() / MINUTE.as_secs_f64();
@@ -120,7 +119,7 @@ impl Throttle {
     }
 }
 
-/// One log-in's question to the throttle.
+/// The throttle and the key of one log-in, for a check right before a costly attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     throttle: Arc<Throttle>,

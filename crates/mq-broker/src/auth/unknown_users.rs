@@ -1,24 +1,22 @@
-//! Stand-ins for unknown users, so that nobody finds out which users exist.
+//! Stand-ins for unknown users, so that a client cannot find out which users exist.
 //!
-//! A client that logs in as an unknown user does the same as one with a wrong password, and the
-//! broker answers in the same way and as slowly. The kind of a user's hash still shows: SCRAM's
-//! iterations and the length of its salt, and the time that a check takes. So an unknown user has a
-//! kind as well, each kind as often as among the known users. It is chosen by the name and a secret
-//! alone, which has two effects:
+//! The broker answers a log-in of an unknown user like one with a wrong password, in the same way
+//! and as slowly. The kind of a user's hash still shows: SCRAM's iterations and the length of its
+//! salt, and the time that a check takes. So an unknown user has a kind as well, each kind as often
+//! as among the known users. It is chosen by the name and a secret alone, which has two effects:
 //!
-//! - asked again, also after the file was read again, the answer is the same;
-//! - where users come and go, few unknown users change their kind (rendezvous hashing), and one
-//!   that does gets another salt, like a user whose password was set anew.
+//! - a repeated log-in gets the same answer, also after the file was read again;
+//! - where users are added and removed, few unknown users change their kind (rendezvous hashing),
+//!   and one that does gets another salt, like a user whose password was set anew.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// The beginning of the line of a password file that has the secret; to other readers it is a
-/// comment.
+/// The prefix of the password file's line that has the secret; other readers take it for a comment.
 pub(super) const LINE: &str = "#stand-in:";
 
-/// A secret of this broker's. Whoever knows it can foretell the answers for unknown users.
+/// A secret of this broker. Whoever knows it can predict the answers for unknown users.
 #[derive(Clone)]
 pub(super) struct Secret([u8; 32]);
 
@@ -31,11 +29,11 @@ impl std::fmt::Debug for Secret {
 /// A kind of hash that users have.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// The same for all hashes of the kind.
+    /// The properties that all hashes of the kind share.
     pub(super) label: String,
-    /// How many users have it.
+    /// The number of users with such a hash.
     pub(super) users: u32,
-    /// The first of them.
+    /// The index of the kind's first hash.
     pub(super) first: usize,
 }
 
@@ -44,13 +42,13 @@ impl Secret {
         Self(rand::random())
     }
 
-    /// The secret of a line, behind [`LINE`]; `None` if there is none.
+    /// Parses the secret after [`LINE`]; `None` if it is malformed.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let bytes = STANDARD_NO_PAD.decode(text.trim()).ok()?;
         bytes.try_into().ok().map(Self)
     }
 
-    /// The line, without its end.
+    /// Returns the line, without its end.
     pub(super) fn line(&self) -> String {
         format!("{LINE}{}", STANDARD_NO_PAD.encode(self.0))
     }
@@ -66,7 +64,8 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// The kind of an unknown user, each as likely as it is common; `None` where there is none.
+    /// Chooses the kind of an unknown user, each with the probability of its share of users; `None`
+    /// if there is none.
     pub(super) fn choose<'a>(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! A message on its way over a bridge: its name at the other side, and the brokers that it has been at.
+//! A message on its way over a bridge: its topic at either broker, and the marks of the brokers
+//! that it has passed.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use super::Bridge;
 use crate::broker_mark::{BrokerMark, bridges_passed};
 
 impl Bridge {
-    /// Returns a delivery as the remote broker gets it; `None` for one that does not go there: no rule sends its topic (any
-    /// more), or it has passed this broker, or too many.
+    /// Returns a delivery as the remote broker receives it; `None` if it is not sent: no rule sends
+    /// its topic (any more), or it has passed this broker, or too many.
     pub(crate) fn sent(&self, delivery: &Delivery) -> Option<Delivery> {
         let topic = self.topics.name_there(&delivery.message.topic)?;
-        // One that another bridge has brought to this broker goes on.
+        // A message that another bridge has brought to this broker may be sent on.
         if !self.mark.stays(&delivery.message) && !self.may_pass(&delivery.message) {
             return None;
         }
@@ -24,7 +25,7 @@ impl Bridge {
         if self.version() >= Version::V5 {
             self.mark.leave(&mut message);
         }
-        // The other broker gets no expiry that is of this one's queue alone.
+        // The remote broker receives no expiry that the limits of this broker's queue have set.
         let expires = message.properties.message_expiry_interval.is_some();
         Some(Delivery {
             expires_at: delivery.expires_at.filter(|_| expires),
@@ -33,11 +34,11 @@ impl Bridge {
         })
     }
 
-    /// Gives a message of the remote broker, whose mark is `from` if it has told it, the name that it is published under
-    /// here.
+    /// Gives a message of the remote broker the topic that it is published under at this broker.
+    /// `from` is the remote broker's mark, if it has sent one.
     ///
     /// # Errors
-    /// The reason for which it does not come in.
+    /// The reason for which the message is not accepted.
     pub(crate) fn received(
         &self,
         from: Option<&BrokerMark>,
@@ -56,7 +57,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns `true` if a message was not here before, and has not passed too many brokers.
+    /// Returns `true` if a message has not passed this broker before, nor too many brokers.
     fn may_pass(&self, message: &Message) -> bool {
         bridges_passed(message) < self.max_hops.into() && !self.mark.is_on(message)
     }

@@ -40,7 +40,7 @@ impl BridgeSettings {
         ))
     }
 
-    /// Returns the topic of its state, as far as the settings say.
+    /// Returns the topic of the bridge's state, as far as the settings determine it.
     pub(crate) fn state_topic(&self) -> Option<String> {
         if self.notifications == BridgeNotifications::Off {
             return None;

@@ -16,16 +16,16 @@ const FALLBACK_TIME: Duration = Duration::from_mins(5);
 /// The first backoff before connecting again.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// A connection that has lasted so long has proved that the remote broker serves this one.
+/// The duration of a connection from which on the remote broker counts as one that serves this one.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Dials the addresses of a remote broker in their order.
 #[derive(Debug)]
 pub(super) struct Dialler {
-    /// Not empty; the first is preferred.
+    /// The addresses, at least one; the first is preferred.
     addresses: Vec<Address>,
     connector: Connector,
-    /// An address that is tried before the first one, until then.
+    /// An address that is tried before the first one, until that time.
     fallen_back: Option<(usize, Instant)>,
 }
 
@@ -38,10 +38,11 @@ impl Dialler {
         }
     }
 
-    /// Returns a link to the first address that answers. Over TLS and QUIC it may be one that still takes early data.
+    /// Returns a link to the first address that answers. Over TLS and QUIC the link may still
+    /// accept early data.
     ///
     /// # Errors
-    /// The last address's, if none answers.
+    /// The error of the last address, if none answers.
     pub(super) async fn dial(&mut self) -> Result<Link, Error> {
         let first = self.first(clock::now());
         let others = (0..self.addresses.len()).filter(|index| *index != first);
@@ -82,8 +83,8 @@ impl Dialler {
     }
 }
 
-/// The backoff before connecting again: each is twice as long as the one before, the second half of it by chance, as many
-/// bridges may have lost the same broker.
+/// The backoff before connecting again: each is twice as long as the one before, the second half of
+/// it by chance, as many bridges may have lost the same broker.
 #[derive(Debug)]
 pub(super) struct Backoff {
     longest: Duration,
@@ -98,7 +99,8 @@ impl Backoff {
         }
     }
 
-    /// A connection has ended; `lasted` is since the remote broker let this one in, if it did.
+    /// Records the end of a connection; `lasted` is the time since the remote broker accepted it,
+    /// if it did.
     pub(super) fn ended(&mut self, lasted: Option<Duration>) {
         if lasted.is_some_and(|lasted| lasted > self.last.max(STABLE_AFTER)) {
             self.last = Duration::ZERO;

@@ -21,11 +21,11 @@ pub(super) struct Hooks {
     bridge: Arc<Bridge>,
     /// The mark of the remote broker, if it has one.
     remote_mark: Option<BrokerMark>,
-    /// Time since which the remote broker has let this one in.
+    /// The time at which the remote broker accepted the connection.
     since: Option<Instant>,
-    /// Messages that were carried.
+    /// The number of messages carried.
     carried: u64,
-    /// Time until which a connection that is closed when idle has had something to do.
+    /// The last time at which a connection that is closed when idle was busy.
     busy_at: Instant,
     /// The message to the remote broker about this connection, until the window has room for it.
     unsent: Option<Delivery>,
@@ -68,12 +68,13 @@ impl Hooks {
         self.send_own(now, connection);
     }
 
-    /// Sends what is retained here to a remote broker that knows nothing of the session.
+    /// Sends the retained messages of this broker to a remote broker that has no state of the
+    /// session.
     fn send_retained_again(&self, at: &mut BridgeConnection<'_>) {
         for wanted in self.bridge.topics.wanted_here() {
             debug_assert_eq!(wanted.options.retain_handling, RetainHandling::Send);
             let slot = LaneSlot::CONTROL;
-            // It is there already, so there is room for it.
+            // The subscription exists already, so there is room for it.
             let _ = at.hub.subscribe(at.hold, &wanted, None, slot, at.journal);
         }
     }
@@ -139,12 +140,13 @@ impl BridgeHooks for Hooks {
         }
     }
 
-    /// Sends the state of this connection. Messages in flight of an earlier one go first.
+    /// Sends the state of this connection. Messages in flight of an earlier connection are sent
+    /// first.
     fn send_own(&mut self, now: Instant, connection: &mut Connection) {
         let has_room = connection.window() > 0;
         let may_go = |unsent: &mut Delivery| has_room || unsent.qos == QoS::AtMostOnce;
         if let Some(unsent) = self.unsent.take_if(may_go) {
-            // Larger than the remote broker takes, if it fails.
+            // Fails if the message is larger than the remote broker accepts.
             let _ = connection.publish(now, unsent);
         }
     }
@@ -153,7 +155,8 @@ impl BridgeHooks for Hooks {
         self.bridge.received(self.remote_mark.as_ref(), received)
     }
 
-    /// The delivery gets no higher QoS than the remote broker takes, and is retained if that may be.
+    /// Converts a delivery for the remote broker: its topic, at most the QoS that the broker
+    /// accepts, and RETAIN if that is available. Returns `false` if it is not sent.
     fn rename_outgoing(&self, connection: &Connection, delivery: &mut Delivery) -> bool {
         let Some(sent) = self.bridge.sent(delivery) else {
             return false;

@@ -1,22 +1,24 @@
 //! Bridges: this broker as a client of remote brokers.
 //!
-//! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`, which no client can
-//! have. What waits for the other broker is what waits for that session: in memory, in the store, within its limits.
-//! A connection of the bridge is a link that this broker has dialled (`run`, `dialler`), with the state machine in the
-//! client's role; it is served as any client's is ([`conn::BridgeLink`](crate::conn::BridgeLink)), but for the points at which
-//! it differs (`hooks`). So packet identifiers in flight are in the store, on both sides, and a QoS 2 message passes
-//! once whichever broker is killed.
+//! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`,
+//! which no client can have. Messages for the remote broker wait in that session: in memory, in the
+//! store, within its limits. A connection of the bridge is a link that this broker has dialled
+//! (`run`, `dialler`), with the state machine in the client's role; it is served like any client's
+//! ([`conn::BridgeLink`](crate::conn::BridgeLink)), except at the points where it differs
+//! (`hooks`). So packet identifiers in flight are in the store, in both directions, and a QoS 2
+//! message passes once whichever broker is killed.
 //!
 //! ```text
-//!  devices --> hub --> session $bridge/NAME --> connection ==QUIC==> the other broker
+//!  devices --> hub --> session $bridge/NAME --> connection ==QUIC==> the remote broker
 //!                ^                                 |
-//!                +------ what it subscribed to ----+
+//!                +---- subscribed messages --------+
 //! ```
 //!
-//! No message goes round for ever: the remote broker does not send back what came from here (No Local, 5.0; before, a
-//! bit of the protocol level), a message carries the marks of the brokers that it has been at (5.0), and before 5.0
-//! topics that could go round between two brokers are refused. No bridge gets more than some equal messages a second,
-//! which ends what none of these has seen.
+//! No message loops for ever: the remote broker does not send messages of this broker back (No
+//! Local, 5.0; before, a bit of the protocol level), a message carries the marks of the brokers
+//! that it has passed (5.0), and before 5.0 topics that could loop between two brokers are refused.
+//! No bridge carries more than some equal messages a second, which ends a loop that none of these
+//! has prevented.
 
 mod carry;
 mod check;
@@ -49,7 +51,8 @@ pub(crate) use run::{BridgeTask, open_all};
 use state::{PublishedState, QOS as STATE_QOS};
 use topics::Topics;
 
-/// Seconds that a session at the other broker outlives its connection, if no later start of this broker takes it up.
+/// Seconds that a session at the remote broker outlives its connection, if no later start of this
+/// broker takes it up.
 const PASSING_SESSION_EXPIRY_S: u32 = 3_600;
 
 /// Returns the rules of the mailboxes of all bridges that have a name, by the client identifiers of their sessions.
@@ -83,23 +86,23 @@ fn within(queue: &BridgeQueue, mut quotas: Quotas) -> Quotas {
     quotas
 }
 
-/// A bridge to another broker.
+/// A bridge to a remote broker.
 #[derive(Debug)]
 pub(crate) struct Bridge {
     pub(crate) name: String,
-    /// The client identifier of its session here.
+    /// The client identifier of the bridge's session at this broker.
     pub(crate) session: ByteStr,
     pub(crate) topics: Topics,
-    /// The state that it publishes of its connection, if it does.
+    /// The bridge's state, if the bridge publishes it.
     pub(crate) state: Option<PublishedState>,
     pub(crate) clean: bool,
     max_hops: u8,
-    /// The mark of messages that have been at this broker.
+    /// The mark of messages that have passed this broker.
     mark: BrokerMark,
-    /// Ends a connection on which nothing was carried for so long.
+    /// The time without a carried message after which a connection ends.
     pub(crate) idle_timeout: Option<Duration>,
     pub(crate) longest_wait: Duration,
-    /// Not empty.
+    /// The addresses of the remote broker; at least one.
     pub(crate) addresses: Vec<Address>,
     pub(crate) connector: Connector,
     config: ClientConfig,
@@ -148,7 +151,7 @@ impl Bridge {
             connect.properties.user_properties.push(mark.property());
         }
         connect.will = state.as_ref().and_then(PublishedState::will);
-        // Before 5.0 a session has no expiry: one that no later start takes up would be there for ever.
+        // Before 5.0 a session has no expiry: one that no later start takes up would stay for ever.
         let is_lost = settings.version < Version::V5 && !is_lasting;
         connect.clean_start = settings.clean || is_lost;
         connect.keep_alive = u16::try_from(settings.keep_alive.as_secs()).unwrap_or(u16::MAX);
@@ -190,33 +193,34 @@ impl Bridge {
         self.config.clone()
     }
 
-    /// Returns the messages to the remote broker about a connection that it has let in, if it gets any: at the beginning,
-    /// and before an end that would let it forget the will.
+    /// Returns the messages to the remote broker about an accepted connection, if the bridge sends
+    /// any: at the beginning, and before an end on which the remote broker would drop the will.
     fn remote_states(&self) -> Option<[Delivery; 2]> {
         let state = self.state.as_ref()?;
-        // Before 5.0 nobody waits for the answer to the last word, and it is not to come again.
+        // Before 5.0 the connection ends without the acknowledgement of the last message, which
+        // must not be sent again.
         let last_word = state.delivery(false, QoS::AtMostOnce)?;
         Some([state.delivery(true, STATE_QOS)?, last_word])
     }
 
-    /// Publishes to this broker's subscribers whether the bridge is connected, if it is configured to.
+    /// Publishes the bridge's state to this broker's subscribers, if it is configured to.
     fn publish_state(&self, hub: &Hub, is_connected: bool) {
         if let Some(state) = &self.state {
             hub.publish_own(state.message(is_connected), STATE_QOS);
         }
     }
 
-    /// Returns the version that is spoken.
+    /// Returns the version of MQTT.
     pub(crate) fn version(&self) -> Version {
         self.config.connect.version
     }
 
-    /// Returns its client identifier at the remote broker.
+    /// Returns the client identifier at the remote broker.
     pub(crate) fn client_id(&self) -> &ByteStr {
         &self.config.connect.client_id
     }
 
-    /// Returns the keep-alive that CONNECT asks for, in seconds.
+    /// Returns the keep-alive of CONNECT, in seconds.
     pub(crate) fn keep_alive(&self) -> u16 {
         self.config.connect.keep_alive
     }

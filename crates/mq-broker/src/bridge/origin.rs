@@ -8,28 +8,31 @@ const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 /// The longest name of a machine.
 const MAX_HOST_NAME_BYTES: usize = 64;
 
-/// The mark that tells this broker from others with the same configuration. Two brokers with one client identifier would take
-/// the session at the remote broker from each other for ever.
+/// The part of the client identifier that distinguishes this broker from others with the same
+/// configuration. Two brokers with one client identifier would take the session at the remote
+/// broker from each other for ever.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// The identifier in its store, for as long as there is that.
+    /// The identifier in the broker's store.
     Store(BrokerId),
-    /// The machine that it runs on.
+    /// The name of the machine.
     Host(String),
-    /// Nothing but this start.
+    /// An identifier of this start alone.
     Start(BrokerId),
-    /// The cluster that it is a node of. A bridge's session goes from node to node, with the same identifier.
+    /// The cluster that the broker is a node of. A bridge's session moves from node to node, with
+    /// the same client identifier.
     Cluster,
 }
 
 impl Origin {
-    /// Returns the origin of a broker that keeps nothing.
+    /// Returns the origin of a broker without a store.
     pub(crate) fn without_store() -> Self {
         let name = std::fs::read_to_string(HOST_NAME_FILE).ok();
         Self::of_host(name.as_deref().unwrap_or_default())
     }
 
-    /// A name that many machines have tells nothing, and one with other characters would be no part of a topic.
+    /// Takes the name of the machine, or a random identifier: a name that many machines have
+    /// distinguishes nothing, and one with other characters could not be part of a topic.
     fn of_host(name: &str) -> Self {
         let name = name.trim();
         let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -42,12 +45,12 @@ impl Origin {
         }
     }
 
-    /// Returns `true` if a later start has the same.
+    /// Returns `true` if a later start has the same origin.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Self::Start(_))
     }
 
-    /// Returns the client identifier of the bridge of that name.
+    /// Returns the client identifier of the bridge with that name.
     pub(super) fn client_id(&self, name: &str) -> String {
         match self {
             Self::Store(id) | Self::Start(id) => format!("bridge-{name}-{id}"),

@@ -30,11 +30,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct BridgeTask {
     pub(crate) bridge: Arc<Bridge>,
-    /// The metrics of its links, under its first address, wherever it is connected.
+    /// The metrics of the bridge's links, under its first address, whichever address is connected.
     links: Arc<ListenerMetrics>,
 }
 
-/// Makes all bridges of a broker, and the mark of messages that have been at it. The store has their part of the client identifiers then, if there is one.
+/// Makes all bridges of a broker, and the mark of messages that have passed it. If there is a
+/// store, it then has the broker's part of the client identifiers.
 ///
 /// # Errors
 /// The errors of [`Bridge::all`], and [`Error::Store`] if the store fails.
@@ -65,8 +66,8 @@ pub(crate) async fn open_all(
     Ok((tasks.collect(), mark))
 }
 
-/// Resolves when a restart would find the identifier: no remote broker gets one that may be lost, as the session
-/// that it would have there has no end.
+/// Resolves when a restart would find the identifier: no remote broker receives one that may be
+/// lost, as its session for that identifier has no end.
 async fn keep(store: &dyn Store, id: BrokerId) -> Result<(), StoreError> {
     let position = store.record(vec![Change::BrokerId(id)]);
     let mut settled = store.settled();
@@ -87,7 +88,7 @@ impl BridgeTask {
         }
     }
 
-    /// Connects, and connects again, until shutdown.
+    /// Connects, and reconnects, until shutdown.
     pub(crate) async fn run(
         self,
         hub: Arc<Hub>,
@@ -107,7 +108,7 @@ impl BridgeTask {
         let mut stops = shutdown.clone();
         let mut dialler = Dialler::new(bridge.addresses.clone(), bridge.connector.clone());
         let mut backoff = Backoff::up_to(bridge.longest_wait);
-        // `true` if the log has it that nobody answers.
+        // `true` once the log has a line that no address answers.
         let mut is_told = false;
         let mut config = bridge.config();
         loop {
@@ -133,7 +134,7 @@ impl BridgeTask {
                         settings: Arc::clone(&settings),
                         shutdown: shutdown.clone(),
                     };
-                    // Sees the shutdown by itself, and says goodbye.
+                    // The connection sees the shutdown by itself, and sends DISCONNECT.
                     let ended = Box::pin(serve(&bridge, connection)).await;
                     if ended.since.is_some() {
                         bridge.publish_state(&hub, false);

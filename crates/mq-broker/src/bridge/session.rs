@@ -13,11 +13,11 @@ use crate::{
     store::{BRIDGE_PREFIX, SessionChange, User},
 };
 
-/// Makes the bridge's session before it has its first connection, so that messages wait for that. Messages in flight
-/// come from the store, under the names that they have here.
+/// Makes the bridge's session before its first connection, so that messages wait for it. Messages
+/// in flight are restored from the store, under their topics at this broker.
 ///
 /// # Errors
-/// The reason for which there is none.
+/// The reason for which there is no session.
 pub(super) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), ReasonCode> {
     if bridge.clean {
         return Ok(());
@@ -34,7 +34,7 @@ pub(super) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), Reaso
     Ok(())
 }
 
-/// Attaches the bridge's session, with the subscriptions that its topics ask for and no others.
+/// Attaches the bridge's session, with the subscriptions of its topics and no others.
 pub(super) async fn attach(
     hub: &Hub,
     bridge: &Bridge,

@@ -3,26 +3,27 @@
 use mq_codec::{QoS, TopicName, Will};
 use mq_proto::{Delivery, Message};
 
-/// Subscribers with a session that is kept learn of each change.
+/// The QoS of the state: subscribers with a lasting session receive each change.
 pub(crate) const QOS: QoS = QoS::AtLeastOnce;
 
 /// The state of a bridge that publishes it.
 #[derive(Clone, Debug)]
 pub(crate) struct PublishedState {
     pub(crate) topic: TopicName,
-    /// `true` if it is published at the remote broker as well.
+    /// `true` if the state is published at the remote broker as well.
     pub(super) is_published_there: bool,
 }
 
 impl PublishedState {
-    /// Builds the state message ("1" connected, "0" not), published here and at the remote broker.
+    /// Builds the state message ("1" connected, "0" not), published at this and at the remote
+    /// broker.
     pub(crate) fn message(&self, is_connected: bool) -> Message {
         let text = if is_connected { "1" } else { "0" };
         Message::new(self.topic.clone(), text)
     }
 
-    /// Returns the will by which the remote broker publishes that the connection is lost, if the state is published
-    /// there.
+    /// Returns the will by which the remote broker publishes the loss of the connection, if the
+    /// state is published there.
     pub(super) fn will(&self) -> Option<Will> {
         let message = self.message(false);
         self.is_published_there.then(|| Will {

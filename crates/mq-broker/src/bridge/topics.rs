@@ -53,7 +53,7 @@ impl Side {
         })
     }
 
-    /// Returns `true` if a topic may be of both.
+    /// Returns `true` if a topic may match both.
     fn overlaps(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|side| Filter::new(&side.filter));
         one.overlaps(&other)
@@ -61,7 +61,8 @@ impl Side {
 }
 
 impl Rule {
-    /// The topic's name at the other broker; `None` if the rule is not about it.
+    /// Returns the topic's name at the broker that it is sent to; `None` if the rule does not apply
+    /// to it.
     fn renamed(&self, topic: &TopicName) -> Option<TopicName> {
         if !self.from.filter.matches(topic) {
             return None;
@@ -69,9 +70,9 @@ impl Rule {
         if self.from.prefix == self.to.prefix {
             return Some(topic.clone());
         }
-        // `a/#` matches `a` as well, which the prefix `a/` is not of.
+        // `a/#` matches `a` as well, which does not begin with the prefix `a/`.
         let rest = topic.as_str().strip_prefix(&self.from.prefix)?;
-        // Longer than MQTT allows, or empty, if it fails.
+        // Fails if the name is longer than MQTT allows, or empty.
         TopicName::new(format!("{}{rest}", self.to.prefix)).ok()
     }
 
@@ -93,7 +94,7 @@ impl Rule {
     }
 }
 
-/// The group of a pattern that is a shared subscription, and the pattern within.
+/// Returns the group of a pattern that is a shared subscription, and the pattern within.
 fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
     let Some(shared) = pattern.strip_prefix(SHARED_PREFIX) else {
         return Ok((None, pattern));
@@ -152,8 +153,8 @@ impl Topics {
         Ok(Self { outgoing, incoming })
     }
 
-    /// Two rules by which a message would go round between the two brokers, where nothing on the wire marks a
-    /// message that has been here (before 5.0).
+    /// Returns two rules by which a message would loop between the two brokers, where nothing on
+    /// the wire marks a message that has passed this broker (before 5.0).
     pub(super) fn circle(&self) -> Option<(&TopicFilter, &TopicFilter)> {
         let comes_back = |out: &&Rule, back: &&Rule| {
             out.to.overlaps(&back.from)
@@ -165,7 +166,7 @@ impl Topics {
         })
     }
 
-    /// Returns the subscriptions of the bridge's session here.
+    /// Returns the subscriptions of the bridge's session at this broker.
     pub(crate) fn wanted_here(&self) -> impl Iterator<Item = Subscription> {
         let options = SubscriptionOptions {
             no_local: true,
@@ -188,12 +189,12 @@ impl Topics {
         rules.map(|rule| rule.subscription(options)).collect()
     }
 
-    /// The name at the other broker; `None` for a topic that no rule sends there.
+    /// Returns the topic's name at the remote broker; `None` for a topic that no rule sends.
     pub(crate) fn name_there(&self, topic: &TopicName) -> Option<TopicName> {
         self.outgoing.iter().find_map(|rule| rule.renamed(topic))
     }
 
-    /// The name here; `None` for a topic that no rule takes from there.
+    /// Returns the topic's name at this broker; `None` for a topic that no rule receives.
     pub(crate) fn name_here(&self, topic: &TopicName) -> Option<TopicName> {
         self.incoming.iter().find_map(|rule| rule.renamed(topic))
     }
@@ -231,7 +232,7 @@ mod tests {
                 "here/1/x",
                 "there/1/x",
             ),
-            // As mosquitto has it: one topic under another name.
+            // One topic under another name, as in mosquitto's manual.
             (
                 topic(Both, "", "here/one", "there/other"),
                 "here/one",
@@ -280,7 +281,7 @@ mod tests {
             &[topic(Both, "#", "", "")],
             &[topic(Both, "t/#", "here/", "there/")],
             &[topic(Out, "a/#", "", ""), topic(In, "+/1", "", "")],
-            // It comes back under a name that another rule sends.
+            // The message returns under a name that another rule sends.
             &[
                 topic(Out, "a", "", "x/"),
                 topic(In, "#", "b/", "x/"),
@@ -293,7 +294,7 @@ mod tests {
         let lines: &[&[BridgeTopic]] = &[
             &[topic(Out, "#", "", "edge/"), topic(In, "command/#", "", "")],
             &[topic(Out, "up/#", "", ""), topic(In, "down/#", "", "")],
-            // It comes back once, to a name that no rule sends.
+            // The message returns once, to a name that no rule sends.
             &[topic(Out, "a/#", "", ""), topic(In, "a/#", "echo/", "")],
             &[topic(Out, "$SYS/#", "", "edge/"), topic(In, "#", "", "")],
         ];

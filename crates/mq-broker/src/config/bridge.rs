@@ -17,50 +17,51 @@ use crate::{
     Overflow, Settings,
 };
 
-/// A `[[bridge]]` table: another broker that this one is a client of; see [`BridgeSettings`].
+/// A `[[bridge]]` table: a remote broker that this one is a client of; see [`BridgeSettings`].
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeConfig {
-    /// What it is called here.
+    /// The bridge's name at this broker.
     pub name: String,
-    /// URLs of the other broker, the preferred one first.
+    /// URLs of the remote broker, the preferred one first.
     pub address: Vec<String>,
     /// See [`BridgeSettings::plaintext`].
     #[serde(default)]
     pub plaintext: bool,
-    /// The client identifier at the other broker; `bridge-NAME-` and what tells this broker from others if absent.
+    /// The client identifier at the remote broker; `bridge-NAME-` and digits of this broker if
+    /// absent.
     pub client_id: Option<String>,
-    /// The user at the other broker.
+    /// The user name at the remote broker.
     pub user_name: Option<String>,
     /// A file with the password or token, and nothing else but an end of line.
     pub password_file: Option<PathBuf>,
-    /// Authorities that the other broker's certificate has to be of; the system's if absent.
+    /// Authorities that sign the remote broker's certificate; the system's if absent.
     pub ca: Option<PathBuf>,
-    /// The only certificate to be believed, by its SHA-256 fingerprint.
+    /// The only certificate that is trusted, by its SHA-256 fingerprint.
     pub fingerprint: Option<String>,
-    /// The name in the other broker's certificate; that of the address if absent.
+    /// The name in the remote broker's certificate; that of the address if absent.
     pub server_name: Option<String>,
     /// The client certificate, with its chain.
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// The private key of the client certificate.
     pub key: Option<PathBuf>,
-    /// Whether CONNECT may be early data (0-RTT); yes if absent.
+    /// `true` if CONNECT may be early data (0-RTT); `true` if absent.
     pub early_data: Option<bool>,
     /// `reno`, `cubic` or `bbr`, over QUIC and TCP; see [`ConnectOptions::congestion`].
     pub congestion: Option<String>,
     /// Milliseconds that a round trip over QUIC takes until one is measured; see [`initial_rtt`](mq_transport::QuicOptions::initial_rtt).
     pub initial_rtt_ms: Option<f64>,
-    /// Over QUIC; see [`repeat`](mq_transport::QuicOptions::repeat).
+    /// The repetition of packets over QUIC; see [`repeat`](mq_transport::QuicOptions::repeat).
     pub repeat: Option<String>,
     /// `5.0`, `3.1.1` or `3.1`; 5.0 if absent.
     pub mqtt: Option<String>,
-    /// Seconds; 60 if absent.
+    /// The keep-alive, in seconds; 60 if absent.
     pub keep_alive_s: Option<u16>,
-    /// Seconds; 10 if absent.
+    /// Seconds that an address has to answer, up to CONNACK; 10 if absent.
     pub connect_timeout_s: Option<u64>,
-    /// Seconds that it waits at most before it connects again; 30 if absent.
+    /// The longest wait before a reconnection, in seconds; 30 if absent.
     pub reconnect_max_s: Option<NonZeroU32>,
-    /// Whether nothing waits for the next connection.
+    /// `true` if both sessions end with the connection; see [`BridgeSettings::clean`].
     #[serde(default)]
     pub clean: bool,
     /// `automatic`, the default, or `lazy`.
@@ -71,16 +72,16 @@ pub struct BridgeConfig {
     pub max_hops: Option<u8>,
     /// See [`BridgeSettings::equal_per_s`].
     pub equal_per_s: Option<NonZeroU32>,
-    /// Whether it tells by a retained message whether it is connected; yes if absent.
+    /// `true` if the bridge's state is published in a retained message; `true` if absent.
     pub notifications: Option<bool>,
-    /// Whether only subscribers of this broker are told; yes if absent.
+    /// `true` if only this broker publishes the state; `true` if absent.
     pub notifications_local_only: Option<bool>,
     /// See [`BridgeSettings::notification_topic`].
     pub notification_topic: Option<String>,
-    /// What may wait for it.
+    /// Bounds of the messages that wait for the bridge.
     #[serde(default)]
     pub queue: QueueConfig,
-    /// What it carries.
+    /// The topics that the bridge carries.
     pub topic: Vec<TopicConfig>,
 }
 
@@ -92,21 +93,21 @@ pub struct QueueConfig {
     pub messages: Option<usize>,
     /// Their payload bytes.
     pub bytes: Option<usize>,
-    /// What becomes of QoS 1 and 2 messages beyond that.
+    /// The policy for QoS 1 and 2 messages beyond these bounds.
     pub overflow: Option<OverflowName>,
-    /// Bytes in the store.
+    /// Payload bytes that wait in the store.
     pub spill_bytes: Option<usize>,
     /// Seconds after which a message that waits is dropped.
     pub age_s: Option<NonZeroU32>,
 }
 
-/// When a bridge connects.
+/// The condition on which a bridge connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     /// At once, and always.
     Automatic,
-    /// While something waits.
+    /// While messages wait for the bridge.
     Lazy,
 }
 
@@ -121,10 +122,10 @@ pub struct TopicConfig {
     pub direction: Option<Direction>,
     /// The highest QoS; 1 if absent.
     pub qos: Option<u8>,
-    /// What topics begin with here.
+    /// Prefix of the topics at this broker.
     #[serde(default)]
     pub local_prefix: String,
-    /// What they begin with there.
+    /// Prefix that replaces it at the remote broker.
     #[serde(default)]
     pub remote_prefix: String,
 }

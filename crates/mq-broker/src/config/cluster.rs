@@ -20,26 +20,27 @@ pub struct ClusterConfig {
     pub name: Option<String>,
     /// URLs of NATS servers.
     pub servers: Vec<String>,
-    /// Whether `nats://` may lead to other machines.
+    /// `true` if `nats://` may lead to other machines.
     #[serde(default)]
     pub plaintext: bool,
-    /// The user there.
+    /// The user name at the NATS servers.
     pub user: Option<String>,
-    /// A file with its password, and nothing else but an end of line.
+    /// A file with the user's password, and nothing else but an end of line.
     pub password_file: Option<PathBuf>,
-    /// Authorities that the servers' certificates have to be of; the system's if absent.
+    /// Authorities that sign the servers' certificates; the system's if absent.
     pub ca: Option<PathBuf>,
     /// The certificate of this node, with its chain.
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: Option<PathBuf>,
-    /// How many logs there are; 8 if absent.
+    /// The number of logs; 8 if absent.
     pub shards: Option<NonZeroU16>,
-    /// On how many servers each message is; 3 if absent.
+    /// The number of servers that store each message; 3 if absent.
     pub replicas: Option<usize>,
-    /// Bytes that each server may store, as its `max_file_store` says; not known if absent.
+    /// Bytes that each server may store, as its `max_file_store` says; unknown if absent.
     pub store_max_bytes: Option<NonZeroU64>,
-    /// Bytes of one log, beyond which the oldest messages are forgotten; 10 GB if absent.
+    /// The size of one log, in bytes, beyond which the oldest messages are dropped; 10 GB if
+    /// absent.
     pub log_max_bytes: Option<NonZeroU64>,
     /// Seconds without a sign of life after which a node counts as dead; 3 if absent.
     pub lease_s: Option<NonZeroU32>,

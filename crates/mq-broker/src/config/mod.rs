@@ -73,7 +73,7 @@ pub use tables::{
 ///
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; ["*"] is all. If absent: all, or pages of
-///                                 # the listener's own host where clients without a user are let in
+///                                 # the listener's own host where clients without a user are accepted
 ///
 /// [admin]
 /// http = "127.0.0.1:9883"         # metrics, health, a page and an API; nowhere if absent
@@ -85,13 +85,13 @@ pub use tables::{
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
-/// [auth]                          # if absent, every client comes in and may do everything, and no
+/// [auth]                          # if absent, every client is accepted and may do everything, and no
 ///                                 # listener may be reached from other machines
 /// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
 /// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
-/// allow_anonymous = false         # whether clients without user and certificate come in; as the only
-///                                 # key of [auth] it lets in every client
+/// allow_anonymous = false         # accepts clients without user and certificate; as the only
+///                                 # key of [auth] it accepts every client
 /// take_over = "same-user"         # or any-user: which users may take over a session by its client identifier
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
 ///
@@ -121,7 +121,7 @@ pub use tables::{
 /// name = "mq"                     # of the cluster
 /// servers = ["tls://nats-1.example:4222", "tls://nats-2.example:4222"]  # all of them
 /// plaintext = false               # whether nats:// may lead to other machines
-/// user = "mq"                     # there
+/// user = "mq"                     # at the NATS servers
 /// password_file = "/etc/mqbroker/nats.password"
 /// ca = "nats.pem"                 # authorities to believe; the system's if absent
 /// certificate = "node.pem"        # of this node
@@ -131,30 +131,30 @@ pub use tables::{
 /// log_max_bytes = 10000000000     # of one log; the oldest messages are forgotten then
 /// lease_s = 3                     # a node that is silent for so long counts as dead
 ///
-/// [[bridge]]                      # another broker; any number of these
+/// [[bridge]]                      # a remote broker; any number of these
 /// name = "cloud"
 /// address = ["quic://cloud.example", "tls://cloud.example"]  # the preferred one first
 /// plaintext = false               # whether tcp:// and ws:// may lead to other machines
-/// client_id = "edge-7"            # there; bridge-NAME-xxxxxxxxxxxx if absent
+/// client_id = "edge-7"            # at the remote broker; bridge-NAME-xxxxxxxxxxxx if absent
 /// user_name = "edge"
 /// password_file = "/etc/mqbroker/cloud.password"  # or a token; nothing else is in it
 /// ca = "cloud.pem"                # authorities to believe; the system's if absent
 /// server_name = "cloud.example"   # in the certificate; that of the address if absent
 /// certificate = "edge.pem"        # of this broker
 /// key = "edge.key"
-/// early_data = true               # whether CONNECT goes with the first flight (0-RTT)
+/// early_data = true               # sends CONNECT in the first flight (0-RTT)
 /// mqtt = "5.0"                    # 3.1.1 or 3.1
 /// keep_alive_s = 60
 /// connect_timeout_s = 10          # of each address
 /// reconnect_max_s = 30            # the longest wait before it connects again
-/// clean = false                   # whether nothing waits for the next connection
-/// start = "automatic"             # or lazy: while something waits
+/// clean = false                   # ends the sessions with the connection
+/// start = "automatic"             # or lazy: while messages wait
 /// max_hops = 8                    # bridges that a message may have passed
 /// equal_per_s = 20                # more equal messages a second are a loop
 ///
-/// [bridge.queue]                  # what may wait for it; if absent, as for every session
+/// [bridge.queue]                  # bounds of the messages that wait; if absent, as for every session
 /// messages = 10000
-/// age_s = 86400                   # what has waited for longer is dropped
+/// age_s = 86400                   # a message that has waited for longer is dropped
 ///
 /// [[bridge.topic]]                # at least one
 /// pattern = "sensors/#"
@@ -170,25 +170,25 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
-    /// How QUIC recovers from loss.
+    /// Loss recovery, streams and other options of QUIC.
     pub quic: QuicConfig,
-    /// What outlives the broker.
+    /// The store of everything that survives a restart.
     pub store: Option<StoreConfig>,
-    /// Which web pages may connect over WebSocket.
+    /// Origins of the web pages that may connect over WebSocket.
     pub ws: WsConfig,
-    /// Where operators are answered.
+    /// The admin interface.
     pub admin: AdminConfig,
-    /// What is written to the log, and how.
+    /// Levels and format of the log.
     pub log: LogConfig,
-    /// What happens when files are replaced.
+    /// The reload of replaced files.
     pub reload: ReloadConfig,
-    /// Which clients are let in, and what they may do.
+    /// Authentication and authorization of clients.
     pub auth: Option<AuthConfig>,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
-    /// Other brokers that this one is a client of.
+    /// Remote brokers that this one is a client of.
     pub bridge: Vec<BridgeConfig>,
-    /// What makes this broker a node of a cluster.
+    /// The cluster that this broker is a node of.
     pub cluster: Option<ClusterConfig>,
 }
 
@@ -205,8 +205,8 @@ impl Config {
         toml::from_str(&text).map_err(|error| mistake(path, &text, &error))
     }
 
-    /// Reads a file, and returns every mistake of its form: keys that are not known, and values of another type. Each names its
-    /// line.
+    /// Reads a file, and returns every mistake of its form: keys that are not known, and values of
+    /// another type. Each mistake names its line.
     ///
     /// # Errors
     /// The mistakes; at least one.
@@ -225,7 +225,8 @@ impl Config {
                 Err(error) => error,
             };
             let start = error.span().map(|span| span.start.min(text.len()));
-            // Without the mistake the next one comes to light. What follows from it would be none of the user's.
+            // The next mistake is found with this one removed; one that follows from the removal
+            // would not be the user's.
             let is_toml = text.parse::<toml::Table>().is_ok();
             let rest = start.filter(|_| is_toml).and_then(|at| without(&text, at));
             if mistakes.is_empty() || is_toml {
@@ -375,7 +376,8 @@ fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
 /// Values of a file that are not allowed.
 struct Mistakes {
     path: PathBuf,
-    /// Name of the table that is being checked, where its checks leave that to [`within`](Self::within); empty elsewhere.
+    /// Name of the table that is being checked, where its checks leave that to
+    /// [`within`](Self::within); empty elsewhere.
     table: String,
     all: Vec<Error>,
 }
@@ -396,7 +398,8 @@ impl Mistakes {
         });
     }
 
-    /// Puts `table` before each mistake that `check` notes. Returns its value, or `None` if it noted any.
+    /// Prefixes each mistake that `check` notes with `table`. Returns the value of `check`, or
+    /// `None` if it noted any.
     fn within<T>(&mut self, table: String, check: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let (outer, before) = (mem::replace(&mut self.table, table), self.all.len());
         let value = check(self);
@@ -438,8 +441,10 @@ impl Settings {
 /// Messages that may wait for a session of a cluster: its record names each.
 const CLUSTER_MAILBOX: usize = 50_000;
 
+/// Checks the policy and the bounds of messages that wait.
+///
 /// # Errors
-/// What is wrong with where messages wait, or with how many may.
+/// The combination that is not allowed, in one line.
 fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     let quotas = &settings.quotas;
     let most = quotas.mailbox.messages;
@@ -454,7 +459,7 @@ fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Why messages cannot go to a store.
+/// Returns the reason for which messages cannot be spilled, without a store.
 fn no_store(settings: &Settings) -> &'static str {
     if settings.cluster.is_some() {
         "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
@@ -463,7 +468,7 @@ fn no_store(settings: &Settings) -> &'static str {
     }
 }
 
-/// Mistakes of a file that are named at most.
+/// The most mistakes of a file that are reported.
 const MOST_MISTAKES: usize = 100;
 
 fn mistake(path: &Path, text: &str, error: &toml::de::Error) -> Error {
@@ -475,7 +480,8 @@ fn mistake(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     }
 }
 
-/// Returns the text with the line at `at` empty, or the whole table if the line is its head. `None` if it is empty already.
+/// Returns the text with the line at `at` empty, or the whole table if the line is its head. `None`
+/// if it is empty already.
 fn without(text: &str, at: usize) -> Option<String> {
     let begin = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let is_head = text[begin..].starts_with('[');
@@ -493,7 +499,7 @@ fn without(text: &str, at: usize) -> Option<String> {
     Some(format!("{}{lines}{}", &text[..begin], &text[end..]))
 }
 
-/// A secret in a file of its own.
+/// Reads a secret from a file of its own.
 fn read_secret(path: &Path) -> Result<String, String> {
     let shown = path.display();
     if files::is_open_to_all(path) {

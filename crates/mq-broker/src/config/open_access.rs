@@ -1,17 +1,17 @@
 //! Access of clients on other machines without a user.
 //!
-//! A broker without a list of users lets all clients in. It does so on this machine alone, unless
-//! the operator says otherwise: leaving out a key does not open a broker to the world.
+//! A broker without a list of users accepts all clients, but from this machine alone, unless the
+//! operator sets otherwise: leaving out a key does not open a broker to the world.
 
 use mq_transport::{Address, ClientAuth};
 
 use crate::{Settings, auth::Access};
 
-/// Where a broker listens by default: only this machine's own users reach it.
+/// The default listeners, on loopback: only this machine's own users reach them.
 pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
 
 impl Settings {
-    /// Whether clients without a user come in, certificates aside.
+    /// Returns `true` if clients without a user are accepted, apart from what certificates require.
     pub(super) fn lets_anonymous_in(&self) -> bool {
         match &self.access {
             Access::Open => true,
@@ -20,7 +20,7 @@ impl Settings {
         }
     }
 
-    /// A listener by which clients on other machines come in without a user and without a
+    /// Returns a listener that accepts clients of other machines without a user and without a
     /// certificate.
     pub(super) fn open_to_others(&self) -> Option<&Address> {
         let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));

@@ -21,20 +21,21 @@ use crate::{
     auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOverPolicy},
 };
 
-/// The `[auth]` table; `docs/guide/access.md` tells what its files look like.
+/// The `[auth]` table; `docs/guide/access.md` describes its files.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
     /// Users and the hashes of their passwords.
     pub password_file: Option<PathBuf>,
-    /// What users may do; without it they may do everything.
+    /// The rules of users (topics that they may publish and receive); without it they may do
+    /// everything.
     pub acl_file: Option<PathBuf>,
     /// Takes the user from the client's certificate; needs `tls.client_ca`.
     pub certificate_user: Option<CertificateUser>,
-    /// Takes tokens as passwords.
+    /// Accepts tokens as passwords.
     pub jwt: Option<JwtConfig>,
-    /// Lets in clients that send neither user name nor password nor certificate. Without users and
-    /// rules it lets in every client, whatever it sends. Default no.
+    /// Accepts clients that send neither user name nor password nor certificate. Without users and
+    /// rules it accepts every client, whatever it sends. Default no.
     pub allow_anonymous: bool,
     /// See [`Settings::take_over`].
     pub take_over: TakeOverPolicy,
@@ -54,16 +55,16 @@ pub struct JwtConfig {
     pub audience: Option<String>,
     /// The claim with the user's name; `sub` if absent.
     pub user_claim: Option<String>,
-    /// The claim with the client identifier.
+    /// The claim that must equal the client identifier.
     pub client_id_claim: Option<String>,
-    /// Seconds that the clocks may differ; 5 if absent.
+    /// Seconds by which the clocks may differ; 5 if absent.
     pub leeway_s: Option<u64>,
-    /// Whether the connection ends with the token; it does if absent.
+    /// `true` if the connection ends when the token expires; `true` if absent.
     pub disconnect_at_expiry: Option<bool>,
 }
 
 impl JwtConfig {
-    /// No clock that anybody sets is wrong by more.
+    /// The longest leeway, in seconds: no clock that is set at all is wrong by more.
     const LONGEST_LEEWAY_S: u64 = 300;
 
     fn into_settings(self, mistakes: &mut Mistakes) -> JwtSettings {
@@ -114,7 +115,7 @@ impl AuthConfig {
                  or `allow_anonymous = true`",
             );
         }
-        // Without users and rules there is nothing to ask a client.
+        // Without users and rules every client is accepted.
         let is_open = files.password_file.is_none()
             && files.certificate_user.is_none()
             && files.jwt.is_none()
@@ -135,13 +136,14 @@ impl AuthConfig {
 pub struct QuicConfig {
     /// A [`Repeat`].
     pub repeat: Option<String>,
-    /// Of single listeners, by their URLs in `listen`, a [`Repeat`].
+    /// The [`Repeat`] of single listeners, by their URLs in `listen`.
     pub repeat_at: BTreeMap<String, String>,
-    /// Milliseconds, a fraction as well.
+    /// Milliseconds of a round trip until one is measured, with fractions; see
+    /// [`QuicOptions::initial_rtt`].
     pub initial_rtt_ms: Option<f64>,
-    /// Milliseconds within which clients are asked to acknowledge, a fraction as well.
+    /// Milliseconds within which clients are requested to acknowledge, with fractions.
     pub max_ack_delay_ms: Option<f64>,
-    /// Packets; see [`QuicOptions::initial_window`].
+    /// Packets before the first acknowledgement; see [`QuicOptions::initial_window`].
     pub initial_window: Option<u32>,
     /// See [`QuicOptions::packet_threshold`].
     pub packet_threshold: Option<u32>,
@@ -154,7 +156,8 @@ pub struct QuicConfig {
     pub max_streams: Option<u32>,
     /// `asked`, the default, or a [`Spread`](mq_proto::Spread); see [`Settings::deliveries`].
     pub deliveries: Option<String>,
-    /// Seconds, 0 for never; see [`Settings::stream_idle_timeout`].
+    /// Seconds without data after which a data stream is closed, 0 for never; see
+    /// [`Settings::stream_idle_timeout`].
     pub stream_idle_timeout_s: Option<u64>,
 }
 
@@ -237,7 +240,7 @@ pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Durat
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// The file.
+    /// The path of the store's file.
     pub path: PathBuf,
     /// `always`, the default, `interval` or `off`; see [`Durability`].
     #[serde(default)]
@@ -284,7 +287,7 @@ impl StoreConfig {
             set(field, value.map(Duration::from_secs));
         }
         let durability = mistakes.note(self.durability());
-        // Other tables are checked with the store that is meant.
+        // Other tables are checked against this store.
         settings.store = Some(Storage::File(StoreFile {
             path: self.path,
             durability: durability.unwrap_or_default(),
@@ -310,17 +313,17 @@ impl StoreConfig {
     }
 }
 
-/// The `[tls]` table; it holds for TLS, QUIC and WebSocket over TLS.
+/// The `[tls]` table, for TLS, QUIC and WebSocket over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
     /// The certificate chain, PEM.
     pub certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The private key of the certificate, PEM.
     pub key: Option<PathBuf>,
-    /// `off`, `connect` or `full`, the default.
+    /// The policy of early data: `off`, `connect` or `full`, the default.
     pub early_data: Option<String>,
-    /// Carries tickets over a restart; see [`Settings::ticket_file`].
+    /// The file that keeps tickets over a restart; see [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
     /// The CAs that sign clients' certificates, PEM.
     pub client_ca: Option<PathBuf>,
@@ -333,7 +336,7 @@ pub struct TlsConfig {
     pub enforce_crl_expiry: bool,
 }
 
-/// Whether clients must have a certificate.
+/// The certificate that clients must or may show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientCertificate {
@@ -359,8 +362,8 @@ impl TlsConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReloadConfig {
-    /// Whether replaced files of certificates, revocation lists, users and rules are taken without
-    /// a signal.
+    /// `true` if replaced files of certificates, revocation lists, users and rules are reloaded
+    /// without a signal.
     pub watch: bool,
 }
 
@@ -370,12 +373,13 @@ impl Default for ReloadConfig {
     }
 }
 
-/// The `[ws]` table; it holds for WebSocket over TCP and over TLS.
+/// The `[ws]` table, for WebSocket over TCP and over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WsConfig {
-    /// Origins of the web pages that are let in; `["*"]` is all. Default: all, and where clients without
-    /// a user are let in, pages of the listener's own host ([`AllowedOrigins::SameHost`]).
+    /// Origins of the web pages that may connect; `["*"]` is all. Default: all, and where clients
+    /// without a user are accepted, pages of the listener's own host
+    /// ([`AllowedOrigins::SameHost`]).
     pub allowed_origins: Option<Vec<String>>,
 }
 
@@ -394,15 +398,15 @@ impl WsConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Address and port of HTTP.
+    /// Address and port of the HTTP listener.
     pub http: Option<SocketAddr>,
-    /// Tokens for HTTP.
+    /// The file of tokens for HTTP.
     pub token_file: Option<PathBuf>,
     /// `true` if programs of this machine read over HTTP without a token.
     pub open_on_loopback: bool,
-    /// Names by which HTTP is reached.
+    /// Host names by which HTTP is reached.
     pub hosts: Vec<String>,
-    /// A Unix socket.
+    /// The path of the Unix socket.
     pub socket: Option<PathBuf>,
     /// Seconds between the broker's own figures under `$SYS/broker`; 0 is never. Default 10.
     pub sys_interval_s: Option<u64>,
@@ -422,11 +426,12 @@ impl AdminConfig {
     }
 }
 
-/// The `[log]` table. The library only writes to `tracing`: the program `mqbroker` acts on it.
+/// The `[log]` table. The library only writes to `tracing`; the program `mqbroker` applies the
+/// table.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
     /// The level; `info` if absent.
     pub level: Option<String>,
@@ -434,14 +439,14 @@ pub struct LogConfig {
     pub levels: BTreeMap<String, String>,
 }
 
-/// How a line of the log looks.
+/// The format of a line of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// JSON, one object a line.
     Json,
 }
 
@@ -453,17 +458,18 @@ pub struct LimitsConfig {
     pub max_connections: Option<usize>,
     /// Connections at once from one IPv4 address or one IPv6 network of 64 bits.
     pub connections_per_address: Option<usize>,
-    /// Handshakes at once.
+    /// Handshakes in progress at once.
     pub max_handshakes: Option<usize>,
-    /// Seconds that a handshake may take, and then CONNECT.
+    /// Seconds that a handshake may take, and CONNECT after it.
     pub handshake_timeout_s: Option<u64>,
-    /// The largest packet taken, in bytes.
+    /// The largest packet accepted, in bytes.
     pub max_packet_size: Option<NonZeroU32>,
-    /// The largest packet taken from a client before it is let in, in bytes: CONNECT with its will.
+    /// The largest packet taken from a client that is not accepted yet, in bytes: CONNECT with its
+    /// will.
     pub max_connect_size: Option<NonZeroU32>,
     /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
     pub receive_maximum: Option<NonZeroU16>,
-    /// QoS 1 and 2 messages on their way to a client at once.
+    /// QoS 1 and 2 messages in flight to a client at once.
     pub max_inflight: Option<NonZeroU16>,
     /// Topic aliases that a client may use.
     pub topic_alias_maximum: Option<u16>,
@@ -472,13 +478,13 @@ pub struct LimitsConfig {
     /// The longest keep-alive, in seconds. 5.0 clients that want a longer one or none get this. 0
     /// is no limit.
     pub max_keep_alive_s: Option<u16>,
-    /// Whether strings may have control characters and Unicode noncharacters. Default no.
+    /// `true` if strings may have control characters and Unicode noncharacters. Default `false`.
     pub allow_control_characters: bool,
-    /// Messages that wait for one session.
+    /// Messages that wait for one session in memory.
     pub mailbox_messages: Option<usize>,
-    /// Payload bytes that wait for one session.
+    /// Payload bytes that wait for one session in memory.
     pub mailbox_bytes: Option<usize>,
-    /// What becomes of QoS 1 and 2 messages beyond that; see [`Overflow`].
+    /// The policy for QoS 1 and 2 messages beyond these bounds; see [`Overflow`].
     pub overflow: Option<OverflowName>,
     /// Bytes of one session that may wait in the store.
     pub spill_bytes: Option<usize>,
@@ -490,7 +496,7 @@ pub struct LimitsConfig {
     pub subscriptions: Option<usize>,
     /// Topics with a retained message.
     pub retained: Option<usize>,
-    /// See [`Quotas::protocol_errors_per_minute`]; 0: no client waits.
+    /// See [`Quotas::protocol_errors_per_minute`]; 0 is no limit.
     pub protocol_errors_per_minute: Option<u32>,
     /// Messages a second that each client may publish.
     pub publish_messages_per_s: Option<NonZeroU32>,

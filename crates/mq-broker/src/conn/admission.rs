@@ -1,4 +1,4 @@
-//! Lets in a client whose user is known: grants what its CONNECT asks for, or refuses it.
+//! Admission of an authenticated client: grants the requests of its CONNECT, or refuses it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub(super) struct Admission {
     principal: Option<Principal>,
     /// The data of an enhanced authentication for CONNACK.
     data: Option<Bytes>,
-    /// The log-in of a client that may authenticate anew.
+    /// The log-in of a client that may re-authenticate.
     log_in: Option<Box<LogIn>>,
 }
 
@@ -51,7 +51,7 @@ impl Admission {
         }
     }
 
-    /// The authenticator knows who the client is.
+    /// Makes the admission of a client that the authenticator has identified.
     pub(super) fn proved(
         self,
         principal: Principal,
@@ -62,7 +62,7 @@ impl Admission {
         Self {
             principal: Some(principal),
             data,
-            // Only by an enhanced method may it authenticate again (§4.12.1).
+            // Only an enhanced method allows re-authentication (§4.12.1).
             log_in: has_method.then_some(log_in),
             ..self
         }
@@ -110,7 +110,7 @@ impl Admission {
             &mut ack,
         );
         let is_kept = !clean_start || expiry != Some(Duration::ZERO);
-        // Its CONNECT may have waited for a node that was stopped or too busy.
+        // The CONNECT may have waited for a node that was stopped or too busy.
         if wire.has_gone_elsewhere(&client_id, is_kept).await {
             return None;
         }
@@ -158,7 +158,7 @@ impl Admission {
             // Messages wait already; `fill` takes them.
             debug!(client = %Escaped(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
         }
-        // From now on its bytes count among those of all clients, and not of strangers.
+        // From now on its bytes count among those of accepted clients.
         wire.incoming_memory = wire.hub.memory_share();
         let connack_at = wire.connection.outbox().position();
         if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
@@ -168,7 +168,7 @@ impl Admission {
             wire.link.let_in();
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
             log_connected(wire, version, &client_id, who.and_then(Principal::user));
-            // What came right behind CONNECT, and on data lanes, has waited in the buffers.
+            // Data received after CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
         }
         let client = Client::new(principal, rules, log_in);
@@ -184,7 +184,8 @@ impl Admission {
     }
 }
 
-/// Gives a bridge that has sent its broker's mark (5.0) the one of this broker. Returns `true` if it is such a bridge.
+/// Sends this broker's mark to a bridge that has sent its own (5.0). Returns `true` if the client
+/// is such a bridge.
 fn answer_mark(wire: &Wire, properties: &ConnectProperties, ack: &mut ConnAck) -> bool {
     let is_bridge = BrokerMark::of_peer(&properties.user_properties).is_some();
     if is_bridge {
@@ -216,7 +217,7 @@ fn why_no_session(reason: ReasonCode) -> &'static str {
     }
 }
 
-/// Tells the log that a client was let in.
+/// Logs an accepted client.
 fn log_connected(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
     let refusal_log = &wire.hub.refusal_log;
     let Some(left_out) = refusal_log.admit(ClientLine::Connected, clock::now()) else {
@@ -248,7 +249,7 @@ fn refuse<T>(
     None
 }
 
-/// Returns the connection as operators see it.
+/// Returns the connection's view for operators.
 fn presence(
     wire: &Wire,
     version: Version,
@@ -262,14 +263,15 @@ fn presence(
     Presence::new(scheme, peer, version, clean_start, keep_alive, expiry)
 }
 
-/// The keep-alive in seconds that CONNACK leaves to the client or, in 5.0, sets (§3.2.2.3.14); zero for none.
+/// Returns the keep-alive in seconds that CONNACK leaves to the client or, in 5.0, sets
+/// (§3.2.2.3.14); zero for none.
 fn granted_keep_alive(settings: &Settings, version: Version, wanted: u16) -> u16 {
     let maximum = settings.protocol.max_keep_alive;
     let maximum = maximum.filter(|most| version >= Version::V5 && (wanted == 0 || wanted > *most));
     maximum.unwrap_or(wanted)
 }
 
-/// Returns the time for which the session lives on after the connection.
+/// Returns the time that the session outlives the connection.
 fn session_expiry(
     settings: &Settings,
     version: Version,
@@ -283,7 +285,7 @@ fn session_expiry(
     }
     let wanted = wanted.unwrap_or(0);
     let expiry = bounded_expiry(wanted, maximum);
-    // CONNACK tells the client if it gets another expiry than it asked for (§3.2.2.3.2).
+    // CONNACK has the expiry if it differs from the client's request (§3.2.2.3.2).
     if expiry != bounded_expiry(wanted, None)
         && let Some(granted) = expiry
     {

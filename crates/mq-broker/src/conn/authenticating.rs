@@ -1,4 +1,4 @@
-//! The second phase: a CONNECT has come, and an authenticator finds out who sent it.
+//! The second phase: a CONNECT was received, and an authenticator identifies its sender.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,16 +11,16 @@ use crate::{
     clock,
 };
 
-/// A client that is being asked who it is.
+/// A client that is being authenticated.
 pub(super) struct Authenticating {
     admission: Admission,
-    /// The log-in of the client, without its secrets; `None` where there is nothing to prove.
+    /// The log-in of the client, without its secrets; `None` if there is no authenticator.
     log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }
 
 impl Authenticating {
-    /// A client that comes in without an authenticator.
+    /// A client of a broker without an authenticator.
     pub(super) fn nothing_to_prove(admission: Admission) -> Self {
         Self {
             admission,
@@ -29,7 +29,7 @@ impl Authenticating {
         }
     }
 
-    /// Has the authenticator begin; `None` if the client is refused before.
+    /// Starts the authentication; `None` if the client is refused before.
     pub(super) fn begin(
         wire: &mut Wire,
         now: Instant,
@@ -68,7 +68,7 @@ impl Authenticating {
         })
     }
 
-    /// Goes on until the client is known; `None` if it is refused, or gone before.
+    /// Continues until the client is authenticated; `None` if it is refused, or disconnects before.
     pub(super) async fn run(mut self, wire: &mut Wire) -> Option<Admission> {
         let Some(log_in) = self.log_in else {
             return Some(self.admission);
@@ -89,7 +89,7 @@ impl Authenticating {
                     _ => {}
                 }
             }
-            // While the authenticator works nothing is read: nobody knows yet whether the client
+            // While the authenticator works nothing is read: it is not known yet whether the client
             // may send more.
             let want_read = !self.authentication.is_working() && wire.may_read();
             let outcome = wire.wait_for(now, want_read, self.authentication.outcome());
@@ -101,7 +101,8 @@ impl Authenticating {
                 Some(Ok(Step::Continue(data))) => {
                     let reason = ReasonCode::ContinueAuthentication;
                     wire.send_auth(reason, Some(data));
-                    // Nothing may have come behind CONNECT.
+                    // No packet after CONNECT is allowed before this AUTH; one that was received is
+                    // handled now.
                     wire.handle_received(LaneId::CONTROL, clock::now());
                 }
                 Some(Err(refusal)) => wire.refuse_log_in(refusal, &log_in),

@@ -9,7 +9,7 @@ use mq_transport::{Error, Progress};
 use super::wire::Wire;
 use crate::clock;
 
-/// Reads after which the end of a link that a peer may have closed is not looked for any more.
+/// The most reads in search of the end of a link that a peer may have closed.
 const MAX_READS: usize = 64;
 
 /// Returned for a client that waits for its session at other nodes of a cluster.

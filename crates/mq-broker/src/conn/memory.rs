@@ -5,14 +5,14 @@ use mq_proto::LaneId;
 use super::wire::Wire;
 use crate::clock;
 
-/// Bytes that a connection holds without being counted: hardly any client needs more, and the counts
-/// are shared by all.
+/// Bytes that a connection holds without being counted: hardly any client needs more, and the
+/// counts are shared by all.
 pub(super) const UNCOUNTED_BYTES: usize = 16 * 1024;
-/// Bytes that a client which is not let in yet holds without being counted.
+/// Bytes that a client which is not accepted yet holds without being counted.
 const UNCOUNTED_BYTES_BEFORE_LOG_IN: usize = 2 * 1024;
 
-/// Bytes that a client may send before it is let in: more than CONNECT and the early data of a client that
-/// resumes.
+/// Bytes that a client may send before it is accepted: more than CONNECT and the early data of a
+/// client that resumes.
 const MAX_RECEIVED_BEFORE_LOG_IN: usize = 256 * 1024;
 
 /// The memory of a message in flight besides itself: its place in a table that is half full.
@@ -22,8 +22,8 @@ const IN_FLIGHT_OVERHEAD: usize = 192;
 const COUNTING_STEP: usize = 4 * 1024;
 
 impl Wire {
-    /// Counts the memory that a client makes its connection hold before it is let in. The link is cut if there is
-    /// no room for it.
+    /// Counts the memory that a client makes its connection hold before it is accepted. The link is
+    /// closed if there is no room for it.
     pub(super) fn count_unauthenticated(&mut self) {
         let reason = if self.link.received_len() > MAX_RECEIVED_BEFORE_LOG_IN {
             "too much on its data streams before it was let in"
@@ -37,16 +37,16 @@ impl Wire {
         self.connection.handle_link_lost();
     }
 
-    /// Counts what the client makes this connection hold: packets that are not whole, topics of aliases,
-    /// and the bytes `besides` these. `free` bytes are not counted. Returns false for a client for which
-    /// there is no room.
+    /// Counts the memory that the client makes this connection hold: incomplete packets, topics of
+    /// aliases, and the bytes `besides` these. `free` bytes are not counted. Returns `false` for a
+    /// client for which there is no room.
     ///
-    /// Messages that wait to be written or acknowledged count as well. At the limit the client gets
-    /// no more of them: see [`may_carry_more`](Self::may_carry_more).
+    /// Messages that wait to be written or acknowledged count as well. At the limit the client
+    /// receives no more of them: see [`may_carry_more`](Self::may_carry_more).
     #[must_use]
     pub(super) fn count_memory(&mut self, free: usize, besides: usize) -> bool {
         let received = self.link.received_len();
-        // A buffer grows by doubling, and the allocator has places of certain sizes.
+        // A buffer grows by doubling, and the allocator has blocks of certain sizes.
         let received = received + received / 2;
         let held = self.connection.held_bytes();
         let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(COUNTING_STEP);
@@ -62,8 +62,8 @@ impl Wire {
             || self.connection.is_closed()
     }
 
-    /// Drops the payloads of messages that are not whole yet, now and as they come. The client is told so once each
-    /// message has come.
+    /// Drops the payloads of incomplete messages, now and as they arrive. The client receives the
+    /// refusal once each message is complete.
     pub(super) fn discard_payloads(&mut self) {
         let lanes = self.link.unread_lanes();
         for lane in lanes.into_iter().chain([LaneId::CONTROL]) {

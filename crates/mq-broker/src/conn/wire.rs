@@ -29,33 +29,31 @@ use crate::{
     refusal_log::RefusalDetails,
 };
 
-/// Bytes that wait to be written before no more messages are taken from the mailbox.
+/// Bytes that wait to be written from which on no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 
-/// Bytes that wait to be written before the peer is not read any more: it sends faster than it
-/// reads.
+/// Bytes that wait to be written from which on the peer is not read any more: it sends faster than it reads.
 const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
 
 /// A link and the state machine on it.
 pub(crate) struct Wire {
     pub(super) link: Link,
     pub(super) connection: Connection,
-    /// While the link's handshake is not complete.
+    /// The state of a link whose handshake is not complete.
     pub(super) early: Option<Box<Early>>,
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
-    /// Bytes that the client makes this connection hold; until it is let in, within the
-    /// limit for all such clients.
+    /// Bytes that the client makes this connection hold; before it is accepted, within the limit for all such clients.
     pub(super) incoming_memory: MemoryShare,
-    /// Bytes that wait to be written to it, or for its acknowledgement.
+    /// Bytes that wait to be written to the client, or for its acknowledgement.
     pub(super) outgoing_memory: MemoryShare,
     pub(super) unsettled_acks: UnsettledAcks,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
-    /// The reason for which the connection ends, once the state machine has said so.
+    /// The reason for which the connection ends, once the state machine has reported it.
     pub(super) closed: Option<CloseReason>,
-    /// The protocol that the client speaks, if its first bytes are known to be none of MQTT's.
+    /// The protocol that the client speaks, if its first bytes are known to be another than MQTT.
     pub(super) other_protocol: Option<&'static str>,
     sampler: Sampler,
 }
@@ -83,7 +81,7 @@ impl Wire {
         }
     }
 
-    /// A link and a state machine of either role.
+    /// Makes the parts of a link and a state machine of either role.
     pub(super) fn with(
         link: Link,
         connection: Connection,
@@ -115,8 +113,8 @@ impl Wire {
         self.unsettled_acks.give_back(&mut self.connection, now);
     }
 
-    /// Returns `true` if a client has as many messages at the store as it may: one before MQTT 5.0, which was not told
-    /// its Receive Maximum, is not read any further.
+    /// Returns `true` if a client has as many messages at the store as it may: a client before MQTT 5.0, which receives
+    /// no Receive Maximum, is not read any further.
     pub(super) fn has_all_at_store(&self) -> bool {
         let maximum = self.settings.protocol.receive_maximum.get();
         !self.connection.has_reason_codes() && self.unsettled_acks.len() >= usize::from(maximum)
@@ -134,24 +132,24 @@ impl Wire {
         }
     }
 
-    /// Counts a data stream that was closed because nothing came on it.
+    /// Counts a data stream that was closed because no data arrived on it.
     pub(super) fn closed_idle(&self) {
         self.sampler.metrics().streams_closed_idle.add(1);
     }
 
-    /// Records them a last time.
+    /// Records the link's statistics a last time.
     pub(super) fn sample_last(&mut self) {
         self.sampler.sample(&self.link, clock::now());
     }
 
-    /// Leaves if the broker is shutting down.
+    /// Disconnects if the broker is shutting down.
     pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.has_changed().unwrap_or(true) {
             self.disconnect_for(ReasonCode::ServerShuttingDown);
         }
     }
 
-    /// Waits before CONNECT is read where clients of this one's address have broken the protocol time and again.
+    /// Waits before CONNECT is read where clients of the same address have broken the protocol repeatedly.
     pub(super) async fn slow_down(&mut self) {
         let peer = self.link.info().peer_address;
         let most = self.settings.protocol.connect_timeout / 2;
@@ -165,27 +163,27 @@ impl Wire {
             "slowed down a client"
         );
         let mut shutdown = self.shutdown.clone();
-        // Either is good.
+        // Both outcomes end the wait.
         let _ = tokio::time::timeout(delay, shutdown.changed()).await;
     }
 
-    /// Returns `true` if the link may be read: the client takes the answers to its packets, and no packet
-    /// waits for the end of the handshake.
+    /// Returns `true` if the link may be read: the client reads the answers to its packets, and no packet waits for the
+    /// end of the handshake.
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
             && !self.connection.is_failing()
             && self.connection.outbox().len() < READ_LIMIT
     }
 
-    /// The next deadline: the state machine's, or that of the link's handshake.
+    /// Returns the next deadline: the state machine's, or that of the link's handshake.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let handshake = self.early.as_ref().map(|early| early.deadline);
         earlier(self.connection.poll_timeout(), handshake)
     }
 
-    /// Ends a turn of a client that is not let in yet: counts its memory, and waits until its phase has
-    /// something to look at: the link, a deadline, the shutdown, or `other`, whose outcome it returns. Does
-    /// not wait once the connection is closed. Cancel-safe if `other` is.
+    /// Ends a turn of a client that is not accepted yet: counts its memory, and waits until its phase has an event to
+    /// handle: of the link, a deadline, the shutdown, or `other`, whose outcome it returns. Does not wait once the
+    /// connection is closed. Cancel-safe if `other` is.
     pub(super) async fn wait_for<T>(
         &mut self,
         now: Instant,
@@ -239,7 +237,7 @@ impl Wire {
         outcome
     }
 
-    /// Remembers whether what the state machine has left unread has to wait for the handshake.
+    /// Records whether data that the state machine has left unread must wait for the handshake.
     fn note_early(&mut self) {
         let Some(early) = &mut self.early else {
             return;
@@ -251,8 +249,8 @@ impl Wire {
             .any(|lane| self.connection.is_too_early(self.link.received(lane)));
     }
 
-    /// Takes the packets that have waited, once the handshake is complete, or gives the link up if
-    /// that takes too long.
+    /// Handles the packets that have waited, once the handshake is complete, or gives up the link if that takes too
+    /// long.
     pub(super) fn check_handshake(&mut self, now: Instant) {
         let Some(early) = &self.early else {
             return;
@@ -270,8 +268,8 @@ impl Wire {
         }
     }
 
-    /// Takes the packets that have waited, if the handshake is complete: also before the end of a
-    /// link that ends at the same time is dealt with.
+    /// Handles the packets that have waited, if the handshake is complete: also before the end of a link that ends at
+    /// the same time.
     pub(super) fn take_early(&mut self) {
         if self.early.is_some() && !self.link.is_early() {
             self.connection.handshake_complete();
@@ -279,12 +277,12 @@ impl Wire {
         }
     }
 
-    /// Returns `true` if nobody has proved to be at the other end: the handshake is still not complete.
+    /// Returns `true` if the peer may be a replay of early data: the link's handshake is still not complete.
     pub(super) fn is_unproved(&self) -> bool {
         self.early.is_some() && self.link.is_early()
     }
 
-    /// Acts on what the link has done; `None` is the end of its handshake.
+    /// Handles the link's progress; `None` is the end of its handshake.
     pub(super) fn progressed(&mut self, progress: Option<Result<Progress, Error>>, now: Instant) {
         self.take_early();
         match progress {
@@ -302,7 +300,7 @@ impl Wire {
         }
     }
 
-    /// Gives the state machine what the link has received.
+    /// Passes data that the link has received to the state machine.
     pub(super) fn handle_received(&mut self, lane: LaneId, now: Instant) {
         let buffer = self.link.received(lane);
         if lane == LaneId::CONTROL && !self.connection.is_open() {
@@ -316,7 +314,8 @@ impl Wire {
         !self.link.received(LaneId::CONTROL).is_empty() || !self.link.unread_lanes().is_empty()
     }
 
-    /// Gives it what has waited on all lanes: the control lane first, then the others as they were opened.
+    /// Passes data that has waited on all lanes to the state machine: the control lane first, then the others as they
+    /// were opened.
     pub(super) fn handle_all_received(&mut self) {
         let now = clock::now();
         self.handle_received(LaneId::CONTROL, now);
@@ -326,7 +325,7 @@ impl Wire {
         self.take_datagrams();
     }
 
-    /// Takes the datagrams that came in, once the client is let in; until then they wait in the QUIC stack.
+    /// Handles received datagrams, once the client is accepted; until then they wait in the QUIC stack.
     pub(super) fn take_datagrams(&mut self) {
         while self.connection.is_open()
             && self.early.is_none()
@@ -338,7 +337,7 @@ impl Wire {
         }
     }
 
-    /// The client has ended a data lane; the connection goes on.
+    /// Handles the end of a data lane by the client; the connection continues.
     fn lane_closed(&mut self, lane: LaneId, how: LaneClosed, now: Instant) {
         if how != LaneClosed::Finished {
             debug!(%lane, %how, "a client broke a data lane off");
@@ -356,9 +355,10 @@ impl Wire {
         }
     }
 
-    /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
+    /// Ends the connection with that reason. A client may send a server few reasons (Table 3-10).
     pub(super) fn disconnect_for(&mut self, reason: ReasonCode) {
-        // Acknowledgements that are settled by the time at which the link ends go before DISCONNECT.
+        // Acknowledgements that are settled by the time at which the link ends are sent before
+        // DISCONNECT.
         self.give_tickets_back(clock::now());
         let reason = match reason {
             ReasonCode::ServerShuttingDown
@@ -372,13 +372,14 @@ impl Wire {
             reason => reason,
         };
         let reason = match self.last_word.take() {
-            // It is the will as well, which the other broker publishes for any reason but success.
+            // The last message is the will as well, which the remote broker publishes for any
+            // reason but success.
             Some(_) if self.connection.has_reason_codes() => match reason {
                 ReasonCode::Success => ReasonCode::DisconnectWithWill,
                 reason => reason,
             },
             Some(word) => {
-                // Nobody is there to tell if it fails.
+                // A failure has no receiver: the connection ends.
                 let _ = self.connection.publish(clock::now(), *word);
                 reason
             }
@@ -393,7 +394,7 @@ impl Wire {
         answer: impl FnOnce(&mut Connection) -> Result<(), CommandError>,
     ) {
         if let Err(error) = answer(&mut self.connection) {
-            // Larger than the client takes, or the connection is over anyway.
+            // The answer is larger than the client accepts, or the connection is over anyway.
             debug!(%error, "an answer could not be sent");
             self.disconnect_for(ReasonCode::ImplementationSpecificError);
         }
@@ -411,8 +412,7 @@ impl Wire {
         self.answer(|connection| connection.auth(clock::now(), auth));
     }
 
-    /// Refuses a log-in, and tells the operator of it. The answer is a CONNACK, or on an open connection
-    /// a DISCONNECT.
+    /// Refuses a log-in, and logs the refusal. The answer is a CONNACK, or on an open connection a DISCONNECT.
     pub(super) fn refuse(
         &mut self,
         reason: ReasonCode,
@@ -455,7 +455,7 @@ fn is_mqtt_next(link: &Link) -> bool {
     alpn.is_some_and(|alpn| alpn.as_bytes() == mq_transport::MQTT_NEXT)
 }
 
-/// The earlier of two times that may not be there.
+/// Returns the earlier of two times, either of which may be absent.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }

@@ -2,12 +2,12 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-/// Equal messages a second to a bridge, of which more are a loop: more than a sensor repeats by itself, and few where
-/// brokers make thousands.
+/// The most equal messages a second to a bridge before they count as a loop: more than a sensor
+/// repeats by itself, and few where looping brokers make thousands.
 pub(crate) const DEFAULT_EQUAL_PER_S: NonZeroU32 = NonZeroU32::new(20).expect("more than 0");
 
-/// How much may wait for one session in memory. A message larger than `bytes` is taken when nothing
-/// else waits. [`Overflow`] says what happens beyond.
+/// The bounds of the messages that wait for one session in memory. A message larger than `bytes` is
+/// accepted when nothing else waits. [`Overflow`] decides about messages beyond the bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MailboxLimits {
     /// Messages.
@@ -16,20 +16,21 @@ pub struct MailboxLimits {
     pub bytes: usize,
 }
 
-/// What becomes of QoS 1 and 2 messages for a reader whose mailbox is full, or holds more than is
+/// The policy for QoS 1 and 2 messages to a reader whose mailbox is full, or holds more than is
 /// left of [`Quotas::memory`](crate::Quotas::memory).
 ///
-/// A publisher waits for such a reader for 100 ms at most, once, until the reader's queue has fallen
-/// to half; then this decides. QoS 0 messages are dropped and counted under each of them.
+/// A publisher waits for such a reader for 100 ms at most, once, until the reader's queue has
+/// fallen to half; then the policy decides. QoS 0 messages are dropped and counted under each
+/// policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overflow {
-    /// The queue goes on in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
+    /// The queue continues in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
     /// then as [`Evict`](Self::Evict). Without a store that can be read while the broker runs it is
     /// [`Evict`](Self::Evict) from the start.
     Spill,
     /// The reader is disconnected with reason code 0x97. A session that outlives its connection
-    /// keeps what waits. A message for it while it is full is refused with 0x97 if no other session
-    /// takes it, and else dropped and counted.
+    /// keeps the messages that wait. A message for it while it is full is refused with 0x97 if no
+    /// other session accepts it, and else dropped and counted.
     Evict,
     /// The messages that have waited longest are dropped and counted.
     DropOldest,
@@ -92,7 +93,8 @@ impl MailboxRules {
         }
     }
 
-    /// Bytes that may wait in the store alone; 0 where the queue does not go on there.
+    /// Returns the bytes that may wait in the store alone; 0 where the queue does not continue
+    /// there.
     pub(crate) fn spill_limit(&self) -> usize {
         match self.policy.overflow {
             Overflow::Spill => self.policy.spill_bytes,
@@ -106,5 +108,5 @@ impl MailboxRules {
 pub(crate) const BACKPRESSURE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Time for which a publisher that has waited in vain does not wait for another reader. So readers
-/// that come, stop and come again take a tenth of its time together.
+/// that repeatedly stop reading take a tenth of its time together.
 pub(crate) const BACKPRESSURE_PAUSE: Duration = BACKPRESSURE_TIMEOUT.saturating_mul(9);

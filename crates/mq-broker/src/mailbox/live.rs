@@ -1,14 +1,14 @@
-//! Messages that go past a long queue, because nothing of their topics waits there.
+//! Messages that overtake a long queue, because no message of their topics waits in it.
 //!
 //! ```text
-//!                 front   first: what the reader gave back, and what was live
+//!                 front   first: messages that the reader put back, and those that were live
 //! the reader <---
-//!                 live    nothing of these topics waits behind them, but here   } in turns
-//!                 others  and then the tail                                     }
+//!                 live    no message of these topics waits elsewhere             } in turns
+//!                 others  and then the tail                                      }
 //! ```
 //!
-//! Topics are known by buckets of their hashes. Where two topics share a bucket, one may wait for the other; none
-//! overtakes itself.
+//! Topics are distinguished by buckets of their hashes. Where two topics share a bucket, one may
+//! wait for the other; none overtakes itself.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -18,31 +18,32 @@ use std::{
 use mq_codec::QoS;
 use mq_proto::Delivery;
 
-/// Messages that are live at a time, and their payload bytes. More go to the tail, and their topics wait there.
+/// The most live messages at a time, and their payload bytes. Further ones go to the tail, and
+/// their topics wait there.
 const MAX_LIVE_MESSAGES: usize = if cfg!(test) { 4 } else { 1_024 };
 const MAX_LIVE_BYTES: usize = 256 * 1024;
 
 /// Few in tests, so that topics share them.
 const BUCKETS: usize = if cfg!(test) { 32 } else { 65_536 };
 
-/// The part of a queue that exists while many messages wait: 512 KiB, and what is live.
+/// The live part of a queue, which exists while many messages wait: 512 KiB, and the live messages.
 #[derive(Debug)]
 pub(super) struct Live {
     messages: VecDeque<Delivery>,
-    /// Their payload bytes.
+    /// Payload bytes of the live messages.
     bytes: usize,
     buckets: Box<[Bucket]>,
     hasher: RandomState,
-    /// Numbers of messages that came here, while they are queued in the store: they are none of the tail's.
+    /// Numbers of live messages that are queued in the store as well: the tail does not have them.
     numbers: BTreeSet<u64>,
     /// `true` if the next message is one of the others'.
     is_others_turn: bool,
 }
 
-/// The number of messages of some topics, of QoS 1 and 2.
+/// The number of messages of QoS 1 and 2 of the topics in one bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Among the others, and in the tail.
+    /// Messages among the others, and in the tail.
     waiting: u32,
     live: u32,
 }
@@ -76,7 +77,7 @@ impl Live {
             && self.buckets[self.index(delivery)].waiting == 0
     }
 
-    /// Takes a message that has that number in the store, if it is there.
+    /// Adds a message; `number` is its number in the store, if it is there.
     pub(super) fn push(&mut self, delivery: Delivery, number: Option<u64>) {
         self.bytes += delivery.message.payload.len();
         let index = self.index(&delivery);
@@ -85,7 +86,7 @@ impl Live {
         self.messages.push_back(delivery);
     }
 
-    /// The next message, from here and from the others in turns.
+    /// Returns the next message, from the live ones and from the others in turns.
     pub(super) fn next(&mut self, others: &mut VecDeque<Delivery>) -> Option<Delivery> {
         let is_others_turn = core::mem::replace(&mut self.is_others_turn, false);
         if (!is_others_turn || others.is_empty())
@@ -102,7 +103,8 @@ impl Live {
         Some(delivery)
     }
 
-    /// Takes out all messages. What comes behind them does not overtake them if they are sent first.
+    /// Removes and returns all live messages. If they are sent first, later messages do not
+    /// overtake them.
     pub(super) fn take_all(&mut self) -> VecDeque<Delivery> {
         let messages = core::mem::take(&mut self.messages);
         for delivery in &messages {
@@ -113,12 +115,13 @@ impl Live {
         messages
     }
 
-    /// The next message is one of the others'.
+    /// Makes the next message one of the others.
     pub(super) fn let_others(&mut self) {
         self.is_others_turn = true;
     }
 
-    /// A message waits among the others, or in the tail. Returns whether one of its topic may be here.
+    /// Counts a message that waits among the others, or in the tail. Returns `true` if live
+    /// messages may have its topic.
     pub(super) fn count(&mut self, delivery: &Delivery) -> bool {
         if delivery.qos == QoS::AtMostOnce {
             return false;
@@ -129,7 +132,7 @@ impl Live {
         bucket.live > 0
     }
 
-    /// It waits no more.
+    /// Counts out a message that waits no more.
     pub(super) fn uncount(&mut self, delivery: &Delivery) {
         if delivery.qos > QoS::AtMostOnce {
             let index = self.index(delivery);
@@ -138,12 +141,13 @@ impl Live {
         }
     }
 
-    /// A tail begins with that number: lower ones are none of its gaps.
+    /// Forgets numbers below that of a tail's first message: they are no gaps of the tail.
     pub(super) fn forget_below(&mut self, number: u64) {
         self.numbers = self.numbers.split_off(&number);
     }
 
-    /// A message is not queued in the store any more. Returns whether it came here.
+    /// Records that a message is not queued in the store any more. Returns `true` if it was a live
+    /// one.
     pub(super) fn is_unqueued(&mut self, number: u64) -> bool {
         self.numbers.remove(&number)
     }

@@ -1,4 +1,5 @@
-//! A bridge's mailbox with publishers, a reader that comes and goes, and a store that settles late.
+//! A bridge's mailbox with publishers, a reader that connects and disconnects, and a store that
+//! settles late.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,10 +9,10 @@ use mq_codec::TopicName;
 use super::*;
 use crate::{delivery::DeliveryTag, store::Spilled};
 
-/// Two publishers, and what each has in hand: a message that has its number and is not queued yet.
+/// The publishers, each of which may hold a message that has its number and is not queued yet.
 const PUBLISHERS: usize = 2;
 
-/// What the store was told, in order.
+/// A change that the store received, in order.
 enum Told {
     Queued(Delivery),
     Gone(u64),
@@ -19,12 +20,12 @@ enum Told {
 
 struct World {
     random: Rng,
-    /// How much publishers do, from 10 on.
+    /// The chance of a publisher's step, in hundredths, from 10 on.
     busy: u32,
     mailbox: Mailbox,
     told: Vec<Told>,
     settled: usize,
-    /// What is queued in the store, as far as it has settled.
+    /// The messages queued in the store by its settled changes.
     stored: BTreeMap<u64, Delivery>,
     last_number: u64,
     in_hand: [Option<Delivery>; PUBLISHERS],
@@ -35,7 +36,7 @@ struct World {
     received: Vec<Delivery>,
 }
 
-/// A read of the store, under way or done.
+/// A read of the store, in progress or done.
 enum Loading {
     RangeToRead(RangeToRead),
     Read(RangeInclusive<u64>, Vec<Delivery>),
@@ -94,10 +95,10 @@ impl World {
         }
     }
 
-    /// A publisher records a message as queued, and queues it at its next turn.
+    /// Records a publisher's message as queued; its next turn queues it.
     fn publish(&mut self, publisher: usize) {
         let Some(delivery) = self.in_hand[publisher].take() else {
-            // A few topics, and now and then a new one.
+            // One of a few topics, and rarely a new one.
             let topic = match self.random.u32(0..10) {
                 0 => format!("{publisher}/new/{}", self.last_number),
                 few => format!("{publisher}/{}", few % 4),
@@ -192,7 +193,7 @@ impl World {
         }
     }
 
-    /// Publishers end; the reader works all off.
+    /// Ends the publishers; the reader takes everything.
     fn finish(&mut self) {
         if !core::mem::replace(&mut self.connected, true) {
             self.mailbox.connect();
@@ -209,7 +210,8 @@ impl World {
         }
     }
 
-    /// How far apart the numbers of the tail's runs may be: by what is in memory or in somebody's hand.
+    /// Checks that the tail has at most one run of numbers more than there are messages in memory
+    /// or in a publisher's hand.
     fn runs_are_few(&self) {
         let in_memory = self.mailbox.len() + self.outgoing.len() + PUBLISHERS;
         let runs = self.mailbox.lock().tail.all();
@@ -249,7 +251,7 @@ fn a_topic_keeps_its_order_whatever_goes_past_others() {
     assert!(passed > 1_000, "{passed} messages were passed by others");
 }
 
-/// 100 messages of one topic, of which all but 8 are in the store.
+/// Queues 100 messages of one topic, of which all but 8 are in the store.
 fn backlog(world: &mut World) {
     for number in 1..=100 {
         let delivery = message(number, "old");
@@ -273,7 +275,8 @@ fn queue(world: &mut World, delivery: Delivery) {
     world.publish(0);
 }
 
-/// Topics that share no bucket with `old` are most; some of these are.
+/// Pushes messages of new topics, most of which share no bucket with `old`; returns the number of
+/// live ones.
 fn live(world: &mut World, count: u64) -> usize {
     for index in 0..count {
         world.last_number += 1;
@@ -292,7 +295,8 @@ fn what_is_live_and_what_waits_are_taken_in_turns() {
     let mut world = World::new(0);
     backlog(&mut world);
     assert_eq!(live(&mut world, 0), 0);
-    // No more than are live at a time: one that has no room may bring those of its bucket to the front.
+    // No more than are live at a time: one that has no room may move those of its bucket to the
+    // front.
     let count = live(&mut world, 4);
     assert!(count > 0, "all four share the bucket of the other topic");
     let mut taken = VecDeque::new();

@@ -8,7 +8,7 @@
 //!         +----------> tail (store)
 //! ```
 //!
-//! In a bridge's mailbox messages of other topics go past those that wait ([`live`]).
+//! In a bridge's mailbox messages of other topics overtake those that wait ([`live`]).
 
 mod limits;
 mod live;
@@ -41,33 +41,34 @@ pub use limits::{MailboxLimits, Overflow};
 pub(crate) use queue::SMALL_PAYLOAD_BYTES;
 use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
-/// A reader is merely slow, and publishers still wait for it, if it has worked off half of a full
-/// mailbox so often since it came, or has taken something within `SLOW_READER_IDLE`.
+/// Recoveries (a reader takes half of a full mailbox) since its connection from which on a reader
+/// counts as merely slow: publishers still wait for it. A reader that took a message within
+/// `SLOW_READER_IDLE` counts so as well.
 const TRUSTED_RECOVERIES: u32 = 32;
 const SLOW_READER_IDLE: Duration = Duration::from_millis(10);
 
 /// A reader also lags with more bytes than this in flight. A full window of small messages is less.
 pub(crate) const UNCOUNTED_UNACKNOWLEDGED_BYTES: usize = 128 * 1024;
 
-/// Bytes that are read from the store at a time, at most.
+/// The most bytes of one read from the store.
 const MAX_READ_BYTES: usize = 128 * 1024;
 
-/// Messages dropped at a time, at most, to make room below the memory limit of all sessions. They may be
-/// shared with other readers, so that dropping more would not help.
+/// The most messages dropped at a time to make room below the memory limit of all sessions. They
+/// may be shared with other readers, so that dropping more would not help.
 const MAX_DISPLACED: usize = 16;
 
 /// The messages that wait for one session. A mailbox outlives connections.
 ///
-/// While the session is connected, a message that finds no room waits with its publisher for
-/// [`BACKPRESSURE_TIMEOUT`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
-/// once, and QoS 0 is dropped. A mailbox is full for a reader that lags, too, while it has more than
-/// is left below the memory limit of all sessions; then QoS 0 is dropped at once.
+/// While the session is connected, a message without room waits with its publisher for
+/// [`BACKPRESSURE_TIMEOUT`]; then [`OverflowPolicy`] decides. While it is not connected, the policy
+/// decides at once, and QoS 0 is dropped. A mailbox is also full for a reader that lags, while it
+/// has more than is left below the memory limit of all sessions; then QoS 0 is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     rules: Arc<MailboxRules>,
     memory_limit: Arc<MemoryLimit>,
     queue: Mutex<Queue>,
-    /// There is room again, or the reader has gone.
+    /// Notified when there is room again, or when the reader has disconnected.
     emptied: Notify,
     dropped: AtomicU64,
 }
@@ -75,11 +76,11 @@ pub(crate) struct Mailbox {
 /// Messages to be read from the store.
 #[derive(Debug)]
 pub(crate) struct RangeToRead {
-    /// Their numbers.
+    /// The numbers of the messages.
     pub(crate) numbers: RangeInclusive<u64>,
-    /// The store's call that has to be settled before all of them are there.
+    /// The store's call that must be settled before all of them are in the store.
     pub(crate) position: u64,
-    /// Bytes to read at most, but one message in any case.
+    /// The most bytes to read, but one message in any case.
     pub(crate) bytes: usize,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct RangeToRead {
 #[derive(Debug)]
 pub(crate) struct LeftMessages {
     pub(crate) in_memory: VecDeque<Delivery>,
-    /// Numbers of messages.
+    /// Numbers of the messages in the store.
     pub(crate) in_store: Vec<RangeInclusive<u64>>,
 }
 
@@ -96,11 +97,12 @@ pub(crate) struct LeftMessages {
 pub(crate) struct MailboxLoad {
     /// Messages in memory.
     pub(crate) messages: usize,
-    /// Their payload bytes.
+    /// Payload bytes of the messages in memory.
     pub(crate) bytes: usize,
-    /// Messages behind those, in the store alone.
+    /// Messages after those, in the store alone.
     pub(crate) spilled: usize,
-    /// Their bytes there, about, as [`Quotas::spill_bytes`](crate::Quotas::spill_bytes) counts them.
+    /// Their approximate bytes in the store, as [`Quotas::spill_bytes`](crate::Quotas::spill_bytes)
+    /// counts them.
     pub(crate) spilled_bytes: usize,
 }
 
@@ -109,30 +111,31 @@ pub(crate) struct MailboxLoad {
 pub(crate) enum Backpressure {
     /// The publisher waits.
     Wait,
-    /// The publisher has waited in vain lately, and waits only for a reader that has earned it.
+    /// The publisher has waited in vain lately, and waits only for a reader that is merely slow.
     WaitIfTrusted,
-    /// The publisher has waited for long enough. Where there is still no room, no publisher waits for the
-    /// reader any more, and the policy decides.
+    /// The publisher has waited for long enough. If there is still no room, no publisher waits for
+    /// the reader any more, and the policy decides.
     TimedOut,
 }
 
 /// The result of a [`push`](Mailbox::push).
 #[derive(Debug)]
 pub(crate) enum Push {
-    /// Queued. If `must_wake`, the reader has to be woken with [`Mailbox::wake_reader`].
+    /// The message is queued. If `must_wake`, the reader must be woken with
+    /// [`Mailbox::wake_reader`].
     Queued { must_wake: bool },
-    /// Queued, and the oldest were dropped and counted to make room.
+    /// The message is queued, and the oldest ones were dropped and counted to make room.
     Displaced {
         must_wake: bool,
         oldest: Vec<Delivery>,
     },
-    /// Dropped and counted.
+    /// The message was dropped and counted.
     Dropped(Delivery),
-    /// Dropped and counted, and the reader has to be disconnected.
+    /// The message was dropped and counted, and the reader must be disconnected.
     Evict(Delivery),
-    /// To be put into the store; [`Mailbox::spilled`] queues it then.
+    /// The message must be put into the store; [`Mailbox::spilled`] queues it then.
     Spill(Delivery),
-    /// No room: wait for it with [`Mailbox::room`].
+    /// There is no room: wait for it with [`Mailbox::room`].
     Full(Delivery),
 }
 
@@ -152,7 +155,8 @@ impl Mailbox {
         self.rules.equal_per_s
     }
 
-    /// Returns the time at which a message that comes now is dropped, and that expires by itself at `of_message`.
+    /// Returns the time at which a message that arrives now is dropped, if its own expiry is
+    /// `of_message`.
     pub(crate) fn expires_at(
         &self,
         of_message: Option<std::time::Instant>,
@@ -180,7 +184,7 @@ impl Mailbox {
         let mut queue = self.lock();
         let is_qos0 = delivery.qos == QoS::AtMostOnce;
         if queue.reader == Reader::Ended || (!queue.is_connected() && is_qos0) {
-            // MQTT does not promise to keep QoS 0 for a session that is away (§4.1).
+            // MQTT does not require a session without a connection to keep QoS 0 (§4.1).
             return self.dropped_one(delivery);
         }
         let mut delivery = delivery;
@@ -261,7 +265,7 @@ impl Mailbox {
         Push::Spill(delivery)
     }
 
-    /// Makes room by dropping what has waited longest.
+    /// Makes room by dropping the messages that have waited longest.
     fn displace(
         &self,
         queue: &mut Queue,
@@ -279,7 +283,7 @@ impl Mailbox {
                 Err(back) => delivery = back,
             }
             let Some(gone) = tries.next().and_then(|_| queue.pop(&self.memory_limit)) else {
-                // The rest of the memory is others'.
+                // The rest of the memory belongs to other sessions.
                 oldest.push(delivery);
                 break false;
             };
@@ -298,14 +302,15 @@ impl Mailbox {
         queue.must_wake()
     }
 
-    /// The store's call at `position` has taken the message of that number out of the session's queue.
+    /// Records that the store's call at `position` has removed the message of that number from the
+    /// session's queue.
     pub(crate) fn unqueued(&self, number: u64, position: u64) {
         if self.rules.lets_live_overtake {
             self.lock().unqueued(number, position);
         }
     }
 
-    /// Returns `true` if the queue goes on in the store.
+    /// Returns `true` if the queue may continue in the store.
     pub(crate) fn spills(&self) -> bool {
         self.rules.policy.overflow == Overflow::Spill
     }
@@ -324,8 +329,8 @@ impl Mailbox {
         queue.tail.remove(numbers);
     }
 
-    /// Wakes the reader. Separate from [`push`](Self::push) so that a publisher can queue all that
-    /// it has first, and the reader finds it in one batch.
+    /// Wakes the reader. Separate from [`push`](Self::push) so that a publisher can queue all its
+    /// messages first, and the reader takes them in one batch.
     pub(crate) fn wake_reader(&self) {
         let waiting = self.lock().reader_waker.signal();
         if let Some(waiting) = waiting {
@@ -333,7 +338,7 @@ impl Mailbox {
         }
     }
 
-    /// Resolves when room has been made or the reader has gone.
+    /// Resolves when room was made or the reader has disconnected.
     ///
     /// Create the future, `enable` it, and only then [`push`](Self::push) once more, so that room
     /// made in between is not missed.
@@ -341,7 +346,7 @@ impl Mailbox {
         self.emptied.notified()
     }
 
-    /// A connection takes over; `true` if there is something to take.
+    /// Connects a reader; returns `true` if there is something to take.
     pub(crate) fn connect(&self) -> bool {
         let mut queue = self.lock();
         queue.reader = Reader::Connected;
@@ -352,7 +357,8 @@ impl Mailbox {
         !queue.is_empty()
     }
 
-    /// The connection has ended: messages that it took and did not send come back, but for QoS 0.
+    /// Disconnects the reader and puts back the messages that it took and did not send, except QoS
+    /// 0.
     pub(crate) fn disconnect(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.reader = Reader::Away;
@@ -363,12 +369,12 @@ impl Mailbox {
         queue.count_again(&self.memory_limit);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
-        // Publishers that wait for room find out that nobody reads.
+        // Publishers that wait for room learn that there is no reader.
         self.emptied.notify_waiters();
     }
 
     /// Moves at most `count` messages to `to`, expired ones too. A reader with many
-    /// `unacknowledged` bytes lags, although it takes all that comes.
+    /// `unacknowledged` bytes lags, although it takes every message.
     ///
     /// Returns the messages to be read from the store next, once few wait in memory: as many as
     /// there is room for, and one at least.
@@ -385,12 +391,12 @@ impl Mailbox {
         queue.take(count, to, now);
         queue.give_back(&self.memory_limit);
         let has_room = queue.taken(to.len() - before);
-        // Where publishers wait for as long as it takes, any room will do; else the reader has its
-        // time to work off half of what waits, undisturbed.
+        // Where publishers wait without a limit, any room is announced; else the reader has its
+        // time to take half of the queue undisturbed.
         let must_notify =
             has_room || (self.rules.policy.overflow == Overflow::Wait && queue.full.is_some());
-        // At one moment with the rest: a reader that was woken has either more in memory to take, or
-        // this to read.
+        // Decided under the same lock: a reader that was woken has either more in memory to take,
+        // or this to read.
         let few = queue.messages.len() < UNCOUNTED_MESSAGES;
         let first = few.then(|| queue.tail.first()).flatten();
         drop(queue);
@@ -405,8 +411,8 @@ impl Mailbox {
         })
     }
 
-    /// Takes out, and returns, all messages but those that `keep` wants. Messages in the store stay
-    /// there.
+    /// Removes, and returns, all messages but those for which `keep` returns `true`. Messages in
+    /// the store stay there.
     pub(crate) fn remove_unless(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         let mut queue = self.lock();
         let removed = queue.retain(keep);
@@ -416,22 +422,22 @@ impl Mailbox {
         removed
     }
 
-    /// Puts messages that were taken and not sent back in front.
+    /// Puts messages that were taken and not sent back to the front.
     pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.put_back(unsent);
         queue.count_again(&self.memory_limit);
     }
 
-    /// Returns the time for which a publisher has waited for room while the reader has not worked off half of what
-    /// waited.
+    /// Returns the time for which a publisher has waited for room while the reader has not taken
+    /// half of the queue.
     pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
         let since = self.lock().full.as_ref()?.progress_at;
         Some(now.saturating_duration_since(since))
     }
 
-    /// Returns `true` if the reader has to be evicted: a push has decided so, or it has made no progress for
-    /// `timeout`.
+    /// Returns `true` if the reader must be evicted: a push has decided so, or it has made no
+    /// progress for `timeout`.
     pub(crate) fn is_to_be_evicted(&self, now: Instant, timeout: Option<Duration>) -> bool {
         if self.lock().reader == Reader::ToBeEvicted {
             return true;
@@ -441,8 +447,8 @@ impl Mailbox {
         timeout.is_some_and(|timeout| stopped_for.is_some_and(|stopped| stopped >= timeout))
     }
 
-    /// Puts in the messages that an earlier broker had queued, whatever the limits are now.
-    /// `spilled` is what stays in the store for now.
+    /// Adds the messages that an earlier broker had queued, whatever the limits are now. `spilled`
+    /// stays in the store for now.
     pub(crate) fn restore(
         &self,
         messages: impl Iterator<Item = Delivery>,
@@ -457,13 +463,14 @@ impl Mailbox {
         }
     }
 
-    /// Ready once after [`wake_reader`](Self::wake_reader) was called. For one reader at a time.
+    /// Returns ready once after a call of [`wake_reader`](Self::wake_reader). For one reader at a
+    /// time.
     pub(crate) fn poll_woken(&self, context: &Context<'_>) -> Poll<()> {
         self.lock().reader_waker.poll_signal(context)
     }
 
-    /// Returns `true` if a connection takes from it and it is less than half full: a good choice for a shared
-    /// subscription.
+    /// Returns `true` if a connection takes from the mailbox and it is less than half full: a good
+    /// choice for a shared subscription.
     pub(crate) fn is_ready(&self) -> bool {
         let queue = self.lock();
         queue.reader == Reader::Connected
@@ -471,7 +478,8 @@ impl Mailbox {
             && queue.messages.len() <= self.rules.limits.messages / 2
     }
 
-    /// The session has ended: returns what waits, and takes nothing any more.
+    /// Ends the mailbox with its session: returns the messages that wait, and accepts none any
+    /// more.
     pub(crate) fn end(&self) -> LeftMessages {
         let mut queue = self.lock();
         queue.reader = Reader::Ended;
@@ -484,12 +492,12 @@ impl Mailbox {
         waiting
     }
 
-    /// Messages waiting in memory.
+    /// Returns the number of messages waiting in memory.
     pub(crate) fn len(&self) -> usize {
         self.lock().in_memory()
     }
 
-    /// Counts what waits.
+    /// Counts the messages that wait.
     pub(crate) fn load(&self) -> MailboxLoad {
         let queue = self.lock();
         MailboxLoad {
@@ -500,13 +508,13 @@ impl Mailbox {
         }
     }
 
-    /// Messages dropped since the session began.
+    /// Returns the number of messages dropped since the session began.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A panic elsewhere leaves the queue whole: every change here is complete in itself.
+        // A panic elsewhere leaves the queue consistent: every change here is complete in itself.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The part of a mailbox that is behind its lock.
+//! The part of a mailbox that its lock protects.
 
 use std::{
     collections::VecDeque,
@@ -20,20 +20,21 @@ use crate::{
     sync::Instant,
 };
 
-/// A connected reader with more than this waiting lags, and the rest counts against the memory limit of all
-/// sessions together. Below it nothing is counted or copied, but for a message with a large payload or much text. Such a
-/// message counts for every reader, and each for one that is away.
+/// The most messages that may wait for a connected reader before it lags; the rest counts against the memory limit of
+/// all sessions. Below it nothing is counted or copied, except a message with a large payload or long text. Such a
+/// message counts for every reader, and each message for a session without a connection.
 pub(super) const UNCOUNTED_MESSAGES: usize = 64;
 const UNCOUNTED_PAYLOAD_BYTES: usize = 64 * 1024;
 
 /// The largest payload that may wait uncounted, in bytes: a quarter of the largest read.
 pub(crate) const SMALL_PAYLOAD_BYTES: usize = MAX_READ / 4;
 
-/// Read buffers that uncounted messages may keep. The messages of devices mostly come many to a read, and one whose reader
-/// takes it at once keeps none for long.
+/// The most read buffers that uncounted messages may keep. One read mostly has many messages of devices, and a message
+/// whose reader takes it at once keeps no buffer for long.
 const UNCOUNTED_BUFFERS: u8 = 4;
 
-/// The largest read of a publisher's link, in bytes: that of mq-transport, on which the models of mailboxes do not depend.
+/// The largest read of a publisher's link, in bytes: that of mq-transport, on which the models of mailboxes do not
+/// depend.
 const MAX_READ: usize = 64 * 1024;
 
 /// Bytes of topic and properties of a message that may wait uncounted: hardly any device has more.
@@ -44,13 +45,13 @@ pub(super) const ENTRY_BYTES: usize = size_of::<Delivery>();
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// In memory.
+    /// Messages in memory.
     pub(super) messages: VecDeque<Delivery>,
-    /// So many of `messages` come first, whatever is live.
+    /// The number of `messages` that are taken first, before live ones.
     front: usize,
-    /// Messages that overtake the others of `messages` and the tail, while there are many.
+    /// Messages that overtake the others of `messages` and the tail, while many wait.
     live: Option<Box<Live>>,
-    /// Payload bytes in memory.
+    /// Payload bytes of the messages in memory.
     bytes: usize,
     /// The messages after `messages`, in the store.
     pub(super) tail: Tail,
@@ -58,23 +59,23 @@ pub(super) struct Queue {
     pub(super) reader_waker: ReaderWaker,
     /// `true` if the reader has many unacknowledged bytes.
     pub(super) is_behind: bool,
-    /// `true` if the reader was woken and has not looked yet.
+    /// `true` if the reader was woken and has not taken messages since.
     pub(super) reader_woken: bool,
     /// The number of messages in memory that count against the memory limit as entries.
     counted: usize,
-    /// The read buffers behind the others.
+    /// The read buffers that the uncounted messages keep.
     buffers: ReadBuffers,
-    /// From the moment that a message found no room until the reader has worked off half of what
+    /// The state from the moment at which a message found no room until the reader has taken half of the messages that
     /// waited then.
     pub(super) full: Option<Box<Full>>,
-    /// Times that the reader has done so since it connected.
+    /// The number of times that the reader has recovered (taken half of a full mailbox) since it connected.
     pub(super) recoveries: u32,
-    /// The time at which the reader took something last, or connected.
+    /// The time at which the reader last took a message, or connected.
     pub(super) taken_at: Option<Instant>,
 }
 
-/// Wakes the reader. One reader waits at a time, and under the queue's lock anyway: the list of
-/// waiters of tokio's `Notify` cost a tenth of what a message costs the broker.
+/// The waker of the reader. One reader waits at a time, and under the queue's lock anyway: the list of waiters of
+/// tokio's `Notify` took a tenth of the broker's time for a message.
 #[derive(Debug, Default)]
 pub(super) struct ReaderWaker {
     /// `true` if there was a signal that the reader has not polled yet.
@@ -85,7 +86,7 @@ pub(super) struct ReaderWaker {
 /// The state of a mailbox's reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Reader {
-    /// No connection takes from it.
+    /// No connection takes from the mailbox.
     #[default]
     Away,
     Connected,
@@ -99,9 +100,9 @@ pub(super) enum Reader {
 #[derive(Debug)]
 pub(super) struct Full {
     since: Instant,
-    /// Messages that waited.
+    /// The number of messages that waited.
     len: usize,
-    /// No publisher waits any more.
+    /// `true` once no publisher waits any more.
     is_backpressure_over: bool,
     /// Messages that the reader has taken since `progress_at`.
     taken: usize,
@@ -109,8 +110,8 @@ pub(super) struct Full {
     pub(super) progress_at: Instant,
 }
 
-/// A count of the read buffers that messages are views of, as far as neighbours tell: those of one buffer are in one block
-/// of [`MAX_READ`] bytes or in two beside each other.
+/// A count of the read buffers that messages are views of, as far as adjacent messages show: those of one buffer are in
+/// one block of [`MAX_READ`] bytes or in two adjacent ones.
 #[derive(Debug, Default)]
 struct ReadBuffers {
     /// The lowest bits of the last message's block.
@@ -119,7 +120,7 @@ struct ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// Returns the count once that message waits.
+    /// Returns the count with that message queued as well.
     fn with(&self, message: &Message) -> u8 {
         let is_other = block(message).wrapping_sub(self.last).wrapping_add(1) > 2;
         self.count + u8::from(is_other)
@@ -145,14 +146,14 @@ fn block(message: &Message) -> u32 {
 }
 
 impl ReaderWaker {
-    /// Signals. Returns the waker to call once the lock is free.
+    /// Signals the reader. Returns the waker to call once the lock is free.
     #[must_use]
     pub(super) fn signal(&mut self) -> Option<Waker> {
         self.is_signalled = true;
         self.waiting.take()
     }
 
-    /// Ready once for all signals since the last time.
+    /// Returns ready once for all signals since the last time.
     pub(super) fn poll_signal(&mut self, context: &Context<'_>) -> Poll<()> {
         if core::mem::take(&mut self.is_signalled) {
             return Poll::Ready(());
@@ -164,7 +165,7 @@ impl ReaderWaker {
         Poll::Pending
     }
 
-    /// Forgets the reader: a waker would keep the task of a connection that has ended.
+    /// Drops the reader's waker, which would keep the task of a connection that has ended.
     pub(super) fn leave(&mut self) {
         self.waiting = None;
     }
@@ -179,13 +180,13 @@ impl Queue {
         self.in_memory() == 0 && self.tail.is_empty()
     }
 
-    /// Messages in memory.
+    /// Returns the number of messages in memory.
     pub(super) fn in_memory(&self) -> usize {
         let live = self.live.as_ref();
         self.messages.len() + live.map_or(0, |live| live.messages().len())
     }
 
-    /// Payload bytes in memory.
+    /// Returns the payload bytes in memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -196,7 +197,8 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Returns `true` if the reader lags once that message is queued, or is away, or the message counts in any case.
+    /// Returns `true` if the reader lags once that message is queued, or is disconnected, or if the message counts in
+    /// any case.
     fn must_count(&self, message: &Message) -> bool {
         self.is_behind
             || !self.is_connected()
@@ -207,7 +209,7 @@ impl Queue {
             || self.buffers.with(message) > UNCOUNTED_BUFFERS
     }
 
-    /// Queues a message; whether the reader has to be woken. Fails at the memory limit.
+    /// Queues a message; returns `true` if the reader must be woken. Fails at the memory limit.
     pub(super) fn admit(
         &mut self,
         memory_limit: &MemoryLimit,
@@ -220,10 +222,10 @@ impl Queue {
         Ok(self.must_wake())
     }
 
-    /// From here on messages may go past the others, if so many wait that it matters.
+    /// Lets messages overtake the others from now on, if enough of them wait.
     pub(super) fn note_backlog(&mut self) {
         let is_backlog = self.messages.len() >= UNCOUNTED_MESSAGES && self.is_connected();
-        // Topics of what an earlier broker left in the tail are not known.
+        // The topics of messages that an earlier broker left in the tail are not known.
         if is_backlog && self.live.is_none() && self.tail.is_empty() {
             self.begin_live();
         }
@@ -234,7 +236,8 @@ impl Queue {
         self.live = Some(Box::new(Live::beside(others)));
     }
 
-    /// A message is put behind the others, or into the tail.
+    /// Counts a message that is put after the others, or into the tail. If live messages may have its topic, they go
+    /// first.
     fn goes_behind(&mut self, delivery: &Delivery) {
         if let Some(live) = &mut self.live
             && live.count(delivery)
@@ -243,7 +246,7 @@ impl Queue {
         }
     }
 
-    /// Queues a message past those that wait, if none of its topic does; whether the reader has to be woken.
+    /// Queues a message before those that wait, if none of its topic does; returns `true` if the reader must be woken.
     pub(super) fn admit_live(
         &mut self,
         memory_limit: &MemoryLimit,
@@ -263,7 +266,7 @@ impl Queue {
         Ok(self.must_wake())
     }
 
-    /// Counts a message that comes into memory. Fails at the memory limit.
+    /// Counts a message that is added in memory. Fails at the memory limit.
     fn counted(
         &mut self,
         memory_limit: &MemoryLimit,
@@ -272,7 +275,7 @@ impl Queue {
     ) -> Result<Delivery, Delivery> {
         if self.must_count(&delivery.message) {
             // No reader has more than is left for all others: one that has stopped leaves room for
-            // those that are behind for a moment.
+            // those that lag for a moment.
             if self.bytes > memory_limit.left() || !memory_limit.take(ENTRY_BYTES) {
                 return Err(delivery);
             }
@@ -289,8 +292,8 @@ impl Queue {
         Ok(delivery)
     }
 
-    /// Puts a message into the tail that the store's call at `position` recorded under that number. `lets_live_overtake` if
-    /// later ones of other topics may go past it.
+    /// Puts a message into the tail that the store's call at `position` recorded under that number.
+    /// `lets_live_overtake` is `true` if later ones of other topics may overtake it.
     pub(super) fn spilled(
         &mut self,
         number: u64,
@@ -309,7 +312,7 @@ impl Queue {
         self.goes_behind(delivery);
     }
 
-    /// The store's call at `position` has taken the message of that number out of the queue there.
+    /// Records that the store's call at `position` has removed the message of that number from the store's queue.
     pub(super) fn unqueued(&mut self, number: u64, position: u64) {
         let live = self.live.as_mut();
         if live.is_some_and(|live| live.is_unqueued(number)) && !self.tail.is_empty() {
@@ -317,7 +320,7 @@ impl Queue {
         }
     }
 
-    /// What is live goes before all others, and nothing more is live until it has gone.
+    /// Moves the live messages before all others; no further message is live until they were taken.
     fn live_first(&mut self) {
         let Some(live) = &mut self.live else {
             return;
@@ -333,7 +336,7 @@ impl Queue {
         }
     }
 
-    /// Takes out, and returns, all messages in memory but those that `keep` wants.
+    /// Removes, and returns, all messages in memory but those for which `keep` returns `true`.
     pub(super) fn retain(&mut self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         self.live_first();
         let mut removed = VecDeque::new();
@@ -356,14 +359,14 @@ impl Queue {
         removed
     }
 
-    /// Returns `true` if the reader has to be woken.
+    /// Returns `true` if the reader must be woken.
     pub(super) fn must_wake(&mut self) -> bool {
         let must_wake = self.is_connected() && !self.reader_woken;
         self.reader_woken |= must_wake;
         must_wake
     }
 
-    /// Queues a message of an earlier broker's, or one that was in the store, room or not.
+    /// Queues a message of an earlier broker, or one that was in the store, without regard to the bounds.
     pub(super) fn restore(&mut self, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) {
         self.bytes += delivery.message.payload.len();
         self.messages.push_back(Delivery {
@@ -387,7 +390,7 @@ impl Queue {
         if self.in_memory() == 0 {
             self.buffers = ReadBuffers::default();
         }
-        // A reader that waits for the store has to hear of what is live.
+        // A reader that waits for the store must be woken for live messages.
         if self.is_empty() || (self.in_memory() == 0 && self.live.is_some()) {
             self.reader_woken = false;
         }
@@ -419,7 +422,7 @@ impl Queue {
         }
     }
 
-    /// Counts anew, after messages have come back or gone anywhere in the queue.
+    /// Counts again, after messages were added or removed anywhere in the queue.
     pub(super) fn count_again(&mut self, memory_limit: &MemoryLimit) {
         let live = self.live.iter().flat_map(|live| live.messages());
         let sizes = self.messages.iter().chain(live);
@@ -427,7 +430,7 @@ impl Queue {
         self.give_back(memory_limit);
     }
 
-    /// Entries that have gone do not count any more.
+    /// Returns the memory of removed entries to the limit.
     pub(super) fn give_back(&mut self, memory_limit: &MemoryLimit) {
         if let Some(gone) = self.counted.checked_sub(self.in_memory()) {
             memory_limit.give(gone * ENTRY_BYTES);
@@ -435,7 +438,7 @@ impl Queue {
         }
     }
 
-    /// Empties it; returns what was in memory.
+    /// Empties the queue; returns the messages that were in memory.
     pub(super) fn clear(&mut self, memory_limit: &MemoryLimit) -> VecDeque<Delivery> {
         self.live_first();
         let messages = core::mem::take(&mut self.messages);
@@ -450,7 +453,7 @@ impl Queue {
         self.taken_at.is_none_or(|at| at.elapsed() >= time)
     }
 
-    /// A message has found no room. Returns whether its publisher waits.
+    /// Records that a message has found no room. Returns `true` if its publisher waits.
     pub(super) fn is_waited_for(&mut self) -> bool {
         let full = self.full();
         if full.since.elapsed() >= BACKPRESSURE_TIMEOUT {
@@ -477,8 +480,8 @@ impl Queue {
         })
     }
 
-    /// The reader has taken so many messages. Returns whether it has worked off half of what waited
-    /// when the mailbox was found full.
+    /// Records that the reader has taken `count` messages. Returns `true` if it has taken half of the messages that
+    /// waited when the mailbox was found full.
     pub(super) fn taken(&mut self, count: usize) -> bool {
         let Some(full) = &mut self.full else {
             return false;

@@ -1,4 +1,4 @@
-//! The part of a mailbox that is in the store, known by numbers alone.
+//! The part of a mailbox that is in the store, represented by numbers alone.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -6,24 +6,24 @@ use mq_proto::Delivery;
 
 use crate::store::Spilled;
 
-/// Bytes of a message in the store besides topic and payload, about: key, place in a page, and
+/// Approximate bytes of a message in the store besides topic and payload: key, place in a page, and
 /// MQTT's header.
 const ROW_BYTES: usize = 64;
 
-/// Messages that wait behind those in memory.
+/// Messages that wait after those in memory.
 ///
 /// A publisher's messages have ascending numbers, so that reading the lowest first keeps its order.
-/// Two publishers' messages may come here in another order than their numbers; neither publisher's
-/// own order changes by that.
+/// Two publishers' messages may be added in another order than that of their numbers; neither
+/// publisher's own order changes by that.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
-    /// First and last numbers of runs, which do not touch each other: few, since every number that
-    /// is given while there is a tail ends up here.
+    /// First and last numbers of runs, which are not adjacent: few, since every number that is
+    /// assigned while there is a tail is added to it.
     runs: BTreeMap<u64, u64>,
     /// The count of numbers that have messages.
     count: usize,
     bytes: usize,
-    /// The store's last call that recorded one of them.
+    /// The store's last call that recorded one of the messages.
     position: u64,
 }
 
@@ -32,7 +32,7 @@ impl Tail {
         self.runs.is_empty()
     }
 
-    /// Messages.
+    /// Returns the number of messages.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -47,8 +47,8 @@ impl Tail {
         self.bytes += weight;
     }
 
-    /// Takes in the number of a message that was none of the tail's, and that the store's call at `position` has
-    /// removed from the queue there: a run goes on beyond it.
+    /// Adds the number of a message that was not in the tail, and that the store's call at
+    /// `position` has removed from the store's queue: a run continues beyond it.
     pub(super) fn cover(&mut self, number: u64, position: u64) {
         let (mut first, mut last) = (number, number);
         if let Some((from, to)) = self.runs.range(..number).next_back()
@@ -63,7 +63,8 @@ impl Tail {
         self.position = self.position.max(position);
     }
 
-    /// What an earlier broker left: everything in between is there or was removed.
+    /// Restores the tail of an earlier broker: every number between the first and the last is in
+    /// the store or was removed.
     pub(super) fn restore(&mut self, spilled: Spilled) {
         let (first, last) = spilled.numbers.into_inner();
         self.runs.insert(first, last);
@@ -71,13 +72,14 @@ impl Tail {
         self.bytes = spilled.bytes;
     }
 
-    /// The lowest run, and the call of the store that has to be settled before all of it is there.
+    /// Returns the lowest run, and the store's call that must be settled before all of it is in the
+    /// store.
     pub(super) fn first(&self) -> Option<(RangeInclusive<u64>, u64)> {
         let (first, last) = self.runs.first_key_value()?;
         Some((*first..=*last, self.position))
     }
 
-    /// Every run.
+    /// Returns every run.
     pub(super) fn all(&self) -> Vec<RangeInclusive<u64>> {
         self.runs
             .iter()
@@ -91,8 +93,8 @@ impl Tail {
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Forgets these numbers: they are in memory now, or gone. Lower ones stay, as they may have
-    /// come after these were read.
+    /// Removes these numbers: they are in memory now, or were removed. Lower ones stay, as they may
+    /// have been added after these were read.
     pub(super) fn remove(&mut self, numbers: RangeInclusive<u64>) {
         let (from, up_to) = numbers.into_inner();
         while let Some((&first, &last)) = self.runs.range(..=up_to).next_back()
@@ -114,7 +116,7 @@ impl Tail {
     }
 }
 
-/// Returns the bytes of a message in the store, about.
+/// Returns the approximate bytes of a message in the store.
 pub(super) fn weight(delivery: &Delivery) -> usize {
     let message = &delivery.message;
     ROW_BYTES + message.topic.len() + message.payload.len()
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(tail.runs.len(), 2);
         tail.remove(6..=7);
         assert_eq!(tail.first(), Some((8..=9, 12)));
-        // A message that got its number earlier and came late.
+        // A message that got its number earlier and was added late.
         tail.add(5, 100, 13);
         assert_eq!(tail.first(), Some((5..=5, 13)));
         tail.remove(8..=9);

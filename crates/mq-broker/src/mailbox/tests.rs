@@ -33,7 +33,7 @@ fn push_by(mailbox: &Mailbox, qos: QoS, backpressure: Backpressure) -> Push {
     })
 }
 
-/// A mailbox with `messages` of them, which is full, and whose publishers wait no more.
+/// Returns a full mailbox with `messages` messages, for whose reader publishers wait no more.
 fn full(messages: usize, overflow: Overflow) -> Mailbox {
     let mailbox = mailbox(messages, overflow);
     mailbox.connect();
@@ -60,7 +60,7 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
     mailbox.lock().end_backpressure();
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (4, 1));
-    // One that is taken is not half of them.
+    // One message taken is not half of them.
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let _ = push(&mailbox, QoS::AtMostOnce);
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
@@ -74,7 +74,7 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
     );
 }
 
-/// As a publisher does that has waited for long enough.
+/// Pushes a message of a publisher that has waited for long enough.
 fn push_at_last(mailbox: &Mailbox, qos: QoS) -> Push {
     push_by(mailbox, qos, Backpressure::TimedOut)
 }
@@ -124,7 +124,7 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
         push_by(&mailbox, QoS::AtLeastOnce, Backpressure::WaitIfTrusted),
         Push::Full(_)
     ));
-    // It comes again, takes nothing, and has not earned anything.
+    // The reader connects again, takes nothing, and does not count as merely slow.
     mailbox.disconnect(std::iter::empty());
     mailbox.connect();
     std::thread::sleep(2 * SLOW_READER_IDLE);
@@ -190,7 +190,7 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
     ));
 }
 
-/// Its publisher had waited for room after it was numbered, and others had not.
+/// The publisher of the late message waited for room after it had its number; the others did not.
 #[test]
 fn what_comes_late_with_a_lower_number_is_read_from_the_store_by_itself() {
     let mailbox = full(1, Overflow::Spill);
@@ -199,7 +199,7 @@ fn what_comes_late_with_a_lower_number_is_read_from_the_store_by_itself() {
         .take(1, &mut VecDeque::new(), 0, Instant::now())
         .unwrap();
     assert_eq!(wanted.numbers, 6..=6);
-    // While that is read.
+    // Pushed while that read is in progress.
     mailbox.spilled(5, &delivery(QoS::AtLeastOnce), 5);
     mailbox.add_read(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
     let wanted = mailbox
@@ -335,7 +335,7 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
     let later = Instant::now() + Duration::from_secs(9);
     assert_eq!(mailbox.no_progress_for(later), None);
     let _ = push(&mailbox, QoS::AtLeastOnce);
-    // One now and then, and what waited takes its place, is none.
+    // One message taken now and then, and replaced by one that waited, is no recovery.
     for _ in 0..3 {
         mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
         let _ = push(&mailbox, QoS::AtLeastOnce);
@@ -344,7 +344,7 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
         assert!(mailbox.is_to_be_evicted(later, Some(Duration::from_secs(8))));
         assert!(!mailbox.is_to_be_evicted(later, None));
     }
-    // Half of the queue is.
+    // Half of the queue taken is one.
     mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let now = Instant::now();
     assert!(mailbox.no_progress_for(now).unwrap() < Duration::from_secs(8));

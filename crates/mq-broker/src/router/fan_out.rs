@@ -8,22 +8,23 @@ use smallvec::SmallVec;
 use super::{SessionKey, Subscriber};
 use crate::delivery::LaneSlot;
 
-/// The receivers of one message: each session once, and once more for each shared subscription of which it is the member
-/// that gets it. Made to be reused: clearing it keeps its memory.
+/// The receivers of one message: each session once, and once more for each shared subscription
+/// whose chosen member it is. Made to be reused: clearing it keeps its memory.
 #[derive(Debug, Default)]
 pub struct FanOut {
     targets: Vec<Target>,
 }
 
-/// For each session, its place among the targets of a message. An array, since a hash map would be
-/// most of the cost of a large fan-out. One a thread, since it is as long as there are sessions.
+/// The index of each session among the targets of a message. An array, since a hash map would be
+/// most of the cost of a large fan-out. One for each thread, since it is as long as there are
+/// sessions.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     places: Vec<Place>,
     stamp: u64,
 }
 
-/// Valid if `stamp` is that of the message at hand.
+/// An index, valid if `stamp` is that of the present message.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     stamp: u64,
@@ -35,7 +36,7 @@ thread_local! {
 }
 
 impl Places {
-    /// This thread's, for one message.
+    /// Calls `use_it` with this thread's places, prepared for one message.
     pub(super) fn with<T>(use_it: impl FnOnce(&mut Self) -> T) -> T {
         PLACES.with_borrow_mut(|places| {
             places.stamp += 1;
@@ -44,36 +45,36 @@ impl Places {
     }
 }
 
-/// One receiver: what its matching subscriptions ask for, together.
+/// A receiver, with the options of its matching subscriptions combined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Which session.
+    /// The session.
     pub session: SessionKey,
     /// The highest of the matching subscriptions' QoS `[MQTT-3.3.4-2]`.
     pub qos: QoS,
-    /// Whether one of them wants the RETAIN flag kept.
+    /// `true` if one of the subscriptions has Retain As Published.
     pub retain_as_published: bool,
-    /// `true` if it is the copy of a shared subscription.
+    /// `true` for the copy of a shared subscription.
     pub is_shared: bool,
-    /// The identifiers of those that have one `[MQTT-3.3.4-3]`.
+    /// The identifiers of the matching subscriptions that have one `[MQTT-3.3.4-3]`.
     pub subscription_ids: SmallVec<[SubscriptionId; 2]>,
-    /// The lane of all of them, or the control lane where they differ.
+    /// The lane of all matching subscriptions, or the control lane where they differ.
     pub lane: LaneSlot,
 }
 
 impl FanOut {
-    /// No receivers.
+    /// Returns an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets the receivers of the last message.
+    /// Removes the receivers of the last message.
     pub fn clear(&mut self) {
         self.targets.clear();
     }
 
-    /// The receivers.
+    /// Returns the receivers.
     #[must_use]
     pub fn targets(&self) -> &[Target] {
         &self.targets
@@ -102,8 +103,8 @@ impl FanOut {
         self.push(subscriber, false);
     }
 
-    /// Adds the member of a shared subscription that gets the message. Each group's copy is a target of its own, also
-    /// where the session has it by another subscription (§4.8.2).
+    /// Adds the chosen member of a shared subscription. Each group's copy is a target of its own,
+    /// also where the session has it by another subscription (§4.8.2).
     pub(super) fn add_member(&mut self, member: &Subscriber) {
         self.push(member, true);
     }

@@ -1,4 +1,5 @@
-//! Who gets a message: subscriptions in a trie, shared groups, retained messages. No I/O, no clock.
+//! Routing of messages: subscriptions in a trie, shared groups, retained messages. No I/O, no
+//! clock.
 //!
 //! ```
 //! use mq_broker::router::{FanOut, LaneSlot, Router, SessionKey, Subscriber};
@@ -32,19 +33,19 @@ pub use subscriber::Subscriber;
 pub use trie::Router;
 pub(crate) use trie::Who;
 
-/// The most levels that a topic name or a filter may have here.
+/// The most levels that a topic name or a filter may have in the router.
 ///
-/// Each level is a node, so 64 KiB of slashes would take megabytes, and the walk over nodes goes as
+/// Each level is a node, so 64 KiB of slashes would take megabytes, and the walk over nodes is as
 /// deep as there are levels. Mosquitto allows 200 as well, far more than anybody uses.
 pub const MAX_LEVELS: usize = 200;
 
-/// Whether a topic name or a filter has more levels than [`MAX_LEVELS`].
+/// Returns `true` if a topic name or a filter has more levels than [`MAX_LEVELS`].
 pub(crate) fn is_too_deep(topic: &[u8]) -> bool {
-    // Most are too short to have so many.
+    // Most are too short for so many levels.
     topic.len() >= MAX_LEVELS && topic.split(|byte| *byte == b'/').nth(MAX_LEVELS).is_some()
 }
 
-/// Names a session inside the router: a small index that the owner of the sessions hands out and
+/// The key of a session in the router: a small index that the owner of the sessions assigns and
 /// reuses. Each thread that routes has memory for as many sessions as the greatest key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionKey(pub u32);

@@ -1,26 +1,27 @@
-//! Values by name, however many there are.
+//! Values by name, in any number.
 
 use std::{hash::BuildHasher as _, sync::LazyLock};
 
 use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
 
-/// The most names in one table. A table that grows moves all that it has, while the router's lock holds
-/// up every message: so many take some tens of microseconds. A table of 512 places is full with them.
+/// The most names in one table. A table that grows moves all its entries, while the router's lock
+/// holds up every message: so many take some tens of microseconds. A table of 512 places is full
+/// with them.
 const MOST: usize = 448;
 
 /// Tables that a full one becomes.
 const PARTS: usize = 16;
 
-/// The bits of a hash that choose among the parts, level by level: those that the tables themselves use least
-/// (hashbrown begins at the lowest, and keeps the highest seven beside its entries).
+/// The bits of a hash that choose among the parts, level by level: those that the tables themselves
+/// use least (hashbrown begins at the lowest, and keeps the highest seven beside its entries).
 const FIRST_BIT: u32 = 32;
 const LEVELS: u32 = 6;
 
-/// One seed for all tables: which names collide is not known to clients.
+/// The seed of all tables, random so that clients do not know which names collide.
 static HASHES: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
 
 /// Values by name: a hash table that never moves more than a few hundred of them at once, and that
-/// gives its memory back as they go.
+/// returns its memory as they are removed.
 #[derive(Debug)]
 pub(super) struct Names<V>(Part<V>);
 
@@ -29,7 +30,7 @@ type Table<V> = HashTable<(Box<[u8]>, V)>;
 #[derive(Debug)]
 enum Part<V> {
     Table(Table<V>),
-    /// By [`LEVELS`] groups of bits of the hash. Never without any name.
+    /// Parts by groups of bits of the hash, at most [`LEVELS`] deep. Never without any name.
     Split(Box<[Part<V>; PARTS]>),
 }
 
@@ -46,7 +47,7 @@ impl<V> Default for Part<V> {
 }
 
 impl<V> Names<V> {
-    /// Whether there is none.
+    /// Returns `true` if there is no name.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -76,13 +77,14 @@ impl<V> Names<V> {
         }
     }
 
-    /// The value of a name, which `new` makes if it is not there.
+    /// Returns the value of a name, which `new` makes if there is none.
     pub(super) fn get_or_insert_with(&mut self, name: &[u8], new: impl FnOnce() -> V) -> &mut V {
         self.0
             .get_or_insert_with(name, HASHES.hash_one(name), 0, new)
     }
 
-    /// Calls `change` with the value of a name, and removes it if `change` says so. `None` if it is not there.
+    /// Calls `change` with the value of a name, and removes it if `change` requests that. `None` if
+    /// the name has no value.
     pub(super) fn change<T>(
         &mut self,
         name: &[u8],
@@ -175,7 +177,7 @@ impl<V> Part<V> {
     }
 }
 
-/// Gives memory back of a table of which little is used.
+/// Shrinks a table of which little is used.
 fn give_back<V>(table: &mut Table<V>) {
     if table.capacity() > PARTS && table.len() < table.capacity() / 8 {
         table.shrink_to(2 * table.len(), |(own, _)| HASHES.hash_one(&**own));
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     impl<V> Part<V> {
-        /// The number of values, the most in one table, and for how many there is room.
+        /// Returns the number of values, the most in one table, and the capacity.
         fn measure(&self) -> (usize, usize, usize) {
             match self {
                 Self::Table(table) => (table.len(), table.len(), table.capacity()),
@@ -228,7 +230,7 @@ mod tests {
         for number in 0..COUNT {
             assert_eq!(names.get(name(number).as_bytes()), Some(&number));
         }
-        // One stays, as the level of a client that has not left.
+        // One name stays, as the topic level of a client that is still connected.
         for number in 1..COUNT {
             let removed = names.change(name(number).as_bytes(), |value| (*value, true));
             assert_eq!(removed, Some(number));

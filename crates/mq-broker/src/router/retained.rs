@@ -1,4 +1,4 @@
-//! Retained messages by topic, found by filter.
+//! Retained messages by topic, searched by filter.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -12,15 +12,15 @@ use mq_proto::Message;
 
 /// The last retained message of each topic.
 ///
-/// Topics are in an order, level by level, so that a [`Cursor`] can go through those that a filter
-/// matches a few at a time, while others come and go.
+/// Topics are ordered, level by level, so that a [`Cursor`] can visit those that a filter matches a
+/// few at a time, while others are added and removed.
 #[derive(Debug, Default)]
 pub struct RetainedStore {
     root: Node,
     count: usize,
     size: Size,
     sequence: u64,
-    /// Messages that expire: when, and which.
+    /// Topics of messages that expire, by time and number.
     expiring: BTreeMap<(Instant, u64), TopicName>,
 }
 
@@ -31,7 +31,7 @@ pub struct Retained {
     pub message: Arc<Message>,
     /// The QoS that it was published at.
     pub qos: QoS,
-    /// When it expires, if it does.
+    /// The time at which the message expires; `None` for never.
     pub expires_at: Option<Instant>,
 }
 
@@ -41,24 +41,24 @@ struct Node {
     retained: Option<Box<(u64, Retained)>>,
 }
 
-/// How large the tree of topics is.
+/// The size of the tree of topics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Size {
-    /// Below the root.
+    /// Nodes below the root.
     nodes: usize,
     /// Nodes that have children.
     tables: usize,
 }
 
-/// What a level of a topic takes, about: a place in the table of its parent, which is half full, its
+/// Approximate bytes of a topic level: a place in the table of its parent, which is half full, its
 /// name, and the box of a message.
 const NODE: usize =
     3 * size_of::<(Box<[u8]>, Node)>() / 2 + size_of::<(u64, Retained)>() + 4 * size_of::<usize>();
 
-/// What a table takes that has one child: it has eleven places.
+/// Additional bytes of a table with one child: it has eleven places.
 const TABLE: usize = 10 * size_of::<(Box<[u8]>, Node)>();
 
-/// What a message that expires takes in addition.
+/// Additional bytes of a message that expires.
 const EXPIRING: usize = 2 * size_of::<((Instant, u64), TopicName)>();
 
 /// A place among the topics that a filter matches.
@@ -69,18 +69,19 @@ pub struct Cursor(At);
 enum At {
     #[default]
     Start,
-    /// Behind this topic, or beginning of one, and before all topics that begin with it.
+    /// After this topic, which may be the beginning of one, and before all topics that begin with
+    /// it.
     Topic(Vec<u8>),
     End,
 }
 
 impl Cursor {
-    /// The place behind a topic, and before those below it.
+    /// Returns the place after a topic, and before those below it.
     pub(crate) fn behind(topic: &str) -> Self {
         Self(At::Topic(topic.as_bytes().to_vec()))
     }
 
-    /// Bytes of the topic that it stands at.
+    /// Returns the bytes of the topic at the cursor.
     pub(crate) fn bytes(&self) -> usize {
         match &self.0 {
             At::Topic(topic) => topic.len(),
@@ -88,7 +89,7 @@ impl Cursor {
         }
     }
 
-    /// Whether all were found.
+    /// Returns `true` if all matches were found.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.0 == At::End
@@ -96,36 +97,38 @@ impl Cursor {
 }
 
 impl RetainedStore {
-    /// Nothing retained.
+    /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many topics have a retained message, expired ones included until they are looked at.
+    /// Returns the number of topics with a retained message, expired ones included until they are
+    /// removed.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns `true` if no topic has a retained message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The number of the last message that was kept here, from 1; later ones have higher numbers.
+    /// Returns the number of the last message that was stored, from 1; later ones have higher
+    /// numbers.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The memory of the tree, about, without the messages themselves.
+    /// Returns the approximate memory of the tree in bytes, without the messages themselves.
     pub(crate) fn bytes(&self) -> usize {
         self.size.nodes * NODE + self.size.tables * TABLE + self.expiring.len() * EXPIRING
     }
 
-    /// Keeps a message as its topic's retained one, in place of the one before `[MQTT-3.3.1-5]`.
+    /// Stores a message as its topic's retained one, in place of the one before `[MQTT-3.3.1-5]`.
     pub fn insert(&mut self, retained: Retained) {
         self.sequence += 1;
         let mut node = &mut self.root;
@@ -151,7 +154,7 @@ impl RetainedStore {
         }
     }
 
-    /// Whether `topic` has a retained message.
+    /// Returns `true` if `topic` has a retained message.
     #[must_use]
     pub fn contains(&self, topic: &TopicName) -> bool {
         let mut levels = topic.as_bytes().split(|byte| *byte == b'/');
@@ -160,7 +163,7 @@ impl RetainedStore {
             .is_some_and(|node| node.retained.is_some())
     }
 
-    /// Forgets the retained message of `topic` `[MQTT-3.3.1-6]`; whether there was one.
+    /// Removes the retained message of `topic` `[MQTT-3.3.1-6]`; returns `true` if there was one.
     pub fn remove(&mut self, topic: &TopicName) -> bool {
         let levels = split(topic.as_bytes());
         let Some(removed) = self.root.remove(&levels, &mut self.size) else {
@@ -177,11 +180,12 @@ impl RetainedStore {
         }
     }
 
-    /// Goes on from `cursor`: calls `found` with retained messages that `filter` matches and that
-    /// have not expired at `now`, and with their numbers. Stops when `found` says no, after `steps`
-    /// levels of topics, or at the end.
+    /// Continues from `cursor`: calls `found` with retained messages that `filter` matches and that
+    /// have not expired at `now`, and with their numbers. Stops when `found` returns `false`, after
+    /// `steps` levels of topics, or at the end.
     ///
-    /// Between two calls topics may come and go. A topic that is there all the time is found once.
+    /// Between two calls topics may be added and removed. A topic that exists all the time is found
+    /// once.
     pub fn matching(
         &self,
         filter: &TopicFilter,
@@ -208,8 +212,8 @@ impl RetainedStore {
         }
     }
 
-    /// Forgets the messages that have expired at `now`, and returns how many. The others cost
-    /// nothing.
+    /// Removes the messages that have expired at `now`, and returns their number. The others are
+    /// not visited.
     pub fn expire(&mut self, now: Instant) -> usize {
         let mut expired = 0;
         while let Some(first) = self.expiring.first_entry()
@@ -226,7 +230,7 @@ fn split(topic: &[u8]) -> Vec<&[u8]> {
     topic.split(|byte| *byte == b'/').collect()
 }
 
-/// One piece of the way of a cursor.
+/// A search from a cursor, of at most `steps` levels.
 struct Walk<'a, F> {
     /// The topic of the node that was entered last.
     path: Vec<u8>,
@@ -236,8 +240,8 @@ struct Walk<'a, F> {
 }
 
 impl<F: FnMut(&Retained, u64) -> bool> Walk<'_, F> {
-    /// Goes through what is below a node of that `depth`, and matches `levels`. With `after`, only
-    /// through what comes behind that. False if it had to stop.
+    /// Visits what is below a node of that `depth`, and matches `levels`. With `after`, only the
+    /// part after that place. Returns `false` if it had to stop.
     fn children(
         &mut self,
         node: &Node,
@@ -251,7 +255,7 @@ impl<F: FnMut(&Retained, u64) -> bool> Walk<'_, F> {
             [b"+", rest @ ..] => (None, rest),
             [name, rest @ ..] => (Some(*name), rest),
         };
-        // The children behind `after`: all of them from its next level on.
+        // The children after `after`: all of them from its next level on.
         let (first, behind) = match after {
             Some([first, behind @ ..]) => (Some(*first), Some(behind)),
             _ => (None, None),
@@ -348,7 +352,7 @@ mod tests {
         }
     }
 
-    /// In the order in which they were found, with so many steps at a time.
+    /// Returns the topics in the order in which they were found, with so many steps at a time.
     fn found_by(store: &RetainedStore, filter: &str, now: Instant, steps: usize) -> Vec<String> {
         let mut topics = Vec::new();
         let filter = TopicFilter::new(filter).unwrap();
@@ -408,7 +412,7 @@ mod tests {
         assert_eq!(found(&store, "#", now), ["a", "a/b"]);
         let later = now + Duration::from_secs(5);
         assert_eq!(found(&store, "#", later), ["a"]);
-        // Replaced and removed ones do not expire.
+        // Replaced and removed messages do not expire.
         store.insert(retained("c", soon));
         store.insert(retained("c", None));
         store.insert(retained("d", soon));
@@ -437,7 +441,7 @@ mod tests {
         };
         assert_eq!(next(&store).as_deref(), Some("a"));
         assert_eq!(next(&store).as_deref(), Some("a/b"));
-        // The topic that it stands at goes, and one comes on either side.
+        // The topic at the cursor is removed, and one is added on either side.
         store.remove(&TopicName::new("a/b").unwrap());
         store.insert(retained("a/aa", None));
         store.insert(retained("a/bb", None));
@@ -450,7 +454,8 @@ mod tests {
     }
 
     proptest! {
-        /// A cursor finds what matching every topic by itself finds, however often it stops.
+        /// A cursor finds the topics that matching each topic by itself finds, however often it
+        /// stops.
         #[test]
         fn every_match_is_found_once(
             topics in prop::collection::btree_set("\\$?[ab]{0,2}(/[ab]?){0,3}", 0..12),

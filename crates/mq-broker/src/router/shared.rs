@@ -11,8 +11,8 @@ pub(super) struct SharedGroups(Names<Group>);
 #[derive(Debug, Default)]
 struct Group {
     members: Subscribers,
-    /// Round robin. Routing only reads the trie, hence the atomic; skipping or repeating a member
-    /// under contention does no harm.
+    /// The next member, round robin. Routing only reads the trie, hence the atomic; skipping or
+    /// repeating a member under contention does no harm.
     next: AtomicUsize,
 }
 
@@ -21,13 +21,13 @@ impl SharedGroups {
         self.0.is_empty()
     }
 
-    /// Adds or replaces a member; whether it was one before.
+    /// Adds or replaces a member; returns `true` if it was one before.
     pub(super) fn insert(&mut self, name: &str, subscriber: Subscriber) -> bool {
         let group = self.0.get_or_insert_with(name.as_bytes(), Group::default);
         group.members.insert(subscriber)
     }
 
-    /// Removes a member; whether it was one.
+    /// Removes a member; returns `true` if it was one.
     pub(super) fn remove(&mut self, name: &str, session: SessionKey) -> bool {
         let removed = self.0.change(name.as_bytes(), |group| {
             let removed = group.members.remove(session);
@@ -36,8 +36,8 @@ impl SharedGroups {
         removed.unwrap_or(false)
     }
 
-    /// Calls `add` with one member of each group, of those that `may_receive`: the next in turn that is `ready`, or
-    /// else the next in turn.
+    /// Calls `add` with one member of each group, of those that `may_receive` accepts: the next in
+    /// turn that is `ready`, or else the next in turn.
     pub(super) fn choose<'a>(
         &'a self,
         ready: &dyn Fn(SessionKey) -> bool,
@@ -51,7 +51,7 @@ impl SharedGroups {
         });
     }
 
-    /// The same of one group.
+    /// Returns the member of one group that [`choose`](Self::choose) would choose.
     pub(super) fn choose_of(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! One subscription, and lists of them.
+//! Subscriptions in the router, and lists of them.
 
 use hashbrown::HashMap;
 use mq_codec::{SubscriptionId, SubscriptionOptions};
@@ -6,30 +6,30 @@ use mq_codec::{SubscriptionId, SubscriptionOptions};
 use super::SessionKey;
 use crate::delivery::LaneSlot;
 
-/// One subscription of one session.
+/// A subscription of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subscriber {
-    /// Whose it is.
+    /// The session that subscribed.
     pub session: SessionKey,
-    /// What it asks for.
+    /// The options of SUBSCRIBE.
     pub options: SubscriptionOptions,
-    /// Its identifier, if it has one.
+    /// The subscription identifier, if it has one.
     pub subscription_id: Option<SubscriptionId>,
-    /// The lane on which its messages go.
+    /// The lane on which its messages are sent.
     pub lane: LaneSlot,
 }
 
-/// From so many subscriptions on, where each is stands in a table.
+/// The number of subscriptions from which on a table has the index of each.
 const LONG: usize = 64;
 
 /// The subscriptions of one filter, one for each session.
 ///
-/// All devices of a fleet may have the same filter. Finding one of a million takes as long as finding one of a few:
-/// the router's lock holds up every message meanwhile.
+/// All devices of a fleet may have the same filter. Finding one of a million takes as long as
+/// finding one of a few: the router's lock holds up every message meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Subscribers {
     list: Vec<Subscriber>,
-    /// Of a long list.
+    /// The index of each session in a long list; `None` for a short one.
     places: Option<Box<HashMap<SessionKey, u32>>>,
 }
 
@@ -42,7 +42,7 @@ impl Subscribers {
         &self.list
     }
 
-    /// Adds or replaces; whether it was there.
+    /// Adds or replaces a subscription; returns `true` if the session had one before.
     pub(super) fn insert(&mut self, subscriber: Subscriber) -> bool {
         if let Some(place) = self.place(subscriber.session) {
             self.list[place] = subscriber;
@@ -60,7 +60,7 @@ impl Subscribers {
         false
     }
 
-    /// Removes; whether it was there.
+    /// Removes a session's subscription; returns `true` if it had one.
     pub(super) fn remove(&mut self, session: SessionKey) -> bool {
         let Some(place) = self.place(session) else {
             return false;
@@ -75,7 +75,7 @@ impl Subscribers {
         if self.list.len() < LONG / 2 {
             self.places = None;
         }
-        // Of a crowd that has left, no memory stays.
+        // A list that has become much shorter returns its memory.
         if self.list.len() < self.list.capacity() / 4 {
             let room = 2 * self.list.len();
             self.list.shrink_to(room);
@@ -94,7 +94,7 @@ impl Subscribers {
     }
 }
 
-/// There are fewer than 2^32 sessions.
+/// Converts an index, which fits as there are fewer than 2^32 sessions.
 fn short(place: usize) -> u32 {
     u32::try_from(place).expect("fewer than 2^32 sessions")
 }
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Whether each session's place is known, where places are.
+    /// Returns `true` if the table, where there is one, has the index of each session.
     fn is_in_order(all: &Subscribers) -> bool {
         all.places.as_ref().is_none_or(|places| {
             let mut list = all.list.iter().zip(0..);

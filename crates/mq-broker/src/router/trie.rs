@@ -9,8 +9,8 @@ use super::{
 
 /// All subscriptions of all sessions.
 ///
-/// Cost of [`route`](Self::route): a hash look-up for each level of the topic and each branch with
-/// a wildcard beside it, then one step for each subscriber that matches.
+/// Cost of [`route`](Self::route): a hash look-up for each level of the topic and each branch with a wildcard beside
+/// it, then one step for each subscriber that matches.
 #[derive(Debug, Default)]
 pub struct Router {
     root: Node,
@@ -19,20 +19,20 @@ pub struct Router {
     generation: u64,
 }
 
-/// How large the trie is.
+/// The size of the trie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Size {
-    /// Below the root.
+    /// Nodes below the root.
     nodes: usize,
     /// Nodes that have children by name.
     tables: usize,
 }
 
-/// What a level of a filter takes, about: a place in the table of its parent, of which a third is
-/// free, its name, and the list of its subscribers.
+/// Approximate bytes of a filter's level: a place in the table of its parent, of which a third is free, its name, and
+/// the list of its subscribers.
 const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 2 * size_of::<usize>();
 
-/// What a table takes that has one child: it has four places.
+/// Additional bytes of a table with one child: it has four places.
 const TABLE: usize = 3 * size_of::<(Box<[u8]>, Node)>();
 
 #[derive(Debug, Default)]
@@ -54,42 +54,42 @@ struct Leaf {
 }
 
 impl Router {
-    /// No subscriptions.
+    /// Returns a router without subscriptions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of subscriptions.
+    /// Returns the number of subscriptions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no subscriptions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The memory of its nodes, about, without what is counted for each subscription.
+    /// Returns the approximate memory of the nodes in bytes, without what is counted for each subscription.
     pub(crate) fn bytes(&self) -> usize {
         self.size.nodes * NODE + self.size.tables * TABLE
     }
 
-    /// Notes a change outside of the trie that [`route`](Self::route)'s answers rest on.
+    /// Records a change outside of the trie that affects the results of [`route`](Self::route).
     pub(crate) fn changed(&mut self) {
         self.generation += 1;
     }
 
-    /// Changes whenever a subscription is made, changed or ended.
+    /// Returns a number that changes whenever a subscription is made, changed or ended.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Makes a subscription, or replaces the session's own of the same filter `[MQTT-3.8.4-3]`.
-    /// Returns whether it existed.
+    /// Makes a subscription, or replaces the session's own of the same filter `[MQTT-3.8.4-3]`. Returns `true` if it
+    /// existed.
     pub fn subscribe(&mut self, filter: &TopicFilter, subscriber: Subscriber) -> bool {
         self.generation += 1;
         let leaf = self.root.leaf(filter.matching(), &mut self.size);
@@ -101,7 +101,7 @@ impl Router {
         existed
     }
 
-    /// Ends a subscription. Returns whether it existed.
+    /// Ends a subscription. Returns `true` if it existed.
     pub fn unsubscribe(&mut self, filter: &TopicFilter, session: SessionKey) -> bool {
         self.generation += 1;
         let levels: Vec<&str> = filter.matching().split('/').collect();
@@ -114,15 +114,14 @@ impl Router {
         existed
     }
 
-    /// Collects into `fan_out`, which is cleared first, the receivers of a message published to
-    /// `topic` (the bytes of a topic name) by `publisher`; `None` if no session published it.
+    /// Collects into `fan_out`, which is cleared first, the receivers of a message published to `topic` (the bytes of a
+    /// topic name) by `publisher`; `None` if no session published it.
     ///
-    /// The publisher itself gets the message unless its subscription says No Local
-    /// `[MQTT-3.8.3-3]`. Of a shared group one member gets it, preferably one that is `ready`
-    /// (§4.8.2).
+    /// The publisher itself receives the message unless its subscription has No Local `[MQTT-3.8.3-3]`. One member of a
+    /// shared group receives it, preferably one that is `ready` (§4.8.2).
     ///
-    /// Returns whether the choice would be the same for the next message to this topic, as long as
-    /// [`generation`](Self::generation) is: not where a shared group or No Local played a part.
+    /// Returns `true` if the receivers are the same for the next message to this topic, as long as
+    /// [`generation`](Self::generation) is: not where a shared group or No Local had an effect.
     pub fn route(
         &self,
         topic: &[u8],
@@ -133,7 +132,7 @@ impl Router {
         self.route_to(topic, publisher, ready, Who::default(), fan_out)
     }
 
-    /// [`route`](Self::route) to some sessions alone.
+    /// Routes a message like [`route`](Self::route), to some sessions alone.
     pub(crate) fn route_to(
         &self,
         topic: &[u8],
@@ -161,7 +160,7 @@ impl Router {
 }
 
 impl Router {
-    /// The member of the group of `filter`, a shared subscription's, that is to get a message: as in
+    /// Returns the member of the group of `filter`, a shared subscription's, that receives a message: as in
     /// [`route_to`](Self::route_to).
     pub(crate) fn member(
         &self,
@@ -176,7 +175,7 @@ impl Router {
 }
 
 impl Node {
-    /// The leaf of a filter; new nodes on the way to it are counted in `size`.
+    /// Returns the leaf of a filter; new nodes on the way to it are counted in `size`.
     fn leaf(&mut self, filter: &str, size: &mut Size) -> &mut Leaf {
         let mut node = self;
         for level in filter.split('/') {
@@ -262,12 +261,13 @@ impl Leaf {
     }
 }
 
-/// Which sessions a message may go to.
+/// The sessions that may receive a message.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Who<'a> {
-    /// Those that this accepts. In a shared group the others do not count as members.
+    /// Accepts the sessions that may receive it; `None` accepts all. In a shared group the others do not count as
+    /// members.
     pub(crate) may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
-    /// Those alone as members of shared groups.
+    /// The only sessions that may be members of shared groups; `None` for all.
     pub(crate) members: Option<&'a [SessionKey]>,
 }
 
@@ -287,10 +287,10 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Goes on at `node` with what is left of the topic; `None` when no level is left.
+    /// Continues at `node` with the rest of the topic; `None` when no level is left.
     fn node(&mut self, node: &Node, rest: Option<&[u8]>, hidden: bool) {
         if !hidden {
-            // `a/#` matches `a` too, so `#` counts before the levels are asked for.
+            // `a/#` matches `a` too, so `#` counts before the next level is looked up.
             self.leaf(&node.hash);
         }
         let Some(rest) = rest else {
@@ -480,7 +480,7 @@ mod tests {
     }
 
     proptest! {
-        /// The trie finds what matching every filter by itself finds.
+        /// The trie finds the subscriptions that matching each filter by itself finds.
         #[test]
         fn routing_agrees_with_matching_one_by_one(
             filters in prop::collection::vec("(\\$?[ab]|\\+|)(/([ab]|\\+|)){0,3}(/#)?", 1..12),

@@ -10,70 +10,76 @@ use crate::{
     mailbox::{DEFAULT_EQUAL_PER_S, Overflow},
 };
 
-/// A bridge to another broker.
+/// A bridge to a remote broker.
 #[derive(Clone, Debug)]
 pub struct BridgeSettings {
-    /// What it is called here; its session is that of the client identifier `$bridge/NAME`.
+    /// The bridge's name at this broker, where its session has the client identifier
+    /// `$bridge/NAME`.
     pub name: String,
-    /// Where the other broker is, the preferred address first; at least one. Without encryption only on this
-    /// machine, unless [`plaintext`](Self::plaintext) says otherwise.
+    /// Addresses of the remote broker, the preferred one first; at least one. An address without
+    /// encryption must be on this machine, unless [`plaintext`](Self::plaintext) is set.
     pub addresses: Vec<Address>,
-    /// Whether addresses of other machines may be without encryption. Default no.
+    /// `true` if addresses of other machines may be without encryption. Default `false`.
     pub plaintext: bool,
-    /// Trust, client certificate, early data and the like. Early data (0-RTT) carries CONNECT alone, of a session
-    /// that goes on, which is safe to repeat. Default: with early data.
+    /// Trust, client certificate, early data and other options. Early data (0-RTT) carries CONNECT
+    /// alone, of a session that continues, which is safe to repeat. Default: with early data.
     pub connect: ConnectOptions,
-    /// How long an address has to answer, up to CONNACK. Default 10 s.
+    /// The time that an address has to answer, up to CONNACK. Default 10 s.
     pub connect_timeout: Duration,
-    /// The longest wait before it connects again. The first is 0.5 s, each further one twice as long, until a
-    /// connection has lasted; up to half of a wait is left out by chance. Default 30 s.
+    /// The longest wait before a reconnection. The first wait is 0.5 s, each further one twice as
+    /// long, until a connection has lasted; a random part of up to half of each is left out.
+    /// Default 30 s.
     pub longest_wait: Duration,
-    /// The client identifier at the other broker, which no two brokers may have. Default: `bridge-NAME-` and the
-    /// 12 digits of the [`BrokerId`](crate::store::BrokerId) in the store. Without a store: the name of the machine or,
-    /// where that has none, other digits at each start; the session there then ends an hour after its connection
-    /// and, before 5.0, with it. In a cluster: `bridge-NAME`.
+    /// The client identifier at the remote broker, where no other broker may have it. Default:
+    /// `bridge-NAME-` and the 12 digits of the [`BrokerId`](crate::store::BrokerId) in the store.
+    /// Without a store: the name of the machine or, where that has none, other digits at each
+    /// start; the session at the remote broker then ends an hour after its connection and, before
+    /// 5.0, with it. In a cluster: `bridge-NAME`.
     pub client_id: Option<String>,
-    /// The user at the other broker.
+    /// The user name at the remote broker.
     pub user_name: Option<String>,
-    /// Its password, or a token.
+    /// The user's password, or a token.
     pub password: Option<Secret>,
-    /// Default 5.0.
+    /// The version of MQTT. Default 5.0.
     pub version: Version,
-    /// Whole seconds. Default 60 s.
+    /// The keep-alive, in whole seconds. Default 60 s.
     pub keep_alive: Duration,
-    /// Whether both sessions, here and there, end with the connection: nothing waits for the next one. Default no.
+    /// `true` if both sessions, at this and at the remote broker, end with the connection: nothing
+    /// waits for the next one. Default `false`.
     pub clean: bool,
-    /// When it connects. Default: at once, and always.
+    /// The condition on which the bridge connects. Default: at once, and always.
     pub start: BridgeStart,
-    /// What it carries; at least one.
+    /// The topics that the bridge carries; at least one.
     pub topics: Vec<BridgeTopic>,
-    /// The bridges that a message may have passed before this one (5.0). Default 8. None passes the same broker
-    /// twice.
+    /// The bridges that a message may have passed before this one (5.0). Default 8. No message
+    /// passes the same broker twice.
     pub max_hops: u8,
-    /// Messages a second of equal topic and payload that go from one bridge to this one; more are taken for a loop, dropped
-    /// and counted, so that it ends. While more come, one a second goes out. Default 20. Messages that no bridge has
-    /// brought to this broker are not bounded.
+    /// Messages of equal topic and payload that the bridge carries each second; more are taken for
+    /// a loop, dropped and counted, so that it ends. While more arrive, one a second is carried.
+    /// Default 20. Messages that no bridge has brought to this broker are not bounded.
     pub equal_per_s: NonZeroU32,
-    /// What may wait for it. Default: as for every session.
+    /// Bounds of the messages that wait for the bridge. Default: as for every session.
     pub queue: BridgeQueue,
-    /// Who is told whether it is connected. Default: subscribers of this broker.
+    /// The brokers that publish the bridge's state. Default: this broker.
     pub notifications: BridgeNotifications,
-    /// The topic that tells it. Default: mosquitto's, `$SYS/broker/connection/CLIENTID/state`, with the client
-    /// identifier at the other broker.
+    /// The topic of the bridge's state. Default: mosquitto's,
+    /// `$SYS/broker/connection/CLIENTID/state`, with the client identifier at the remote broker.
     pub notification_topic: Option<String>,
 }
 
-/// Who is told whether a bridge is connected, by a retained message: `1` while the other broker has let it in, `0`
-/// otherwise. Both are sent at QoS 1.
+/// The brokers that publish the bridge's state, a retained message at QoS 1: `1` while the remote
+/// broker has accepted the bridge's connection, `0` otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BridgeNotifications {
-    /// Nobody.
+    /// The state is not published.
     Off,
-    /// Subscribers of this broker. No store keeps it: a broker that starts says what is so.
+    /// This broker publishes the state. No store keeps it: a broker that starts publishes the
+    /// present state.
     #[default]
     Here,
-    /// Those of the other broker as well, where the bridge's client publishes it, and has the `0` as its will. A
-    /// broker that takes no retained messages, no QoS 1 or no client's message under `$SYS/` may refuse the bridge.
+    /// Both brokers publish the state: the bridge's client publishes it at the remote broker, and
+    /// has the `0` as its will. A broker that supports no retained messages or no QoS 1, or takes
+    /// no message under `$SYS/` from a client, may refuse the bridge.
     Both,
 }
 
@@ -84,55 +90,57 @@ pub struct BridgeQueue {
     pub messages: Option<usize>,
     /// Their payload bytes.
     pub bytes: Option<usize>,
-    /// What becomes of QoS 1 and 2 messages beyond that.
+    /// The policy for QoS 1 and 2 messages beyond these bounds.
     pub overflow: Option<Overflow>,
     /// Bytes that [`Overflow::Spill`] puts into the store.
     pub spill_bytes: Option<usize>,
-    /// Messages that have waited for longer are dropped and counted, when it is their turn. A message that expires
-    /// (5.0) after a longer time has no more than this left at the other broker. Absent: none is too old.
+    /// The longest time that a message waits: an older one is dropped and counted when it is its
+    /// turn. A message that expires (5.0) after a longer time has no more than this left at the
+    /// remote broker. `None` is no bound.
     pub age: Option<Duration>,
 }
 
-/// When a bridge connects.
+/// The condition on which a bridge connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BridgeStart {
     /// At once, and again whenever a connection has ended.
     #[default]
     Automatic,
-    /// While something waits here. A connection that has carried nothing for so long ends. Messages from there come
-    /// only meanwhile.
+    /// While messages wait for the bridge. A connection that has carried nothing for so long ends.
+    /// Messages of the remote broker arrive only while the bridge is connected.
     Lazy(Duration),
 }
 
 /// Topics that a bridge carries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BridgeTopic {
-    /// A topic filter, without the prefixes. May be empty if they are whole topics.
+    /// A topic filter, without the prefixes. May be empty if the prefixes are whole topics.
     pub pattern: String,
-    /// Default: out.
+    /// The direction. Default [`Direction::Out`].
     pub direction: Direction,
     /// The highest QoS. Default 1.
     pub qos: QoS,
-    /// What topics begin with here, before the part that the pattern matches. Default: nothing.
+    /// Prefix of the topics at this broker, before the part that the pattern matches. Default:
+    /// none.
     pub local_prefix: String,
-    /// What they begin with there in its place. Default: nothing.
+    /// Prefix that replaces it at the remote broker. Default: none.
     pub remote_prefix: String,
 }
 
-/// Which way a bridge carries messages.
+/// The direction in which a bridge carries messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From here to the other broker.
+    /// From this to the remote broker.
     Out,
-    /// From the other broker to here.
+    /// From the remote to this broker.
     In,
-    /// Either way.
+    /// Both directions.
     Both,
 }
 
 impl BridgeTopic {
-    /// The defaults for a pattern.
+    /// Returns the defaults for a pattern.
     #[must_use]
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {
@@ -146,7 +154,7 @@ impl BridgeTopic {
 }
 
 impl BridgeSettings {
-    /// The defaults.
+    /// Returns the defaults.
     #[must_use]
     pub fn new(name: impl Into<String>, addresses: Vec<Address>, topics: Vec<BridgeTopic>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! How a broker is made.
+//! The settings of a broker.
 
 mod bridge;
 mod preflight;
@@ -21,10 +21,10 @@ pub use bridge::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
 };
 
-/// How a broker is made. [`Config`](crate::Config) makes one from a file.
+/// The settings of a broker. [`Config`](crate::Config) reads them from a file.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it listens; at least one.
+    /// Addresses of the listeners; at least one.
     pub listeners: Vec<Address>,
     /// Certificates, congestion control, early data and the like, for all listeners.
     ///
@@ -38,23 +38,25 @@ pub struct Settings {
     pub repeat_at: Vec<(Address, Repeat)>,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
-    /// How messages to a client over QUIC are spread over streams that the broker opens, as far as the client
-    /// grants it streams: [`Spread::Control`] is never. Default `None`: as the client asks in CONNECT (5.0), else
-    /// not. A client that asks gets what it asks for, unless it is never.
+    /// The spread of messages to a client over QUIC streams that the broker opens, as far as the
+    /// client grants it streams; [`Spread::Control`] is never. Default `None`: as the client
+    /// requests in CONNECT (5.0), else not. A client's request has precedence, unless this is
+    /// never.
     ///
     /// A client that grants streams and does not read them loses its messages without this default.
     pub deliveries: Option<Spread>,
-    /// How much clients may make the broker keep.
+    /// Bounds of the messages, sessions and subscriptions that the broker keeps for clients.
     pub quotas: Quotas,
-    /// How fast each client may publish. Default: no bound.
+    /// The rate at which each client may publish. Default: no bound.
     pub publish_rate: PublishRate,
     /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may take less than half of
     /// its full mailbox while a publisher of QoS 1 or 2 waits for room in it. Then the reader is
     /// disconnected with 0x97. Default 30 s; `None` is no limit.
     pub reader_timeout: Option<Duration>,
-    /// How long nothing may come on a QUIC data stream of a client before the broker closes it. A stream stays
-    /// while it carries a subscription or something is under way on it; a part of a packet on it is an error
-    /// of that stream. Default `None`, never: a client may not know that it can open another.
+    /// The time without data after which the broker closes a client's QUIC data stream. A stream
+    /// stays while it carries a subscription or something is in flight on it; a part of a packet on
+    /// it is an error of that stream. Default `None`, never: a client may not know that it can open
+    /// another.
     pub stream_idle_timeout: Option<Duration>,
     /// Threads for connections, each with a runtime of its own. Default `None`: the runtime on which
     /// [`Broker::start`](crate::Broker::start) is called serves them.
@@ -69,15 +71,15 @@ pub struct Settings {
     /// Default 4,096. From a quarter of it on QUIC clients first have to prove that they can be
     /// reached at their address (Retry, RFC 9000 §8.1.2), which costs them a round trip.
     pub max_handshakes: usize,
-    /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
-    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. A handshake that begins with early
-    /// data has as long again to be complete. Default 10 s.
+    /// The time that a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can
+    /// be read; CONNECT then has [`ServerConfig::connect_timeout`]. A handshake that begins with
+    /// early data has as long again to complete. Default 10 s.
     pub handshake_timeout: Duration,
-    /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
-    /// a restart; `None`, the default, for nowhere.
+    /// The file that keeps tickets while no broker runs, so that clients resume, with early data,
+    /// across a restart; `None`, the default, keeps none.
     ///
     /// A broker that starts takes the tickets out of the file and removes it before it accepts
-    /// anybody; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the
+    /// connections; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the
     /// owner alone. So each ticket is used once, which bounds the replay of early data (RFC 8446
     /// §8.1). A crash loses the tickets, and clients do a full handshake. Tickets are dropped where
     /// the certificate, the authorities for client certificates or the limits that clients remember
@@ -87,55 +89,56 @@ pub struct Settings {
     /// put an old copy in its place and replay early data. So its folder has to be the broker's own, and
     /// neither a backup of it nor a virtual machine's snapshot may be played back.
     pub ticket_file: Option<PathBuf>,
-    /// The longest time that a session lives on without a connection; `None` for no limit, the
-    /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
+    /// The longest time that a session lives on without a connection; `None`, the default, for no
+    /// limit. MQTT 3.1 and 3.1.1 clients without a clean session get this.
     pub max_session_expiry: Option<Duration>,
-    /// How long connections have to end at shutdown. Default 5 s.
+    /// The time that connections have to end at shutdown. Default 5 s.
     pub shutdown_timeout: Duration,
-    /// Where the broker keeps what outlives it; `None`, the default, for nowhere.
+    /// The store of everything that survives a restart; `None`, the default, keeps nothing.
     pub store: Option<Storage>,
     /// Ages of changes that the store has not settled, from which on the broker reports it.
     pub store_patience: StorePatience,
-    /// Where operators are answered.
+    /// The listeners of the admin interface.
     pub admin: AdminSettings,
-    /// How operators change what the log keeps; `None`, the default, for not at all.
+    /// The log levels that operators may change at run time; `None`, the default, if they may not.
     pub log: Option<Arc<dyn LogLevels>>,
-    /// How often the broker publishes its own figures under `$SYS/broker/`, by mosquitto's names.
-    /// Clients cannot publish under `$SYS/` then, but for a bridge its own state. Default never. A configuration file's default is
-    /// 10 s, like mosquitto's.
+    /// The interval at which the broker publishes its own figures under `$SYS/broker/`, by
+    /// mosquitto's names. Clients cannot publish under `$SYS/` then, except a bridge its own state.
+    /// Default never. A configuration file's default is 10 s, like mosquitto's.
     pub sys_interval: Option<Duration>,
-    /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)). In a
-    /// library the owner of the broker calls that. Default yes.
+    /// `true` if the program looks for replaced files ([`Reload::look`](crate::Reload::look)). In a
+    /// library the owner of the broker calls that. Default `true`.
     pub watch_files: bool,
-    /// Which clients come in, and what they may do. Default: everybody, everything.
+    /// Authentication and authorization of clients. Default: every client is accepted and may do
+    /// everything.
     pub access: Access,
-    /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
+    /// Failed log-ins allowed from one IPv4 address or IPv6 /64: so many at once, and as many again
     /// each minute. Further ones are refused with 0x9F, before 5.0 with return code 3, whatever
     /// their password. Only with an authenticator; `None` is no limit. Default 10: more than people
     /// mistype, while a password of six random letters and digits holds for 400 years.
     pub failures_per_minute: Option<NonZeroU32>,
-    /// Which users may take over a session by its client identifier. Default: its own user alone.
+    /// The policy about another user's CONNECT with a session's client identifier. Default: only
+    /// the session's own user takes it over.
     pub take_over: TakeOverPolicy,
-    /// Bridges to other brokers. Default none.
+    /// Bridges to remote brokers. Default none.
     pub bridges: Vec<BridgeSettings>,
-    /// Makes it a node of a cluster, which keeps what outlives it: there is no [`store`](Self::store) then. Default
-    /// `None`.
+    /// Makes the broker a node of a cluster, which keeps what survives a restart: there is no
+    /// [`store`](Self::store) then. Default `None`.
     pub cluster: Option<ClusterSettings>,
 }
 
-/// Where a broker keeps what outlives it.
+/// The store of everything that survives a restart.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Storage {
-    /// In a file, which [`Broker::start`](crate::Broker::start) opens as a
-    /// [`DiskStore`].
+    /// A file, which [`Broker::start`](crate::Broker::start) opens as a [`DiskStore`].
     File(StoreFile),
-    /// Where the application says.
+    /// A store of the application.
     Custom(Arc<dyn Store>),
 }
 
 impl Storage {
-    /// The file, if it is one.
+    /// Returns the file, if the store is one.
     #[must_use]
     pub fn file(&self) -> Option<&StoreFile> {
         match self {
@@ -165,7 +168,7 @@ impl<S: Store> From<Arc<S>> for Storage {
 pub struct StoreFile {
     /// The file, which is made if it does not exist. Its folder has to exist.
     pub path: PathBuf,
-    /// When changes are on the disk.
+    /// The time at which changes are on the disk.
     pub durability: Durability,
 }
 
@@ -177,7 +180,7 @@ impl Settings {
         preflight::problems(self)
     }
 
-    /// The defaults, listening at `listeners`.
+    /// Returns the defaults, with these listeners.
     #[must_use]
     pub fn new(listeners: Vec<Address>) -> Self {
         Self {
@@ -215,7 +218,7 @@ impl Settings {
         }
     }
 
-    /// The options of one listener.
+    /// Returns the options of one listener.
     pub(crate) fn listen_at(&self, address: &Address) -> ListenOptions {
         let mut options = self.listen.clone();
         let own = self.repeat_at.iter().find(|(at, _)| at == address);

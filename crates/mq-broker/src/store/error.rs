@@ -26,7 +26,7 @@ pub enum StoreError {
         /// The cause.
         source: Source,
     },
-    /// The content is damaged: put a backup in its place.
+    /// The content is damaged: restore a backup.
     #[error("{place}: {source}")]
     Damaged {
         /// The store or its file.
@@ -34,7 +34,7 @@ pub enum StoreError {
         /// The cause.
         source: Source,
     },
-    /// The system does not read or write the file: look at its folder, its rights and the disk.
+    /// The system does not read or write the file: check its folder, its permissions and the disk.
     #[error("{place}: {source}")]
     Io {
         /// The store or its file.
@@ -42,7 +42,7 @@ pub enum StoreError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A file of the name of a backup exists: choose another name.
+    /// The file of a backup exists already: choose another name.
     #[error("{place}: there is such a file already")]
     BackupExists {
         /// The file.
@@ -51,12 +51,13 @@ pub enum StoreError {
     /// The store has no such function, which is optional.
     #[error("{place}: this store {problem}")]
     Unsupported {
-        /// The file, or the session, that was asked for.
+        /// The file, or the session, of the call.
         place: String,
         /// The missing function.
         problem: &'static str,
     },
-    /// The store has failed for good: end the broker, and start it again once the store can be written.
+    /// The store has failed for good: stop the broker, and start it again once the store can be
+    /// written.
     #[error("it has failed")]
     Failed,
     /// Any other error, such as one of a database.
@@ -70,7 +71,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Makes an error for which no other variant stands.
+    /// Makes an error that no other variant describes.
     pub fn other(place: impl fmt::Display, source: impl Into<Source>) -> Self {
         Self::Other {
             place: place.to_string(),

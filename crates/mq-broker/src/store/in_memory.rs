@@ -1,4 +1,4 @@
-//! The store that lives as long as the process.
+//! A store in the memory of the process.
 
 use std::{
     ops::RangeInclusive,
@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
 use crate::lock::lock;
 
-/// Keeps everything in memory, apart from the broker: the next broker in the same process with the
-/// same store goes on where the last one ended.
+/// A store in memory, apart from the broker: the next broker in the same process with the same
+/// store continues where the last one ended.
 ///
 /// For tests and for programs that embed a broker. Changes are settled at once.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -46,7 +46,7 @@ impl Store for MemoryStore {
         for change in changes {
             snapshot.apply(change);
         }
-        // Within the lock, so that positions are in the order of the changes.
+        // The lock makes the positions follow the order of the changes.
         let position = Position(self.settled.borrow().0 + 1);
         self.settled.send_replace(position);
         position

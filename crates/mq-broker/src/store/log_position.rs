@@ -7,11 +7,12 @@ pub(crate) struct LogPosition {
     pub(crate) at: At,
 }
 
-/// A place in one log: the number of an entry in the upper bits, the place in the entry in the lower.
+/// A place in one log: the number of an entry in the upper bits, the index in the entry in the
+/// lower.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct At(pub(crate) u64);
 
-/// Bits of the place in an entry, which has fewer messages than that.
+/// Bits of the index in an entry, which has fewer messages than that.
 const INDEX: u32 = 20;
 
 impl At {
@@ -20,7 +21,7 @@ impl At {
         Self(entry << INDEX | index as u64)
     }
 
-    /// The last place that an entry can have.
+    /// Returns the last place that an entry can have.
     pub(crate) fn end_of(entry: u64) -> Self {
         Self::new(entry, (1 << INDEX) - 1)
     }

@@ -1,14 +1,15 @@
-//! The store: sessions, subscriptions, queued, in-flight and retained messages outlive the broker.
+//! The store: sessions, subscriptions, queued, in-flight and retained messages survive a restart of
+//! the broker.
 //!
-//! The broker works from its own memory and tells a [`Store`] of each change. Two rules make that
-//! enough:
+//! The broker works from its own memory and records each change in a [`Store`]. Two rules make that
+//! sufficient:
 //!
 //! - changes that belong together are recorded together, before anybody sees their consequences;
 //! - nothing leaves a connection before its changes so far are settled. So an acknowledgement
-//!   promises only what is kept, and a PUBREL or PUBCOMP never runs ahead of the state that
-//!   exactly-once delivery rests on.
+//!   promises only what is kept, and a PUBREL or PUBCOMP never precedes the state that exactly-once
+//!   delivery rests on.
 //!
-//! At the start the broker gets back a [`Snapshot`]: the result of [`Snapshot::apply`] over all
+//! At the start the broker loads a [`Snapshot`]: the result of [`Snapshot::apply`] over all
 //! changes. Wills are not kept: a broker that ends publishes none.
 
 mod disk;
@@ -47,16 +48,17 @@ pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 pub use spilled::Spilled;
 pub(crate) use store_clock::StoreClock;
 
-/// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
+/// A store, such as a database, for the state that survives a restart; [`MemoryStore`] is an
+/// example.
 ///
 /// Set it as [`Settings::store`](crate::Settings::store), by [`Storage::Custom`](crate::Storage).
 /// Many connections' tasks call the methods, which must not block for long: do the slow part
-/// elsewhere and tell by [`settled`](Self::settled) when it is done. Session state is that of §4.1.
+/// elsewhere and report its end by [`settled`](Self::settled). Session state is that of §4.1.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Everything that is kept. Called once, before the broker listens.
+    /// Returns the state that is kept. Called once, before the broker listens.
     ///
     /// # Errors
-    /// If it cannot be read, or not all of it: the broker does not start then.
+    /// The state, or a part of it, cannot be read: the broker does not start then.
     fn load(&self) -> Result<Snapshot, StoreError>;
 
     /// Takes changes to keep: all of them or, should the process end before they are settled, none.
@@ -64,9 +66,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// calls so far, this one included.
     fn record(&self, changes: Vec<Change>) -> Position;
 
-    /// The position up to which changes are settled: a restart would find them. It only grows. Drop
-    /// the sender when the store has failed for good: connections that wait for it then end, with a
-    /// reason, and [`Broker::store_failed`](crate::Broker::store_failed) resolves.
+    /// Returns the position up to which changes are settled: a restart would find them. The
+    /// position only grows. Drop the sender when the store has failed for good: connections that
+    /// wait for it then end, with a reason, and
+    /// [`Broker::store_failed`](crate::Broker::store_failed) resolves.
     fn settled(&self) -> watch::Receiver<Position>;
 
     /// Returns the present time by the clock of the times that are kept. Default the wall clock of the machine.
@@ -74,17 +77,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         SystemTime::now()
     }
 
-    /// Whether [`queued`](Self::queued) works, so that queues may go on here beyond what memory holds
-    /// ([`Overflow::Spill`](crate::Overflow::Spill)). Default no.
+    /// Returns `true` if [`queued`](Self::queued) is supported, so that queues may continue in the
+    /// store beyond the bounds of memory ([`Overflow::Spill`](crate::Overflow::Spill)). Default
+    /// `false`.
     fn can_spill(&self) -> bool {
         false
     }
 
-    /// Reads messages of a session's queue: those that are settled and were not removed, in the order
-    /// of their numbers, as many as have `most` bytes together, and one at least. Blocks.
+    /// Reads messages of a session's queue: those that are settled and were not removed, in the
+    /// order of their numbers, until they have `most` bytes together, and one at least. Blocks.
     ///
     /// # Errors
-    /// If they cannot be read, or this store reads only at the start, as is the default.
+    /// The messages cannot be read, or the store reads only at the start, as is the default.
     fn queued(
         &self,
         client_id: &ByteStr,
@@ -98,11 +102,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Writes all that is settled now to a file, which must not exist yet. Blocks until it is on the
-    /// disk; the broker goes on meanwhile.
+    /// Writes everything that is settled now to a file, which must not exist yet. Blocks until it
+    /// is on the disk; the broker continues meanwhile.
     ///
     /// # Errors
-    /// If it cannot be written, or this store has no backups, as is the default.
+    /// The file cannot be written, or the store has no backups, as is the default.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
         Err(StoreError::Unsupported {
             place: to.display().to_string(),
@@ -111,32 +115,34 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A place in the order of changes: how many calls of [`Store::record`] came up to it.
+/// A place in the order of changes: the number of calls of [`Store::record`] up to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position(pub u64);
 
-/// What tells a broker from others with the same configuration: 48 bits, made by chance.
+/// The identifier that distinguishes a broker from others with the same configuration: 48 random
+/// bits.
 ///
-/// It is as old as its store. A copy of the store has the same one. Escaped as 12 hexadecimal digits.
+/// A store has the same one for its whole life, and so has a copy of it. Displayed as 12
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BrokerId(u64);
 
 impl BrokerId {
     const BITS: u32 = 48;
 
-    /// A new one. From the system's generator, which is seeded also when a device starts for the first time: many
-    /// devices may have the same image.
+    /// Returns a new identifier from the system's random generator, which is seeded also when a
+    /// device starts for the first time: many devices may have the same image.
     pub(crate) fn random() -> Self {
         Self::from_bits(rand::random())
     }
 
-    /// That of these bits; those above the lowest 48 do not count.
+    /// Returns the identifier of the lowest 48 of these bits; the others are ignored.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
 
-    /// Its bits, for a store to keep.
+    /// Returns the identifier's bits, for a store to keep.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -159,8 +165,8 @@ pub enum Change {
     Retained(StoredMessage),
     /// The topic has no retained message any more.
     Unretained(TopicName),
-    /// The broker has this identifier from now on. Bridges are known to other brokers by it: a store that forgets it
-    /// makes them other clients there after each start.
+    /// The broker has this identifier from now on. Remote brokers know its bridges by it: with a
+    /// store that forgets it, each start has another client identifier there.
     BrokerId(BrokerId),
 }
 
@@ -168,85 +174,85 @@ pub enum Change {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// A connection has the session. After its end the session lives on for `expiry`, `None` for
-    /// ever.
+    /// A connection has the session. The session outlives it by `expiry`, `None` for ever.
     Attached {
-        /// Counted from the end of the connection.
+        /// The time from the end of the connection to the end of the session.
         expiry: Option<Duration>,
         /// The session's user from now on.
         user: User,
     },
     /// No connection has the session any more.
     Detached {
-        /// When it ends; `None` for never.
+        /// The end of the session; `None` for never.
         expires_at: Option<SystemTime>,
     },
     /// The session is gone, with everything in it.
     Ended,
     /// A subscription was made, or replaced.
     Subscribed {
-        /// Its filter, which no other of the session has.
+        /// The subscription's filter, which no other of the session has.
         filter: TopicFilter,
-        /// What it asks for.
+        /// The subscription's options.
         options: SubscriptionOptions,
-        /// Its identifier, if it has one.
+        /// The subscription identifier, if it has one.
         subscription_id: Option<SubscriptionId>,
         /// The slot of the flow that it was made on; 0 for none.
         slot: u16,
     },
     /// A subscription has ended.
     Unsubscribed {
-        /// Its filter.
+        /// The subscription's filter.
         filter: TopicFilter,
     },
     /// A message waits to be sent.
     Queued {
-        /// In the order of the queue, and never used twice in a session.
+        /// The number of the message in the order of the queue, never used twice in a session.
         number: u64,
         /// The message.
         message: StoredMessage,
     },
-    /// A message does not wait any more: it has expired, or was dropped.
+    /// A message is removed from the queue: it has expired, or was dropped.
     Unqueued {
-        /// Its number.
+        /// The message's number.
         number: u64,
     },
     /// A message is about to be sent at QoS 1 or 2 for the first time.
     Sent {
         /// The number that it was queued under.
         number: u64,
-        /// The identifier that it goes under from now on.
+        /// The packet identifier that it is sent with from now on.
         packet_id: PacketId,
     },
-    /// PUBREC came for a message that was sent: only its identifier is needed any more.
+    /// PUBREC was received for a message that was sent: only its identifier is needed any more.
     Released {
-        /// Its identifier.
+        /// The packet identifier.
         packet_id: PacketId,
     },
     /// A message that was sent is complete, and its identifier free.
     Completed {
-        /// Its identifier.
+        /// The packet identifier.
         packet_id: PacketId,
     },
     /// A QoS 2 message was received: a repetition is answered and not delivered.
     Received {
-        /// Its identifier.
+        /// The packet identifier.
         packet_id: PacketId,
-        /// The flow that it came on, if that keeps the exchange: identifiers are counted by flow.
+        /// The flow that it was received on, if the flow keeps the exchange: identifiers are
+        /// counted by flow.
         flow: Option<FlowId>,
     },
-    /// PUBREL came: the identifier stands for a new message from now on.
+    /// PUBREL was received: the identifier is free for a new message.
     ReceivedReleased {
-        /// The identifier.
+        /// The packet identifier.
         packet_id: PacketId,
-        /// As in [`Received`](Self::Received).
+        /// The flow, as in [`Received`](Self::Received).
         flow: Option<FlowId>,
     },
     /// A flow is kept from now on, with a lane or without.
     FlowKept {
         /// The flow.
         flow: FlowId,
-        /// How it is kept.
+        /// Slot and expiry of the flow.
         kept: StoredFlow,
     },
     /// Nothing of a flow is kept any more.
@@ -260,7 +266,8 @@ pub enum SessionChange {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct StoredWill {
     pub(crate) message: StoredMessage,
-    /// How long after the end of its connection it is published.
+    /// The delay from the end of the connection to the publication (Will Delay Interval,
+    /// §3.1.3.2.2).
     pub(crate) delay: Duration,
 }
 
@@ -273,39 +280,39 @@ pub enum User {
     Named(ByteStr),
 }
 
-/// A flow (MQTT-next) as it is kept.
+/// The kept state of a flow (MQTT-next).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredFlow {
-    /// What the session's subscriptions and messages know it by; not 0.
+    /// The slot by which the session's subscriptions and messages refer to the flow; not 0.
     pub slot: u16,
-    /// How long it is kept after its lane; whole seconds.
+    /// The time that the flow outlives its lane; whole seconds.
     pub expiry: Duration,
-    /// When it ends; `None` while it has a lane.
+    /// The end of the flow; `None` while it has a lane.
     pub expires_at: Option<SystemTime>,
 }
 
-/// A message as it is kept: on its way to one session, or retained.
+/// A message of a store: on its way to one session, or retained.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StoredMessage {
     /// Topic, payload and properties.
     pub message: Arc<Message>,
-    /// At which QoS it is delivered; for a retained message, at most.
+    /// The QoS of the delivery; for a retained message, the highest.
     pub qos: QoS,
     /// The RETAIN flag that it is delivered with.
     pub retain: bool,
     /// The subscriptions that it matched.
     pub subscription_ids: Vec<SubscriptionId>,
-    /// When it expires.
+    /// The time at which the message expires; `None` for never.
     pub expires_at: Option<SystemTime>,
-    /// Whether it came by a shared subscription, so that another member may get it if this session
-    /// ends (§4.8.2).
+    /// `true` if the message was routed by a shared subscription, so that another member may get it
+    /// if this session ends (§4.8.2).
     pub shared: bool,
     /// The slot of the lane or flow that it waits for; 0 for the control lane. Below 2^15.
     pub slot: u16,
 }
 
 impl StoredMessage {
-    /// A delivery as it is kept, with times by that clock.
+    /// Converts a delivery, with times by that clock.
     pub(crate) fn new(delivery: &Delivery, clock: StoreClock<'_>) -> Self {
         Self {
             message: Arc::clone(&delivery.message),
@@ -318,7 +325,8 @@ impl StoredMessage {
         }
     }
 
-    /// The delivery again; `number` is what it is known by in its queue, 0 if it is not there.
+    /// Converts the message to a delivery; `number` is its number in the queue, 0 if it is not in
+    /// one.
     pub(crate) fn into_delivery(self, number: u64, clock: StoreClock<'_>) -> Delivery {
         let mut delivery = Delivery {
             message: self.message,

@@ -1,4 +1,4 @@
-//! The result of all changes together.
+//! The state of a broker that a store keeps: the result of all changes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,10 +15,10 @@ use super::{
 /// Prefix of the client identifiers of bridges' sessions.
 pub(crate) const BRIDGE_PREFIX: &str = "$bridge/";
 
-/// Everything that is kept, after some number of changes.
+/// The state that a store keeps, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Snapshot {
-    /// By client identifier.
+    /// Sessions by client identifier.
     pub sessions: HashMap<ByteStr, SessionRecord>,
     /// Retained messages by topic.
     pub retained: HashMap<TopicName, StoredMessage>,
@@ -26,23 +26,23 @@ pub struct Snapshot {
     pub broker_id: Option<BrokerId>,
 }
 
-/// One session as it is kept.
+/// The record of a session.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SessionRecord {
-    /// Whether a connection had it, and how long it lives on.
+    /// The life of the session: connected or not, and its expiry.
     pub life: Life,
-    /// Its user. `None` in a store of an earlier version: the first user that takes such a session
-    /// up has it from then on.
+    /// The session's user. `None` in a store of an earlier version: the first user that takes up
+    /// such a session owns it from then on.
     pub user: Option<User>,
-    /// By filter: what the subscription asks for, and its identifier.
+    /// Options and identifier of each subscription, by filter.
     pub subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
-    /// Messages that wait, by number and so in order.
+    /// Messages that wait to be sent, by number and so in order.
     pub queued: BTreeMap<u64, StoredMessage>,
-    /// Messages that wait behind those of `queued` and are left in the store. `None` for none, and where
-    /// [`Store::can_spill`](super::Store::can_spill) says no.
+    /// Messages that wait after those of `queued` and are left in the store. `None` if there are
+    /// none, or if [`Store::can_spill`](super::Store::can_spill) is `false`.
     pub spilled: Option<Spilled>,
     /// Messages that were sent and are not complete, in the order in which they were first sent;
-    /// `None` for those whose PUBREC has come.
+    /// `None` for those whose PUBREC was received.
     pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     /// Identifiers of QoS 2 messages that were received and not released.
     pub received: HashSet<PacketId>,
@@ -50,16 +50,16 @@ pub struct SessionRecord {
     pub flows: HashMap<FlowId, FlowRecord>,
     /// The slots of subscriptions that were made on a flow.
     pub slots: HashMap<TopicFilter, u16>,
-    /// The slots of messages in flight whose PUBREC has come, where they have one.
+    /// The slots of messages in flight whose PUBREC was received, where they have one.
     pub released_slots: HashMap<PacketId, u16>,
 }
 
-/// A flow as it is kept.
+/// The record of a flow (MQTT-next).
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowRecord {
-    /// How it is kept.
+    /// Slot and expiry of the flow.
     pub kept: StoredFlow,
-    /// Identifiers of QoS 2 messages that were received on it and not released.
+    /// Identifiers of QoS 2 messages that were received on the flow and not released.
     pub received: HashSet<PacketId>,
 }
 
@@ -72,12 +72,13 @@ impl FlowRecord {
     }
 }
 
-/// How long a session lives.
+/// The life of a session: connected or not, and its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// A connection had it: it lives for that long after the connection has ended, `None` for ever.
+    /// A connection had the session. The session lives for that long after the end of the
+    /// connection, `None` for ever.
     Connected(Option<Duration>),
-    /// No connection had it: it lives until then, `None` for ever.
+    /// No connection had the session. The session lives until that time, `None` for ever.
     Away(Option<SystemTime>),
 }
 
@@ -100,7 +101,7 @@ impl Default for Life {
 }
 
 impl Snapshot {
-    /// Makes one change. A change of an unknown session is ignored: the session has ended
+    /// Applies one change. A change of an unknown session is ignored: the session has ended
     /// meanwhile.
     pub fn apply(&mut self, change: Change) {
         match change {
@@ -126,8 +127,8 @@ impl Snapshot {
         }
     }
 
-    /// The changes that remove what has expired at `now`, but for what waits for bridges: they count it when it is its
-    /// turn.
+    /// Returns the changes that remove everything that has expired at `now`, except messages that
+    /// wait for bridges: a bridge counts an expired message when it is its turn.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> Vec<Change> {
         let is_over = |message: &StoredMessage| message.expires_at.is_some_and(|at| at <= now);
@@ -159,7 +160,7 @@ impl Snapshot {
         changes
     }
 
-    /// Removes what has expired at `now`.
+    /// Removes everything that has expired at `now`.
     pub fn expire(&mut self, now: SystemTime) {
         for change in self.expired(now) {
             self.apply(change);
@@ -175,7 +176,7 @@ impl SessionRecord {
                 self.user = Some(user);
             }
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
-            // There is no record left to change.
+            // The session's record was removed before.
             SessionChange::Ended => {}
             SessionChange::Subscribed {
                 filter,
@@ -202,7 +203,7 @@ impl SessionRecord {
             }
             SessionChange::Sent { number, packet_id } => {
                 if let Some(message) = self.queued.remove(&number) {
-                    // An identifier stands for one message at a time.
+                    // An identifier belongs to one message at a time.
                     self.in_flight.retain(|(id, _)| *id != packet_id);
                     self.released_slots.remove(&packet_id);
                     self.in_flight.push((packet_id, Some(message)));
@@ -242,7 +243,8 @@ impl SessionRecord {
         }
     }
 
-    /// `None` if the flow has ended meanwhile.
+    /// Returns the identifiers of QoS 2 messages received on a flow or, without one, in the
+    /// session; `None` if the flow has ended meanwhile.
     fn received_on(&mut self, flow: Option<FlowId>) -> Option<&mut HashSet<PacketId>> {
         match flow {
             None => Some(&mut self.received),
@@ -250,7 +252,7 @@ impl SessionRecord {
         }
     }
 
-    /// Notes the slot of a message whose PUBREC has come.
+    /// Notes the slot of a message whose PUBREC was received.
     pub(super) fn note_slot(&mut self, packet_id: PacketId, slot: u16) {
         if slot > 0 {
             self.released_slots.insert(packet_id, slot);

@@ -1,14 +1,14 @@
-//! The part of a queue that a store keeps to itself.
+//! The part of a queue that is in the store alone.
 
 use std::ops::RangeInclusive;
 
 /// Messages of a queue that are left in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spilled {
-    /// Between which numbers, both of which have a message.
+    /// The numbers of the first and the last message.
     pub numbers: RangeInclusive<u64>,
-    /// How many messages, exactly.
+    /// The exact number of messages.
     pub messages: usize,
-    /// Their bytes in the store, about.
+    /// Their approximate bytes in the store.
     pub bytes: usize,
 }

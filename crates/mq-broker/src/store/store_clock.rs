@@ -1,4 +1,4 @@
-//! The clock of the times that outlive the process.
+//! The clock of the times that survive a restart.
 
 use std::{
     sync::Arc,

@@ -1,8 +1,8 @@
-//! A store whose file is damaged as the input says, and opened again.
+//! A store whose file is damaged as the input demands, and opened again.
 //!
-//! Held to: no panic and no hang; an error is one line. A file that was not damaged gives back
-//! everything that was settled. One that was damaged gives back what it had after some call, or an
-//! error, and never anything else; and a store that has opened takes changes and keeps them.
+//! Properties: no panic and no hang; an error is one line. An undamaged file returns everything
+//! that was settled. A damaged one returns the state after some call, or an error, and never
+//! anything else; and a store that has opened records changes and keeps them.
 
 use std::{
     fs,
@@ -25,13 +25,13 @@ use mq_codec::{
 };
 use mq_proto::{FlowId, Message};
 
-/// Redb's.
+/// The page size of redb, in bytes.
 const PAGE: usize = 4096;
 
-/// For what takes milliseconds.
+/// The longest wait for operations that take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the input still has.
+/// The unread rest of the input.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -71,7 +71,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// A value is refused, or is the same after it was written and read again.
+/// Decodes a value: it is refused, or is the same after it was written and read again.
 fn run_value(bytes: &[u8]) {
     let message = match decode_message(bytes) {
         Ok(message) => message,
@@ -89,7 +89,7 @@ fn run_file(mut input: Input<'_>) {
         Durability::Off,
         Durability::Interval(Duration::ZERO),
     ]);
-    // One that writes when it likes has no moment at which it can be copied.
+    // A store that writes at any time has no moment at which its file can be copied.
     let closed = input.chance() || durability == Durability::Interval(Duration::ZERO);
     let mut history = vec![Snapshot::default()];
     let file = Scratch::new();
@@ -107,7 +107,7 @@ fn run_file(mut input: Input<'_>) {
         }
         history.push(next);
         let position = store.record(changes);
-        // The others share a commit with those that come after them.
+        // The other calls share a commit with later ones.
         if input.chance() {
             assert!(settle(&store, position), "nothing failed");
         }
@@ -116,8 +116,8 @@ fn run_file(mut input: Input<'_>) {
         drop(store);
         fs::copy(&file.0, &image.0).expect("a copy");
     } else {
-        // As a process leaves it that is killed, while nothing is written, or the copy would be of
-        // no moment at all.
+        // The file as a killed process leaves it, while nothing is written: else the copy would be
+        // of no single moment.
         let position = store.record(Vec::new());
         assert!(settle(&store, position), "nothing failed");
         fs::copy(&file.0, &image.0).expect("a copy");
@@ -142,7 +142,7 @@ fn run_file(mut input: Input<'_>) {
         "of {calls} calls, promised: {promised}, damaged: {damaged}; found {kept:#?}"
     );
 
-    // It goes on from there.
+    // The store records further changes.
     let changes = vec![change(&mut input, &mut number)];
     for change in &changes {
         kept.apply(change.clone());
@@ -154,7 +154,7 @@ fn run_file(mut input: Input<'_>) {
     assert_eq!(again, kept);
 }
 
-/// The store and what it has; `None` if it is damaged and says so.
+/// Opens the store and loads its state; `None` if it is damaged and reports so.
 fn open(path: &Path, damaged: bool) -> Option<(DiskStore, Snapshot)> {
     let before = fs::read(path).expect("a file");
     let opened = DiskStore::open(path, Durability::Always);
@@ -191,7 +191,7 @@ fn settle(store: &DiskStore, position: Position) -> bool {
 
 fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
     let topic = TopicName::new(input.pick(&["a", "a/b", "c"])).expect("valid");
-    // The empty identifier and one that begins like another have neighbours in the file.
+    // The empty identifier, and one that another begins with, are neighbours in the file.
     let client = input.pick(&["c", "c\u{1}", "cc", ""]);
     let client = ByteStr::new(client).expect("short");
     let filter = TopicFilter::new(input.pick(&["#", "a/+", "$share/g/a"])).expect("valid");
@@ -292,7 +292,8 @@ fn flow(input: &mut Input<'_>) -> Option<FlowId> {
     input.pick(&[None, Some(FlowId(0)), Some(FlowId(1))])
 }
 
-/// Never, or in a century: whole seconds, as far as the file tells them apart.
+/// Returns no expiry, or one in about a century, in whole seconds, as far as the file distinguishes
+/// them.
 fn later(input: &mut Input<'_>) -> Option<SystemTime> {
     let century = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     input.pick(&[None, Some(century)])
@@ -303,7 +304,7 @@ fn damage(input: &mut Input<'_>, bytes: &mut Vec<u8>) {
         return;
     }
     match input.byte() % 8 {
-        // Bits of the header, which says what all else is.
+        // Bits of the header, on which all else depends.
         0 => {
             let at = input.below(bytes.len().min(512));
             bytes[at] ^= 1 << (input.byte() % 8);
@@ -345,7 +346,7 @@ fn damage(input: &mut Input<'_>, bytes: &mut Vec<u8>) {
     }
 }
 
-/// An offset, most often in a page that is in use.
+/// Returns an offset, most often in a page that is in use.
 fn place(input: &mut Input<'_>, bytes: &[u8]) -> usize {
     let in_use = |page: &usize| {
         let end = bytes.len().min((page + 1) * PAGE);
@@ -362,7 +363,7 @@ fn place(input: &mut Input<'_>, bytes: &[u8]) -> usize {
     (page * PAGE + input.below(PAGE)).min(bytes.len() - 1)
 }
 
-/// A file that is gone with this value; in memory, where there is such a folder.
+/// A file that is removed with this value; in memory, where there is such a folder.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -379,7 +380,7 @@ impl Scratch {
         Self(folder.join(name))
     }
 
-    /// Another beside it.
+    /// Returns another file next to it.
     fn image(&self) -> Self {
         Self(self.0.with_extension("image"))
     }

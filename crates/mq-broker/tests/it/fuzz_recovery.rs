@@ -1,4 +1,4 @@
-//! What the fuzz target `recovery` does, over random input and over its corpus.
+//! The body of the fuzz target `recovery`, run over random input and over its corpus.
 
 use crate::corpus;
 
@@ -25,7 +25,7 @@ fn any_bytes_are_a_message_or_are_refused() {
     println!("seeds 0..20000");
     for seed in 0..20_000 {
         let mut random = fastrand::Rng::with_seed(seed);
-        // A kind of value, when it expires, then PUBLISH at QoS 1 of the topic "a".
+        // A kind of value, its expiry, then PUBLISH at QoS 1 of the topic "a".
         let mut input = vec![0; 9];
         let rest = random.u8(6..60);
         input.extend([0x32, rest, 0, 1, b'a', 0, 1, random.u8(..rest - 4)]);

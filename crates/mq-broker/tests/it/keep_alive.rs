@@ -1,10 +1,10 @@
-//! How long a client may be silent.
+//! The idle timeout of QUIC and clients that are silent for longer.
 
 use std::time::Duration;
 
 use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
 
-/// Also one whose keep-alive is off, and whose QUIC sends nothing by itself.
+/// A client stays connected whose keep-alive is off, and whose QUIC sends nothing by itself.
 #[tokio::test]
 async fn a_silent_client_over_quic_is_not_the_idle_timeouts() {
     let identity = mq_transport::ServerIdentity::self_signed().unwrap();
@@ -17,7 +17,7 @@ async fn a_silent_client_over_quic_is_not_the_idle_timeouts() {
         trust: Trust::Insecure,
         ..ConnectOptions::default()
     };
-    // What another stack may have: none of ours.
+    // Another stack may send no keep-alive packets of QUIC, unlike ours.
     options.quic.keep_alive_interval = Some(Duration::from_hours(1));
     let client = Client::builder(&broker.addresses()[0].to_string()).unwrap();
     let client = client

@@ -8,7 +8,7 @@ use mq_client::{Outgoing, QoS};
 use crate::hanging_disk::Disk;
 use crate::program::{Broker, mqbroker};
 
-/// What it said on standard error, where it failed.
+/// Runs `mqbroker`; the error is its standard error.
 fn run(arguments: &[&Path]) -> Result<(), String> {
     let output = mqbroker(arguments, "");
     let said = String::from_utf8(output.stderr).unwrap();
@@ -52,7 +52,7 @@ async fn what_was_backed_up_is_there_again_after_a_restore() {
     broker.end();
 }
 
-/// Keeps a retained message, and the session of a client that comes back.
+/// Makes a retained message, and the session of a client that reconnects later.
 async fn keep(broker: &Broker, topic: &str) {
     let client = broker.client("c").session_expiry(Duration::from_hours(1));
     let client = client.build().await.unwrap();
@@ -96,7 +96,7 @@ async fn a_backup_that_was_cut_off_is_refused_and_left_as_it_was() {
     for (number, (cut, bytes)) in cut_off.iter().enumerate() {
         let store = broker.file(&format!("store-{number}"));
         match run(&[Path::new("restore"), cut, &store]) {
-            // It was written whole, and had not got its name yet.
+            // The file was complete, and not renamed yet.
             Ok(()) => assert!(has(&store, TOPIC), "{number}: an empty store"),
             Err(said) => {
                 refused += 1;

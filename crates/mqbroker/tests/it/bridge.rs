@@ -1,4 +1,5 @@
-//! What clients of a mosquitto hear of a bridge, whose broker is killed and started again.
+//! The state of a bridge, as clients of a mosquitto receive it while the bridge's broker is killed
+//! and started again.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::program::Broker;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Topic and payload of the next message, and whether it was retained.
+/// Returns topic and payload of the next message, and `true` if it was retained.
 async fn next(states: &mut Subscription) -> (String, String, bool) {
     let state = timeout(PATIENCE, states.recv()).await.unwrap().unwrap();
     let text = state.text().unwrap().to_owned();
@@ -44,17 +45,17 @@ async fn mosquittos_clients_hear_that_a_bridge_is_connected_and_that_its_broker_
             edge.kill();
             let killed = next(&mut states).await;
             assert_eq!(killed, (topic.clone(), "0".to_owned(), false), "{version}");
-            // A client that comes later hears it as well.
+            // A client that subscribes later receives it as well.
             let later = Client::builder(&url).unwrap().build().await.unwrap();
             let mut retained = later.subscribe(STATES, QoS::AtLeastOnce).await.unwrap();
             let retained = next(&mut retained).await;
             assert_eq!(retained, (topic.clone(), "0".to_owned(), true), "{version}");
-            // Under the same identifier, as that is in the store.
+            // The client identifier stays, as it is in the store.
             edge.start();
             let back = next(&mut states).await;
             assert_eq!(back, (topic.clone(), "1".to_owned(), false), "{version}");
         }
-        // It says goodbye, so that mosquitto publishes no will.
+        // The bridge disconnects in order, so that mosquitto publishes no will.
         edge.end();
         let ended = next(&mut states).await;
         assert_eq!(ended, (topic, "0".to_owned(), false), "{version}");

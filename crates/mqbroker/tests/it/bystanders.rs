@@ -1,8 +1,8 @@
-//! What others see of a reader that is slow, and of clients that ask for all retained messages over and
-//! over: rates and delays, printed.
+//! Effects of a slow reader, and of clients that request all retained messages over and over, on
+//! other clients: rates and delays, printed.
 //!
-//! `cargo test --release -p mqbroker --test it bystanders:: -- --ignored --nocapture --test-threads=1` on a
-//! machine that does nothing else.
+//! `cargo test --release -p mqbroker --test it bystanders:: -- --ignored --nocapture
+//! --test-threads=1` on a machine that does nothing else.
 
 use std::{
     io::Read as _,
@@ -27,11 +27,11 @@ use crate::{
 
 const ANYBODY: &str = "[auth]\nallow_anonymous = true\n[admin]\nsys_interval_s = 0\n";
 
-/// How long each part is measured.
+/// The duration of each part of a measurement.
 const PART: Duration = Duration::from_secs(5);
 
-/// Publishes at QoS 1, 100 at a time in flight and `offered` a second, or as many as go, for that long;
-/// messages a second.
+/// Publishes at QoS 1, 100 messages in flight and `offered` a second, or as many as possible, for
+/// that time; returns the messages a second.
 async fn rate(writer: &Client, time: Duration, offered: Option<u32>) -> f64 {
     let began = Instant::now();
     let mut receipts = std::collections::VecDeque::new();
@@ -55,7 +55,7 @@ async fn rate(writer: &Client, time: Duration, offered: Option<u32>) -> f64 {
     f64::from(count) / began.elapsed().as_secs_f64()
 }
 
-/// The 99th percentile of the delay of a message every 5 ms, in milliseconds.
+/// Returns the 99th percentile of the delay of a message every 5 ms, in milliseconds.
 async fn p99(writer: &Client, messages: &mut Subscription, time: Duration) -> f64 {
     let mut delays = Vec::new();
     let mut ticks = interval(Duration::from_millis(5));
@@ -74,8 +74,8 @@ async fn p99(writer: &Client, messages: &mut Subscription, time: Duration) -> f6
     delays[delays.len() * 99 / 100].as_secs_f64() * 1e3
 }
 
-/// Comes with a receive maximum of 1, acknowledges a message every ten seconds, and comes again
-/// whenever it was sent away.
+/// Connects with a Receive Maximum of 1, acknowledges a message every ten seconds, and reconnects
+/// whenever it was disconnected.
 fn slow_reader(clients: &RawClients, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let Some(mut stream) = clients.connect("slow", |connect| {
@@ -107,7 +107,7 @@ fn slow_reader(clients: &RawClients, stop: &AtomicBool) {
     }
 }
 
-/// A reader that takes everything, until it is dropped.
+/// Starts a reader that takes every message, until it is dropped.
 async fn prompt_reader(broker: &Broker, id: &str) -> tokio::task::JoinSet<()> {
     let reader = broker.client(id).build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_slow_reader_leaves_publishers_their_rate_and_others_their_delay() {
                     p99(&bystander, &mut messages, PART)
                 )
             };
-            // In the place of the slow one: one that is prompt.
+            // A prompt reader in place of the slow one.
             let prompt = prompt_reader(&broker, "slow").await;
             let _warm_up = measure().await;
             let before = measure().await;
@@ -173,7 +173,7 @@ async fn a_slow_reader_leaves_publishers_their_rate_and_others_their_delay() {
     }
 }
 
-/// Reads whatever comes until `stop`.
+/// Reads until `stop`; returns the number of bytes.
 fn read_all(mut stream: TcpStream, stop: &AtomicBool) -> usize {
     let mut scratch = vec![0; 1 << 16];
     let mut bytes = 0;
@@ -217,7 +217,7 @@ async fn all_retained_messages_for_many_leave_others_their_delay() {
         .collect();
     let beside = p99(&bystander, &mut messages, PART).await;
     stop.store(true, Ordering::Relaxed);
-    // A message has those that wait look again.
+    // The message wakes the readers, which then see `stop`.
     bystander
         .publish("last", "x", QoS::AtLeastOnce)
         .await

@@ -1,5 +1,5 @@
-//! A cluster as its operator meets it: the program `mqbroker` with `[cluster]`, NATS with TLS and a password, and
-//! mosquitto's clients.
+//! A cluster as its operator runs it: the program `mqbroker` with `[cluster]`, NATS with TLS and a
+//! password, and mosquitto's clients.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -16,7 +16,7 @@ use crate::{
     cluster_programs::{Nats, SOON, ended, signal},
 };
 
-/// What a broker says that does not start.
+/// Returns the error of a broker whose start is refused.
 fn refused(nats: &Nats, table: &str) -> String {
     let listen = format!("listen = [\"tcp://127.0.0.1:{}\"]\n", free_port());
     let mut command = nats.command("refused", &(listen + table));
@@ -31,7 +31,8 @@ fn refused(nats: &Nats, table: &str) -> String {
     last[0].to_owned()
 }
 
-/// At QoS 2: what was taken at QoS 1 shortly before a node is killed may come again.
+/// Runs a client of mosquitto at QoS 2: a message received at QoS 1 shortly before a node is killed
+/// may arrive again.
 fn mosquitto(program: &Path, port: u16, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args([
@@ -60,7 +61,7 @@ fn nodes_behind_tls_and_a_password_serve_mosquittos_clients_and_outlive_one_of_t
     let [node_a, mut node_b, node_c] = ["a", "b", "c"].map(|name| nats.node(name, 1));
     let [a, b, c] = [&node_a, &node_b, &node_c].map(|node| node.port);
     let session = ["-t", "plant/#", "-i", "reader", "-c", "-x", "3600"];
-    // It makes the session, and leaves.
+    // The client makes the session, and disconnects.
     let made = mosquitto(&subscribe, b, &session).arg("-E").spawn();
     assert!(ended(made.unwrap()).status.success());
     let send = |port, text: &str| {
@@ -118,7 +119,7 @@ fn a_will_that_a_node_has_published_does_not_come_again_when_the_node_dies() {
     assert_eq!(wills.next().unwrap().unwrap(), "gone");
     sleep(Duration::from_millis(1_500));
     a.kill();
-    // Until its time is over.
+    // No further will arrives until the watcher ends.
     let again: Vec<_> = wills.map(Result::unwrap).collect();
     assert!(again.is_empty(), "{again:?}");
     ended(watcher);
@@ -130,7 +131,7 @@ fn a_node_that_may_not_come_in_says_why_in_one_line() {
     let (Some(nats), Some(plain)) = (Nats::start(1, true), Nats::start(1, false)) else {
         return;
     };
-    // It has to answer before it can refuse.
+    // A NATS server must answer before it can refuse a node; a running node shows that it does.
     let _running = nats.node("a", 1);
     let _other = plain.node("a", 1);
     let says = |said: String, part: &str| assert!(said.contains(part), "{said}");
@@ -196,7 +197,7 @@ fn a_node_shows_that_its_servers_confirm_nothing() {
         shown["majority_lost"] == true && shown["messages_waiting"] == 1 && is_unknown
     });
     signal(&nats.running[0], "-CONT");
-    // Nothing was lost: the acknowledgement comes late.
+    // No message was lost: the acknowledgement is late.
     drop(input);
     assert!(ended(client).status.success());
     until(&|shown| shown["majority_lost"] == false && shown["messages_waiting"] == 0);

@@ -1,5 +1,5 @@
-//! What an operator does to a cluster, while its clients go on: nodes are upgraded one after the other, added and
-//! removed, and all is put back from a copy.
+//! Operation of a cluster while its clients continue: nodes are upgraded one after the other, added
+//! and removed, and the whole cluster is restored from a copy.
 
 use std::{
     collections::BTreeMap,
@@ -24,16 +24,16 @@ use crate::{
     raw::{self, RawClients},
 };
 
-/// Longer than the upgrade, which must not wait for it.
+/// The lease of nodes in seconds: longer than the upgrade, which must not wait for it.
 const LEASE_S: u32 = 30;
 
-/// A publisher's topics; each has messages of one QoS.
+/// The number of a publisher's topics; each has messages of one QoS.
 const TOPICS: usize = 4;
 
-/// Messages of a publisher that wait for their acknowledgement.
+/// The most messages of a publisher that wait for their acknowledgement.
 const OUTSTANDING: usize = 16;
 
-/// A client whose session is kept. It comes to these nodes, the first that answers.
+/// A client whose session is kept. It connects to the first of these nodes that answers.
 pub(crate) fn client(id: &str, nodes: &[&Node]) -> ClientBuilder {
     let builder = mq_testkit::kept(&nodes[0].url(), id);
     let others = nodes[1..].iter();
@@ -56,20 +56,20 @@ async fn keeps_its_session(id: String, client: Client, mut events: EventStream) 
     panic!("{id} gave up: {}", client.closed().await);
 }
 
-/// What a publisher was acknowledged, by topic: so many messages, with numbers from 0 on.
+/// The number of acknowledged messages by topic; their numbers count from 0.
 type Acknowledged = BTreeMap<String, usize>;
 
-/// When messages were acknowledged.
+/// The times of acknowledgements.
 type Times = Arc<Mutex<Vec<Instant>>>;
 
-/// A publisher at work.
+/// A running publisher.
 struct Publisher {
     task: JoinHandle<Acknowledged>,
     times: Times,
 }
 
 impl Publisher {
-    /// Makes the session, and begins to publish until that is over.
+    /// Makes the session, and publishes until `over` is set.
     async fn start(id: &str, nodes: &[&Node], over: watch::Receiver<bool>) -> Self {
         let connected = client(id, nodes).build().await.unwrap();
         let times = Times::default();
@@ -87,7 +87,7 @@ fn qos(topic: usize) -> QoS {
     [QoS::AtLeastOnce, QoS::ExactlyOnce][topic % 2]
 }
 
-/// Publishes numbers until that is over. All of them are acknowledged.
+/// Publishes numbers until `over` is set. All of them are acknowledged.
 async fn publish(
     id: String,
     client: Client,
@@ -117,7 +117,7 @@ async fn publish(
             receipt.acknowledged().await.unwrap();
             times.lock().unwrap().push(Instant::now());
         });
-        // As fast as it may go all would be spent on this.
+        // At full speed the test would spend all its time on this.
         sleep(Duration::from_millis(10)).await;
         while waiting.len() >= OUTSTANDING {
             waiting.join_next().await.unwrap().unwrap();
@@ -134,14 +134,14 @@ async fn publish(
     sent
 }
 
-/// A reader with a session, at work.
+/// A running reader with a session.
 struct Reader {
     task: JoinHandle<usize>,
     all: watch::Sender<Option<Acknowledged>>,
 }
 
 impl Reader {
-    /// Begins to read, with a session that was there.
+    /// Starts to read, with a session that exists.
     async fn start(id: &str, nodes: &[&Node]) -> Self {
         let builder = client(id, nodes);
         let messages = builder.messages();
@@ -152,7 +152,8 @@ impl Reader {
         Self { task, all }
     }
 
-    /// Ends when it has all, in their order: each message of QoS 2 once. Returns how many of QoS 1 came again.
+    /// Ends when it has received all messages in their order, each of QoS 2 once. Returns the
+    /// number of QoS 1 messages received again.
     async fn ends_with(self, all: &Acknowledged) -> usize {
         self.all.send_replace(Some(all.clone()));
         self.task.await.unwrap()
@@ -206,14 +207,14 @@ async fn read(
     }
     checks.shutdown().await;
     client.disconnect().await.unwrap();
-    // What has come behind the last one comes again.
+    // Messages after the last one are repeated.
     while let Some(message) = messages.recv().await {
         note(message, &mut came);
     }
     again
 }
 
-/// Makes a session with a subscription, and leaves.
+/// Makes a session with a subscription, and disconnects.
 async fn make_session(id: &str, node: &Node, filter: &str) {
     let client = client(id, &[node]).build().await.unwrap();
     let subscribed = client.subscribe(filter, QoS::ExactlyOnce).await.unwrap();
@@ -221,7 +222,7 @@ async fn make_session(id: &str, node: &Node, filter: &str) {
     drop(subscribed);
 }
 
-/// Publishes a message, which is acknowledged.
+/// Publishes a message and waits for its acknowledgement.
 pub(crate) async fn send(node: &Node, message: Outgoing) {
     let client = client("sender", &[node]).build().await.unwrap();
     let mut receipt = client.send(message).await.unwrap();
@@ -230,7 +231,7 @@ pub(crate) async fn send(node: &Node, message: Outgoing) {
     client.disconnect().await.unwrap();
 }
 
-/// So many texts that come to a session.
+/// Returns the texts of `count` messages to a session.
 pub(crate) async fn texts(id: &str, node: &Node, count: usize) -> Vec<String> {
     let builder = client(id, &[node]);
     let mut messages = builder.messages();
@@ -245,7 +246,7 @@ pub(crate) async fn texts(id: &str, node: &Node, count: usize) -> Vec<String> {
     texts
 }
 
-/// The text of a retained message, as a new client finds it.
+/// Returns the text of a retained message, as a new client receives it.
 async fn retained(node: &Node, topic: &str) -> String {
     let client = Client::builder(&node.url()).unwrap().build().await.unwrap();
     let mut messages = client.subscribe(topic, QoS::AtLeastOnce).await.unwrap();
@@ -254,7 +255,7 @@ async fn retained(node: &Node, topic: &str) -> String {
     message.text().unwrap().to_owned()
 }
 
-/// Waits until a node shows that.
+/// Waits until `holds` is true for a node's status.
 pub(crate) fn until_shown(nats: &Nats, node: &Node, holds: impl Fn(&serde_json::Value) -> bool) {
     let began = Instant::now();
     loop {
@@ -267,14 +268,14 @@ pub(crate) fn until_shown(nats: &Nats, node: &Node, holds: impl Fn(&serde_json::
     }
 }
 
-/// Whether a node that is shown lives.
+/// Returns `true` if `node` lives according to the status of a node.
 fn lives(shown: &serde_json::Value, node: &str) -> bool {
     let mut nodes = shown["nodes"].as_array().unwrap().iter();
     let found = nodes.find(|found| found["name"] == node);
     found.is_some_and(|found| found["is_over"] == false)
 }
 
-/// Waits until each of them was acknowledged so many messages more.
+/// Waits until `more` further messages of each publisher are acknowledged.
 async fn go_on(publishers: &[Publisher], more: usize) {
     let begin: Vec<_> = publishers.iter().map(Publisher::count).collect();
     let going = async {
@@ -290,7 +291,7 @@ async fn go_on(publishers: &[Publisher], more: usize) {
         .expect("messages are acknowledged");
 }
 
-/// Ends the publishing. Returns what was acknowledged.
+/// Ends the publishers. Returns the acknowledged messages.
 async fn end(publishers: Vec<Publisher>, over: &watch::Sender<bool>) -> Acknowledged {
     over.send_replace(true);
     let mut all = Acknowledged::new();
@@ -301,7 +302,7 @@ async fn end(publishers: Vec<Publisher>, over: &watch::Sender<bool>) -> Acknowle
     all
 }
 
-/// The longest time of one publisher without an acknowledgement.
+/// Returns the longest time of one publisher without an acknowledgement.
 fn longest_silence(publishers: &[Publisher]) -> Duration {
     let silences = publishers.iter().map(|publisher| {
         let mut times = publisher.times.lock().unwrap().clone();
@@ -335,7 +336,7 @@ async fn a_rolling_upgrade_costs_clients_no_more_than_a_reconnect() {
     for _ in 0..2 {
         for node in &mut nodes {
             let took = block_in_place(|| node.end());
-            // The others have its sessions meanwhile.
+            // Other nodes own its sessions meanwhile.
             go_on(&publishers, 20).await;
             let began = Instant::now();
             block_in_place(|| node.start(&nats));
@@ -391,7 +392,7 @@ async fn a_node_is_added_and_another_removed_while_clients_go_on() {
     let [a, mut b, c] = ["a", "b", "c"].map(|name| nats.node(name, 3));
     let plan = Outgoing::to("r/plan", "kept").unwrap();
     send(&a, plan.qos(QoS::AtLeastOnce).retain(true)).await;
-    // By their names some would be the part of `b`, if it lived.
+    // By their names some of these sessions would belong to `b`, if it lived.
     let away = [0, 1, 2, 3].map(|n| format!("away-{n}"));
     for id in &away {
         make_session(id, &b, "m/#").await;
@@ -424,7 +425,8 @@ async fn a_node_is_added_and_another_removed_while_clients_go_on() {
     for reader in [stays, comes, moves] {
         reader.ends_with(&all).await;
     }
-    // Those without a connection have gone on elsewhere as well: seven readers, three publishers and the sender.
+    // Sessions without a connection have moved as well: seven readers, three publishers and the
+    // sender.
     let sessions = |node: &Node| nats.status(&node.name)["sessions"].as_u64().unwrap();
     block_in_place(|| {
         until_shown(&nats, &d, |_| {
@@ -439,7 +441,7 @@ async fn a_node_is_added_and_another_removed_while_clients_go_on() {
     println!("longest time without an acknowledgement {silence:?}");
 }
 
-/// The next packet: its first byte, and its packet identifier if it is an acknowledgement or a release.
+/// Returns the next packet: its first byte, and its packet identifier if it has one.
 fn packet(stream: &mut TcpStream) -> (u8, Option<PacketId>) {
     let mut head = [0; 2];
     stream.read_exact(&mut head).unwrap();
@@ -448,7 +450,7 @@ fn packet(stream: &mut TcpStream) -> (u8, Option<PacketId>) {
     let mut body = vec![0; usize::from(length)];
     stream.read_exact(&mut body).unwrap();
     let topic = usize::from(u16::from_be_bytes([body[0], body[1]]));
-    // PUBLISH has its identifier behind the topic.
+    // PUBLISH has its packet identifier after the topic.
     let at = if kind >> 4 == 3 { 2 + topic } else { 0 };
     (
         kind,
@@ -456,7 +458,7 @@ fn packet(stream: &mut TcpStream) -> (u8, Option<PacketId>) {
     )
 }
 
-/// A client by hand, whose session is kept.
+/// Connects a client of raw packets, whose session is kept.
 fn by_hand(id: &str, node: &Node) -> TcpStream {
     let clients = RawClients::new(&node.url());
     let kept = |connect: &mut mq_codec::Connect| {
@@ -484,14 +486,14 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
     }
     let success = ReasonCode::Success;
     let [sends, kept_receiver] = block_in_place(|| {
-        // One that has sent a message, and not released it.
+        // A client that has sent a QoS 2 message, and not released it.
         let mut sender = by_hand("half sent", a);
         let mut half = raw::publish("t/half".to_owned(), b"half".to_vec());
         half.qos = QoS::ExactlyOnce;
         half.packet_id = PacketId::new(7);
         raw::send(&mut sender, &Packet::from(half.clone())).unwrap();
         assert_eq!(packet(&mut sender), (0x50, half.packet_id));
-        // One that has taken a message, and has not completed it.
+        // A client that has received a QoS 2 message, and not completed it.
         let mut receiver = by_hand("half taken", b);
         let filters = ["t/half".to_owned()].into_iter();
         raw::send(&mut receiver, &raw::subscribe(filters, QoS::ExactlyOnce)).unwrap();
@@ -509,7 +511,7 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
         id
     });
     drop(sends);
-    // The copy, and all from it.
+    // A new cluster on a copy of the storage.
     let nodes = block_in_place(|| {
         for node in &mut nodes {
             node.end();
@@ -525,7 +527,7 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
     let waited: Vec<_> = (0..10).map(|n| n.to_string()).collect();
     let waited = [&waited[..], &["half".into(), "other half".into()]].concat();
     let in_order = |mut texts: Vec<String>| {
-        // Two topics, which may be in two logs.
+        // The messages are of two topics, which may be in two logs.
         texts.sort_by_key(|text| text.ends_with("half"));
         texts
     };
@@ -547,11 +549,11 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
         assert_eq!(packet(&mut sender), (0x70, Some(id)));
     });
     send(b, message("t/half", "next", QoS::ExactlyOnce)).await;
-    // Not `half` once more.
+    // The message `half` is not delivered again.
     assert_eq!(texts("reader", a, 1).await, ["next"]);
 }
 
-/// Copies a folder, which the other one becomes.
+/// Copies a folder to a new one.
 fn copy(from: &str, to: &str) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.unwrap().success());

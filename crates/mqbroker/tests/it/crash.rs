@@ -1,4 +1,4 @@
-//! A broker that is killed without warning, over and over: what it acknowledged is there again.
+//! A broker that is killed without warning, over and over: every acknowledged message is kept.
 //!
 //! 40 times on each transport; `MQ_KILLS=500` for more, `MQ_SEED` for another run.
 
@@ -24,18 +24,19 @@ use crate::program::Broker;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// How long things may take that take no time.
+/// The longest wait for operations that are usually immediate.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Topics with a retained message each.
 const RETAINED: usize = 4;
 
-/// A client that is back soon after the broker is, with the session that it had.
+/// A client that reconnects soon after the broker has restarted, to the session that it had.
 fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
     device_of(broker, client_id, Duration::ZERO)
 }
 
-/// A client with time for a broker whose disk takes `commit` for each commit: every answer waits for some of them.
+/// A client with timeouts for a broker whose disk takes `commit` for each commit: every answer
+/// waits for some commits.
 fn device_of(broker: &Broker, client_id: &str, commit: Duration) -> ClientBuilder {
     let slower = 10 * commit;
     let again = Reconnect {
@@ -53,13 +54,13 @@ fn device_of(broker: &Broker, client_id: &str, commit: Duration) -> ClientBuilde
         .connect_timeout(Duration::from_secs(2) + slower)
 }
 
-/// A broker with a store, in which most of what waits for a session that is away is kept: memory has
-/// room for few messages.
+/// Starts a broker with a store, which keeps most messages of a session without a connection:
+/// memory has room for few.
 fn start(scheme: &str, durability: &str) -> Broker {
     start_with(scheme, durability, &[])
 }
 
-/// A broker with such a store and these variables in its environment.
+/// Starts a broker with such a store and these variables in its environment.
 fn start_with(scheme: &str, durability: &str, environment: &[(String, String)]) -> Broker {
     let configuration = format!(
         "[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n\
@@ -68,15 +69,15 @@ fn start_with(scheme: &str, durability: &str, environment: &[(String, String)]) 
     Broker::with_environment(scheme, &configuration, environment)
 }
 
-/// What the broker promised: the number of the last message that it acknowledged.
+/// The broker's promise: the numbers of the last messages that it acknowledged.
 #[derive(Default)]
 struct Promised {
-    /// By the topic's number.
+    /// The last acknowledged number of each topic, by the topic's number.
     last: [AtomicU64; RETAINED],
     count: AtomicU64,
 }
 
-/// Publishes numbers, each after the one before was acknowledged, until it is told to stop.
+/// Publishes numbers, each after the one before was acknowledged, until `stop` is set.
 async fn publish(
     client: Client,
     topic: String,
@@ -106,7 +107,7 @@ async fn publish(
     }
 }
 
-/// How often each number came.
+/// The number of deliveries of each number.
 type Seen = BTreeMap<u64, u32>;
 
 async fn note(messages: &mut Subscription, seen: &mut Seen) {
@@ -118,7 +119,7 @@ async fn note(messages: &mut Subscription, seen: &mut Seen) {
     *seen.entry(number).or_default() += 1;
 }
 
-/// Notes what comes until something more was acknowledged, and for as long as `life` from then on.
+/// Notes messages until a further one was acknowledged, and then for `life`.
 async fn live(
     [one, other]: [(&mut Subscription, &mut Seen); 2],
     acknowledged: impl Fn() -> u64,
@@ -144,7 +145,7 @@ async fn live(
     timeout(PATIENCE, all).await.expect("clients come back");
 }
 
-/// Waits for what publishers have begun.
+/// Waits until the publishers have ended.
 async fn finish(publishers: &mut JoinSet<()>) {
     let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
     timeout(PATIENCE, ended)
@@ -152,7 +153,7 @@ async fn finish(publishers: &mut JoinSet<()>) {
         .expect("what was begun is acknowledged");
 }
 
-/// Waits for all that was promised; `exactly` once, or at least once.
+/// Waits for all promised messages; `exactly` once, or at least once.
 async fn check(
     what: &str,
     messages: &mut Subscription,
@@ -179,7 +180,7 @@ async fn check(
     assert!(promised > 0, "{what}: nothing was published");
 }
 
-/// A number from a variable of the environment.
+/// Returns a number from a variable of the environment.
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
@@ -188,7 +189,8 @@ fn seed() -> u64 {
     number("MQ_SEED").unwrap_or(1)
 }
 
-/// Kills a broker whose disk takes `commit` for each commit, this often unless `MQ_KILLS` is another number.
+/// Kills a broker whose disk takes `commit` for each commit, this often unless `MQ_KILLS` is
+/// another number.
 async fn killed_again_and_again(
     what: &str,
     mut broker: Broker,
@@ -210,7 +212,7 @@ async fn killed_again_and_again(
         .subscribe("again", QoS::AtLeastOnce)
         .await
         .unwrap();
-    // Away all the time, so that its messages wait in the broker.
+    // Disconnected all the time, so that its messages wait in the broker.
     let away = device(&broker, "away").build().await.unwrap();
     let _asleep = away.subscribe("once", QoS::ExactlyOnce).await.unwrap();
     away.disconnect().await.unwrap();
@@ -316,7 +318,7 @@ async fn nothing_that_was_acknowledged_is_lost_on_a_slow_disk() {
     while runs.join_next().await.transpose().unwrap().is_some() {}
 }
 
-/// What devices publish at one broker goes to another one, over QUIC; either of them is killed.
+/// Messages of devices at one broker reach another one over a QUIC bridge; either broker is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
     let kills = number("MQ_KILLS").unwrap_or(20);
@@ -364,7 +366,7 @@ async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
     }
     stop.store(true, Ordering::Relaxed);
     finish(&mut publishers).await;
-    // Both at once: what is not read holds up the other.
+    // Both at once: unread messages of one subscription hold up the other.
     tokio::join!(
         check("QoS 2", &mut once, seen_once, count(0), true),
         check("QoS 1", &mut again, seen_again, count(1), false),

@@ -1,4 +1,5 @@
-//! The program whose store cannot grow any more: it says so, ends, and has kept what it promised.
+//! The program with a store that cannot grow any more: it reports that, ends, and has kept every
+//! acknowledged message.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -15,7 +16,7 @@ use mq_codec::{
 
 use mq_testkit::free_port;
 
-/// What the store's file may grow to, in the shell's blocks of 512 bytes: 8 MiB.
+/// The largest size of the store's file, in the shell's blocks of 512 bytes: 8 MiB.
 const BLOCKS: usize = 16_384;
 
 fn spawn(folder: &std::path::Path, port: u16, blocks: Option<usize>) -> Child {
@@ -35,7 +36,7 @@ fn spawn(folder: &std::path::Path, port: u16, blocks: Option<usize>) -> Child {
         .unwrap()
 }
 
-/// Starts one, and waits until it is ready.
+/// Starts a broker, and waits until it is ready.
 fn start(folder: &std::path::Path, port: u16, blocks: Option<usize>) -> Child {
     let mut child = spawn(folder, port, blocks);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -43,7 +44,7 @@ fn start(folder: &std::path::Path, port: u16, blocks: Option<usize>) -> Child {
     child
 }
 
-/// A client of MQTT 5.0 by hand, which sees each packet.
+/// A client of raw MQTT 5.0 packets.
 struct Raw {
     stream: TcpStream,
     buffer: BytesMut,
@@ -70,11 +71,11 @@ impl Raw {
     fn write(&mut self, packet: &Packet) {
         let mut bytes = BytesMut::new();
         packet.encode(Version::V5, &mut bytes).unwrap();
-        // The broker may have gone by now.
+        // The broker may have ended by now.
         let _ = self.stream.write_all(&bytes);
     }
 
-    /// The next packet; `None` at the connection's end.
+    /// Returns the next packet; `None` at the connection's end.
     fn read(&mut self) -> Option<Packet> {
         loop {
             if let Some(packet) = self.decoder.decode(&mut self.buffer).unwrap() {
@@ -139,7 +140,7 @@ async fn a_broker_whose_disk_is_full_says_so_ends_and_goes_on_with_all_it_acknow
         .unwrap();
     assert!(said.contains("mqbroker: the store has failed"), "{said}");
 
-    // There is room again.
+    // The disk has room again.
     let mut child = start(folder.path(), port, None);
     let client = Client::builder(&format!("tcp://127.0.0.1:{port}"))
         .unwrap()

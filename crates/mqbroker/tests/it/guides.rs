@@ -1,9 +1,9 @@
 //! The guides in `docs/guide/`, run as they are written.
 //!
 //! All `sh` blocks of a page are one script. It runs in a folder of its own: `/etc`, `/var/lib`,
-//! `/run` and `/usr/local` mean folders in there, ports are ones that are free, and what only root
-//! may do is done by stand-ins: `systemctl` starts what the unit says, waits until the program says
-//! that it is ready, and reloads and stops it as the unit says.
+//! `/run` and `/usr/local` mean folders in it, ports are replaced by free ones, and operations of
+//! root are done by stand-ins: `systemctl` starts the unit's program, waits until the program is
+//! ready, and reloads and stops it as in the unit.
 
 use std::{
     fs,
@@ -85,7 +85,7 @@ done
 exec /usr/bin/install "${words[@]}"
 "#;
 
-/// What deploy/cluster/try listens at, and the variables that say so.
+/// The ports of deploy/cluster/try, and the variables that set them.
 const CLUSTER_PORTS: [(&str, [&str; 3]); 4] = [
     ("MQTT_PORTS", ["1883", "1884", "1885"]),
     ("NATS_PORTS", ["4222", "4223", "4224"]),
@@ -93,7 +93,7 @@ const CLUSTER_PORTS: [(&str, [&str; 3]); 4] = [
     ("HTTP_PORTS", ["8222", "8223", "8224"]),
 ];
 
-/// What a guide runs in.
+/// The folder and the stand-ins that a guide runs with.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -114,7 +114,7 @@ impl Place {
         }
         place.program("systemctl", SYSTEMCTL);
         place.program("install", INSTALL);
-        // What only root may do.
+        // Operations that need root.
         for name in ["useradd", "chgrp", "chown"] {
             place.program(name, "#!/bin/sh\nexit 0\n");
         }
@@ -142,7 +142,7 @@ impl Place {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// A text with the machine's folders being those in here.
+    /// Replaces the machine's folders in a text by those of this place.
     fn moved(&self, text: &str) -> String {
         let root = self.folder.path().to_str().unwrap();
         ["/etc/", "/var/lib/", "/run/", "/usr/local/"]
@@ -152,7 +152,7 @@ impl Place {
             })
     }
 
-    /// Runs a guide; `before` makes what it takes for granted.
+    /// Runs a guide; `before` is a script for its prerequisites.
     fn run(&self, name: &str, before: &str) {
         let page = fs::read_to_string(repository().join("docs/guide").join(name)).unwrap();
         let mut script = format!("set -euo pipefail\n{before}\n");
@@ -168,7 +168,7 @@ impl Place {
         let ports = ports
             .iter()
             .chain(CLUSTER_PORTS.iter().flat_map(|(_, ports)| ports));
-        // By way of a name, so that no part of a new port is taken for an old one.
+        // Replaced by a placeholder first, so that no part of a new port is taken for an old one.
         for (at, port) in ports.clone().enumerate() {
             script = script.replace(port, &format!("<port {at}>"));
         }
@@ -203,7 +203,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Where a guide failed or leaves it, its broker still runs.
+        // A broker still runs if the guide failed or leaves it running.
         if let Ok(pid) = fs::read_to_string(self.path("pid"))
             && let Ok(pid) = pid.parse()
         {
@@ -217,12 +217,12 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A program of this workspace.
+/// Returns the path of a program of this workspace.
 fn built(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_mqbroker")).with_file_name(name)
 }
 
-/// Whether the programs that a guide uses are here; says so where one is not.
+/// Returns `true` if the programs that a guide uses are installed; reports a missing one.
 fn can_run(programs: &[&str]) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     let is_here = |program: &str| {
@@ -318,7 +318,7 @@ fn a_sensor_with_early_data() {
     }
 }
 
-/// Root alone may capture.
+/// Needs root, which alone may capture packets.
 #[test]
 fn mqtt_over_quic_in_wireshark() {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -378,7 +378,7 @@ END
         "mosquitto_passwd",
     ]) {
         let place = Place::new();
-        // What the program writes means the folders in here as well.
+        // Paths that the program writes mean the folders of this place as well.
         let program = built("mqbroker");
         let moved = format!(
             "#!/bin/bash\nif [ \"$1\" = import-mosquitto ]; then\n    {0} \"$@\" | \

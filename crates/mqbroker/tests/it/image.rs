@@ -1,9 +1,9 @@
-//! The container image of `deploy/image`, run by runc as an engine would: as the image's user, without a
-//! capability, on a root that cannot be written.
+//! The container image of `deploy/image`, run by runc as an engine would: as the image's user,
+//! without a capability, on a read-only root.
 //!
-//! CI makes the image of the program that the tests use, which is no static one: it gets the machine's
-//! libraries. `MQ_IMAGE=target/packages/mqbroker_VERSION_amd64.oci.tar cargo test -p mqbroker --test it image::`
-//! takes an image as it is handed out.
+//! CI makes the image of the program that the tests use, which is not static: the image gets the
+//! machine's libraries. `MQ_IMAGE=target/packages/mqbroker_VERSION_amd64.oci.tar cargo test -p
+//! mqbroker --test it image::` tests a released image.
 
 use std::{
     fs,
@@ -55,7 +55,8 @@ fn make(folder: &Path) -> PathBuf {
     image
 }
 
-/// What an engine makes of an image: a root, a volume, and how the program is run in them.
+/// A container of the image as an engine makes it: a root, a volume, and the configuration of its
+/// processes.
 struct Container {
     folder: tempfile::TempDir,
     config: Value,
@@ -89,7 +90,7 @@ impl Container {
         for layer in manifest["layers"].as_array().unwrap() {
             unpack(&place("layout").join(blob(layer)), "bundle/rootfs");
         }
-        // An engine makes a volume with the owner and mode that the folder has in the image.
+        // An engine makes a volume with the owner and mode of the folder in the image.
         let state = place("bundle/rootfs").join(&STATE[1..]);
         succeed(Command::new("cp").arg("-a").arg(state).arg(place("volume")));
         Self {
@@ -114,7 +115,7 @@ impl Container {
         runc
     }
 
-    /// The program with these arguments, in a container of that name.
+    /// Returns the command that runs the program with these arguments, in a container of that name.
     fn run(&self, id: &str, arguments: &[String]) -> Command {
         let mut words = self.words("Entrypoint");
         words.extend(arguments.iter().cloned());
@@ -125,7 +126,7 @@ impl Container {
             json!({"destination": "/proc", "type": "proc", "source": "proc"}),
             json!({"destination": STATE, "type": "bind", "source": volume, "options": ["bind", "rw"]}),
         ];
-        // What a program that is not static needs.
+        // Libraries for a program that is not static.
         if std::env::var_os("MQ_IMAGE").is_none() {
             let folders = ["/lib", "/lib64", "/usr/lib"];
             let here = folders.iter().filter(|folder| Path::new(folder).exists());
@@ -145,7 +146,7 @@ impl Container {
             },
             "root": {"path": "rootfs", "readonly": true},
             "mounts": mounts,
-            // Without one of the network: the test's clients are outside.
+            // Without a network namespace: the test's clients are outside.
             "linux": {"namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]},
         });
         let bundle = self.folder.path().join("bundle");
@@ -155,7 +156,7 @@ impl Container {
         runc
     }
 
-    /// What the image itself says of its health: `docker ps` shows it.
+    /// Runs the image's health check, whose result `docker ps` shows.
     fn health(&self) -> Output {
         let test = self.config["Healthcheck"]["Test"].as_array().unwrap();
         let words: Vec<_> = test.iter().map(|word| word.as_str().unwrap()).collect();
@@ -190,7 +191,8 @@ impl Drop for Container {
     }
 }
 
-/// Every file below a folder with its mode, owner, size and time, but not what runc mounts things on.
+/// Lists every file below a folder with its mode, owner, size and time, except mount points of
+/// runc.
 fn listing(root: &Path) -> String {
     let find = "find . -xdev \\( -path ./lib -o -path ./lib64 -o -path ./usr/lib -o -path ./proc -o -path ./dev \\) -prune \
                 -o -type f -printf '%p %m %U:%G %s %T@\\n' -o -type d -printf '%p %m %U:%G\\n' | sort";
@@ -250,7 +252,7 @@ async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
         );
     }
 
-    // The guide's first command: a user.
+    // The guide's first command, which adds a user.
     let passwd = ["passwd", "/var/lib/mqbroker/passwords", "ann"].map(str::to_owned);
     let mut passwd = container.run("mq-image-passwd", &passwd);
     let mut child = passwd
@@ -266,7 +268,7 @@ async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
         succeed(&mut container.run("mq-image-check", &check));
     }
 
-    // The second one, with listeners that no other test has.
+    // The guide's second command, with listeners that no other test has.
     let urls = ["tls", "quic"].map(|scheme| format!("{scheme}://127.0.0.1:{}", free_port()));
     let mut words = container.words("Cmd");
     words.extend(

@@ -1,9 +1,9 @@
-//! What operators and everybody else wait for when many clients are connected: times of lists and the delay of
-//! a bystander's messages while pages are open, printed.
+//! Waiting times of operators and clients while many clients are connected: times of lists, and the
+//! delay of a bystander's messages while pages are open, printed.
 //!
-//! `cargo test --release -p mqbroker --test it many_clients:: -- --ignored --nocapture` on a machine that does
-//! nothing else; `MQ_CLIENTS=15000` is the default, half over TCP and half over QUIC, and a third as many
-//! sessions are away.
+//! `cargo test --release -p mqbroker --test it many_clients:: -- --ignored --nocapture` on a
+//! machine that does nothing else; `MQ_CLIENTS=15000` is the default, half over TCP and half over
+//! QUIC, and a third as many sessions have no connection.
 
 use std::{
     net::SocketAddr,
@@ -27,13 +27,13 @@ use mq_testkit::free_port;
 
 use crate::program::Broker;
 
-/// Clients that come at a time.
+/// Clients that connect at a time.
 const AT_ONCE: usize = 100;
 
-/// How long delays are taken for, in each part.
+/// The duration of each part, in which delays are measured.
 const PART: Duration = Duration::from_secs(20);
 
-/// Parts, without pages and with them in turns.
+/// The number of parts, without pages and with them in turns.
 const PARTS: usize = 6;
 
 async fn get(to: SocketAddr, path: &str) -> (Duration, String) {
@@ -49,7 +49,7 @@ async fn get(to: SocketAddr, path: &str) -> (Duration, String) {
     (time, body.to_owned())
 }
 
-/// So many clients, each with a subscription of its own.
+/// Connects that many clients, each with a subscription of its own.
 async fn come(
     builder: impl Fn(&str) -> ClientBuilder,
     prefix: &str,
@@ -86,7 +86,7 @@ async fn come(
     all
 }
 
-/// Delays of a message every 5 ms, sorted.
+/// Returns the delays of a message every 5 ms, sorted.
 async fn delays(writer: &Client, messages: &mut Subscription, time: Duration) -> Vec<Duration> {
     let mut delays = Vec::new();
     let mut ticks = interval(Duration::from_millis(5));
@@ -107,7 +107,7 @@ async fn delays(writer: &Client, messages: &mut Subscription, time: Duration) ->
     delays
 }
 
-/// Asks as an open page does, until `stop` is set: for one list every 2 s, and for events.
+/// Sends the requests of an open page until `stop` is set: for one list every 2 s, and for events.
 async fn page(to: SocketAddr, list: &str, stop: &AtomicBool) {
     let mut ticks = interval(Duration::from_secs(2));
     let events = tokio::spawn(async move { get(to, "/v1/events").await });

@@ -1,8 +1,8 @@
-//! Clients that make the broker hold as much as they can: its memory stays within what `limits.memory`
-//! says.
+//! Clients that make the broker hold as much as they can: its memory stays within the bound of
+//! `limits.memory`.
 //!
-//! 100 clients and 16 MiB; `MQ_CLIENTS=300 MQ_MEMORY=64` for what `docs/reference/operation.md` says, in a
-//! release build.
+//! 100 clients and 16 MiB; `MQ_CLIENTS=300 MQ_MEMORY=64` for the numbers of
+//! `docs/reference/operation.md`, in a release build.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -20,13 +20,13 @@ use crate::{
     raw::{RawClients, publish, send, subscribe},
 };
 
-/// What a connection may take besides what counts: `docs/reference/operation.md`, "Memory".
+/// Bytes of a connection that are not counted: `docs/reference/operation.md`, "Memory".
 const OF_A_CONNECTION: usize = 64 * 1024;
 
 /// Bytes of a connection over QUIC besides those of any connection.
 const OF_QUIC: usize = 32 * 1024;
 
-/// What the allocator cannot give back at once, however small the limit is.
+/// Bytes that the allocator cannot return at once, however small the limit is.
 const OF_THE_ALLOCATOR: usize = 8 * MEGABYTE;
 
 const MEGABYTE: usize = 1 << 20;
@@ -35,8 +35,8 @@ fn variable(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Has a number of clients attack a broker, each by its number, and looks at its memory. What a client
-/// returns is held until all have come.
+/// Runs an attack of many clients on a broker, each by its number, and checks its memory. The
+/// values that clients return are held until all are connected.
 fn attack(
     what: &str,
     configuration: &str,
@@ -53,7 +53,7 @@ fn attack(
     let held: Vec<_> = (0..clients)
         .map(|number| client(&attacker, number))
         .collect();
-    // What was sent has been read by then.
+    // The broker has read everything by then.
     std::thread::sleep(Duration::from_millis(500));
     let (left, most) = broker.resident();
     let bound = bound(empty, limit, clients);
@@ -66,16 +66,16 @@ fn attack(
         bound / MEGABYTE
     );
     assert!(left <= bound, "{what}: {left} is more than {bound}");
-    // It still serves.
+    // The broker still serves clients.
     assert!(attacker.connect("good", |_| {}).is_some(), "{what}");
 }
 
-/// Returns the bytes that a broker may have resident with so many clients, of which it had `empty` without any.
+/// Returns the most resident bytes of a broker with so many clients that had `empty` without any.
 fn bound(empty: usize, limit: usize, clients: usize) -> usize {
     empty + limit + limit * 3 / 10 + clients * OF_A_CONNECTION + OF_THE_ALLOCATOR
 }
 
-/// Whether the broker has not closed it.
+/// Returns `true` if the broker has not closed the connection.
 fn is_open(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let mut scratch = [0; 4096];
@@ -115,7 +115,7 @@ fn long_topics_of_aliases_count() {
 fn unfinished_packets_before_log_in_have_a_limit_together() {
     attack("unfinished CONNECTs", "", |attacker, _| {
         let mut stream = attacker.stream();
-        // A remaining length of 60,000, and a little less.
+        // A remaining length of 60,000; the client sends a little less.
         let mut bytes = vec![0x10, 0xE0, 0xD4, 0x03];
         bytes.extend([0, 4, b'M', b'Q', b'T', b'T', 5, 0, 0, 0, 0]);
         bytes.resize(59_000, 0);
@@ -129,7 +129,7 @@ fn a_connect_that_is_too_large_is_refused_with_a_reason() {
     let broker = Broker::new("tcp", "[auth]\nallow_anonymous = true\n");
     let attacker = RawClients::new(&broker.url);
     let mut stream = attacker.stream();
-    // A remaining length of 1,000,000, and no more than the version.
+    // A remaining length of 1,000,000; the client sends no more than the version.
     let head = [
         0x10, 0xC0, 0x84, 0x3D, 0, 4, b'M', b'Q', b'T', b'T', 5, 0, 0,
     ];
@@ -187,7 +187,7 @@ fn filters_count_and_so_do_their_levels() {
             let packet = subscribe(flat.chain(deep), QoS::AtMostOnce);
             send(&mut stream, &packet).ok()?;
         }
-        // Refused or not, all of them were answered.
+        // All of them were answered, refused or not.
         let mut scratch = [0; 4096];
         let began = Instant::now();
         let mut left = 8 * 120;
@@ -238,11 +238,11 @@ fn messages_that_are_not_acknowledged_count() {
             packet.qos = QoS::AtLeastOnce;
             packet.packet_id = PacketId::new(id);
             send(&mut writer, &Packet::Publish(packet)).ok()?;
-            // Read, and never acknowledged.
+            // The client reads, and never acknowledges.
             reader.set_nonblocking(true).unwrap();
             while reader.read(&mut scratch).is_ok_and(|count| count > 0) {}
         }
-        // Until the broker has dealt with them.
+        // Waits until the broker has handled them.
         let mut acks = [0; 10 * 4];
         let _ = writer.read_exact(&mut acks);
         while reader.read(&mut scratch).is_ok_and(|count| count > 0) {}
@@ -250,8 +250,8 @@ fn messages_that_are_not_acknowledged_count() {
     });
 }
 
-/// Clients over QUIC that receive nothing any more, as behind a cable that was pulled out: what was sent to them stays in
-/// the broker until they acknowledge it.
+/// Clients over QUIC that receive nothing any more, as with a cable pulled out: data sent to them
+/// stays in the broker until they acknowledge it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sent_messages_that_quic_readers_do_not_acknowledge_are_bounded() {
     let clients = variable("MQ_CLIENTS", 100);
@@ -277,10 +277,10 @@ async fn sent_messages_that_quic_readers_do_not_acknowledge_are_bounded() {
     }
     cable.hold();
     let writer = broker.client("writer").build().await.unwrap();
-    // Each reader has its own copy of short payloads in what is sent.
+    // Each reader has its own copy of short payloads in the data sent.
     for _ in 0..3_000 {
         let payload = vec![0; 1_000];
-        // It is refused once no reader has room for it.
+        // The message is refused once no reader has room for it.
         let _ = writer.publish("t", payload, QoS::AtLeastOnce).await;
     }
     let (_, most) = broker.resident();

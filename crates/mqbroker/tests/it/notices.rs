@@ -1,4 +1,4 @@
-//! What an operator reads of what clients were refused: in the log, and in the metrics.
+//! Refusals of clients as an operator reads them: in the log, and in the metrics.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,10 +15,11 @@ use crate::{
     raw::{self, RawClients},
 };
 
-/// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
+/// A password file in which `ann`'s password is `pencil`; made by `mosquitto_passwd`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
 
-/// A broker whose user `ann` may do everything below `ann/`, and the port of its metrics.
+/// Starts a broker whose user `ann` may do everything below `ann/`; returns the port of its metrics
+/// as well.
 fn guarded() -> (Broker, u16) {
     let admin = free_port();
     let configuration = format!(
@@ -97,7 +98,7 @@ async fn a_client_that_is_refused_all_the_time_gets_ten_lines_a_second_and_its_c
         );
     }
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
-    // Nothing follows: what was left out comes by itself.
+    // No further refusal follows: the summary is logged by itself.
     let log = broker.log_with(&["refused a publish, more often than the log shows"]);
     let lines = log.matches("refused a publish ").count();
     let left_out: usize = log
@@ -192,7 +193,7 @@ fn a_client_that_breaks_the_protocol_again_and_again_is_let_in_ever_later() {
         client.write_all(&[0, 0]).unwrap();
         let _ = client.read_to_end(&mut Vec::new());
     }
-    // 100 ms more for each one beyond the fifth, but for what is forgiven meanwhile: 3 s.
+    // 100 ms more for each error beyond the fifth, except those forgiven meanwhile: 3 s.
     assert!(began.elapsed() > Duration::from_secs(2));
     let log = broker.log_with(&[
         "disconnected",

@@ -1,5 +1,5 @@
-//! Which clients a broker without a list of users lets in: those of this machine, and web pages of its
-//! own host.
+//! Clients that a broker without a list of users accepts: those of this machine, and web pages of
+//! its own host.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::program::{Broker, mqbroker};
 
-/// An address that no machine has (RFC 5737): nobody can listen there, which comes after the rules.
+/// An address that no machine has (RFC 5737): listening fails there, after the rules were checked.
 const ELSEWHERE: &str = "tcp://192.0.2.1:1883";
 
 fn mistake(arguments: &[&str]) -> String {
@@ -64,14 +64,14 @@ fn a_broker_that_is_told_nothing_listens_on_loopback() {
     if ended.status.success() {
         assert_eq!(lines, ["mqtt://127.0.0.1:1883", "quic://127.0.0.1:14567"]);
     } else {
-        // Another broker has one of the ports, as may be on this machine.
+        // Another broker may use one of the ports on this machine.
         let said = String::from_utf8(ended.stderr).unwrap();
         assert!(said.contains("127.0.0.1:1"), "{said}");
         assert!(said.contains("in use"), "{said}");
     }
 }
 
-/// The status of the answer to a page's request.
+/// Returns the status of the answer to a page's request.
 fn asked(broker: &Broker, origin: Option<&str>) -> String {
     let at = broker.url.trim_start_matches("ws://");
     let mut stream = TcpStream::connect(at).unwrap();

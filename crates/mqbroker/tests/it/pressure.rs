@@ -1,10 +1,10 @@
-//! Subscribers that stop reading and clients that never say anything: what the broker's memory and
-//! the others see of them.
+//! Subscribers that stop reading and clients that are silent: their effect on the broker's memory
+//! and on other clients.
 //!
-//! 50 MB and 1,000 silent clients; `MQ_MEGABYTES=1000` and `MQ_SILENT=20000` for more, and
-//! `MQ_TIDY_S=60` to see how far memory comes back, `MQ_CROWDS=2` whether the next crowd takes more,
-//! `MQ_SCHEMES=tls` for one transport. What took how long is printed; that nothing is missing and
-//! memory stays bounded is asserted.
+//! 50 MB and 1,000 silent clients; `MQ_MEGABYTES=1000` and `MQ_SILENT=20000` for more,
+//! `MQ_TIDY_S=60` to see how much memory is returned, `MQ_CROWDS=2` for the memory of a second
+//! crowd, `MQ_SCHEMES=tls` for one transport. Delays are printed; completeness of the messages and
+//! the bound on memory are asserted.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -39,14 +39,14 @@ use crate::program::Broker;
 
 const MEGABYTE: usize = 1_000_000;
 
-/// One test at a time: each measures what the other would disturb.
+/// A lock for one test at a time: each would disturb the other's measurements.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 fn variable(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Delays of messages that came, and whether any is missing.
+/// Delays of the messages received, and `true` if any is missing.
 #[derive(Default)]
 struct Delays(Vec<Duration>);
 
@@ -71,7 +71,7 @@ impl Delays {
     }
 }
 
-/// A message: its number and when it was sent, in a payload of that size.
+/// Makes a payload of that size with the message's number and its time of sending.
 fn stamped(number: u64, began: Instant, size: usize) -> Vec<u8> {
     let sent = u64::try_from(began.elapsed().as_nanos()).unwrap();
     let mut payload = vec![0; size];
@@ -80,7 +80,7 @@ fn stamped(number: u64, began: Instant, size: usize) -> Vec<u8> {
     payload
 }
 
-/// Takes `count` messages, which have to be all there and in order.
+/// Takes `count` messages, which must be complete and in order.
 async fn take(messages: &mut Subscription, first: u64, count: u64, began: Instant) -> Delays {
     let mut delays = Delays::default();
     for number in first..first + count {
@@ -115,7 +115,7 @@ fn megabytes(bytes: usize) -> f64 {
 async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_anything() {
     const CEILING: usize = 64 * MEGABYTE;
     const SIZE: usize = 10_000;
-    /// Of the allocator and of the connections.
+    /// Bytes of the allocator and of the connections.
     const BESIDES: usize = 24 * MEGABYTE;
     let _alone = ALONE.lock().await;
     let published = variable("MQ_MEGABYTES", 50);
@@ -165,7 +165,8 @@ async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_an
     }
 }
 
-/// Lets this process and those that it starts have that many files open, or as many as it may.
+/// Raises the limit of open files of this process and those that it starts to that number, or as
+/// far as it may.
 fn allow_files(wanted: u64) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let allowed = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
@@ -176,20 +177,20 @@ fn allow_files(wanted: u64) {
     }
 }
 
-/// More than any transport's silent connection takes, in bytes.
+/// The most bytes of a silent connection on any transport.
 const MOST_OF_ONE: usize = 64 * 1024;
 
-/// From how many addresses a crowd comes.
+/// The number of addresses from which a crowd connects.
 const HOSTS: u8 = 199;
 
-/// What a silent client holds on to.
+/// The connection of a silent client.
 #[expect(dead_code, reason = "held, not used")]
 enum Silent {
     Tcp(TcpStream),
     Link(Box<Link>),
 }
 
-/// Comes and says nothing, or, one in a hundred, garbage.
+/// Connects and sends nothing, or, every hundredth client, garbage.
 async fn come(
     number: usize,
     address: mq_client::Address,
@@ -221,13 +222,13 @@ async fn come(
     Some(Silent::Link(Box::new(link)))
 }
 
-/// Whose threads keep to the processors of this one.
+/// Makes a runtime, whose threads have the processor affinity of the present one.
 fn runtime() -> Runtime {
     let mut runtime = Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Sends a message every 5 ms until it is told to stop; how long each was under way.
+/// Sends a message every 5 ms until the flag is set; the task returns their delays.
 fn probe(writer: Client, mut messages: Subscription) -> (Arc<AtomicBool>, JoinHandle<Delays>) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -250,12 +251,12 @@ fn probe(writer: Client, mut messages: Subscription) -> (Arc<AtomicBool>, JoinHa
     (stop, task)
 }
 
-/// The variables by which the crowd's process is told where to go, and which processor is its own.
+/// The variables of the crowd's process: the broker's URL, and its own processor.
 const CROWD_URL: &str = "MQ_CROWD_URL";
 const CROWD_CA: &str = "MQ_CROWD_CA";
 const CROWD_PROCESSOR: &str = "MQ_CROWD_PROCESSOR";
 
-/// Keeps this thread, and those and the processes that it starts, to these processors.
+/// Restricts this thread, and those and the processes that it starts, to these processors.
 fn keep_to(processors: impl IntoIterator<Item = usize>) {
     let mut set = CpuSet::new();
     for processor in processors {
@@ -264,9 +265,9 @@ fn keep_to(processors: impl IntoIterator<Item = usize>) {
     sched_setaffinity(Pid::from_raw(0), &set).unwrap();
 }
 
-/// Leaves the last processor of this machine to the crowd, which computes elsewhere in earnest:
-/// nothing that this thread starts runs there, and a broker has a worker for each of the others. Where
-/// there is but one, all share it.
+/// Leaves the last processor of this machine to the crowd, which would run on other machines in
+/// practice: no thread of this process runs there, and a broker has a worker for each of the
+/// others. Where there is only one, all share it.
 fn leave_one_processor() -> Option<usize> {
     let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let mut mine: Vec<_> = (0..CpuSet::count())
@@ -277,8 +278,8 @@ fn leave_one_processor() -> Option<usize> {
     Some(last)
 }
 
-/// `MQ_SILENT` clients that come, `MQ_SILENT_PER_S` of them a second, and stay: in a process of
-/// their own.
+/// The crowd: `MQ_SILENT` clients that connect, `MQ_SILENT_PER_S` of them a second, and stay, in a
+/// process of their own.
 struct Crowd {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -302,7 +303,7 @@ impl Crowd {
         }
     }
 
-    /// What it says of itself once all are there. Blocks.
+    /// Waits until all clients are connected, and returns the crowd's report. Blocks.
     fn there(&mut self) -> String {
         let said = self.lines.by_ref().map(Result::unwrap);
         let there = said.filter_map(|line| line.split_once("there: ").map(|at| at.1.to_owned()));
@@ -327,8 +328,8 @@ fn crowd() {
 async fn come_all() {
     let url = std::env::var(CROWD_URL).unwrap();
     let address: mq_client::Address = url.parse().unwrap();
-    // Of one address the kernel would search for free ports longer and longer, and one socket would
-    // have to take what the broker sends to all of them over QUIC.
+    // From one address the kernel's search for free ports would take longer and longer, and one
+    // socket would receive everything that the broker sends over QUIC.
     let hosts: Vec<_> = (0..HOSTS)
         .map(|host| {
             let from = IpAddr::from([127, 0, 1, host]);
@@ -354,7 +355,7 @@ async fn come_all() {
         tasks.spawn(come(number, address.clone(), host));
     }
     let held: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
-    // Over QUIC a crowd of many thousands may be too slow for its own timeouts.
+    // A QUIC crowd of many thousands may be too slow for its own timeouts.
     assert!(held.len() >= silent / 2, "a crowd of {}", held.len());
     println!(
         "there: {} of {silent} silent clients within {:?}",
@@ -389,7 +390,7 @@ async fn be_crowded(processor: Option<usize>) {
     }
 }
 
-/// Prints what a crowd costs those who are there, while it comes and goes, and the broker.
+/// Prints the effect of a crowd that connects and disconnects on other clients and on the broker.
 async fn meet_a_crowd(
     broker: &Broker,
     processor: Option<usize>,
@@ -417,7 +418,7 @@ async fn meet_a_crowd(
     });
     let mut beside = measure(&mut coming).await;
     let crowd = there.await.unwrap();
-    // All at once, which is more than was asked for.
+    // All disconnect at once.
     let mut leaving = measure(&mut Box::pin(async {
         spawn_blocking(|| crowd.leave()).await.unwrap();
         sleep(Duration::from_secs(2)).await;
@@ -430,8 +431,8 @@ async fn meet_a_crowd(
     let p99 = beside.print("  beside");
     leaving.print("  while they leave");
     let gone = Instant::now();
-    // Those on QUIC who have gone without a word have 10 s to connect in, and are forgotten within 10 s
-    // more; then workers tidy up.
+    // QUIC clients that disappear without a CONNECTION_CLOSE have 10 s for CONNECT, and are dropped
+    // within 10 s more; then workers return memory.
     while left > empty + empty / 10 && gone.elapsed() < patience {
         sleep(Duration::from_secs(1)).await;
         left = broker.resident().0;

@@ -1,4 +1,4 @@
-//! The program takes new certificates and rules on SIGHUP, and without being told.
+//! The program reloads certificates and rules on SIGHUP, and without a signal.
 
 use std::{
     fs,
@@ -20,15 +20,15 @@ use nix::{
 };
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How long things may take that take no time.
+/// The longest wait for operations that are usually immediate.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Program {
     folder: tempfile::TempDir,
     child: Child,
-    /// Of TLS, QUIC and secure WebSocket.
+    /// URLs of the listeners by TLS, QUIC and secure WebSocket.
     urls: Vec<String>,
-    /// What it logs.
+    /// Lines of the program's log.
     log: mpsc::Receiver<String>,
 }
 
@@ -37,7 +37,7 @@ impl Program {
         Self::start_in(tempfile::tempdir().unwrap(), watch, "")
     }
 
-    /// With this folder for its files, and this in its configuration as well.
+    /// Starts the program with this folder for its files, and with `more` in its configuration.
     fn start_in(folder: tempfile::TempDir, watch: bool, more: &str) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
         make(&folder);
@@ -75,7 +75,7 @@ impl Program {
         kill(pid, Signal::SIGHUP).unwrap();
     }
 
-    /// Waits for a line with this in it.
+    /// Waits for a log line that contains `part`.
     fn says(&self, part: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -109,14 +109,14 @@ impl Drop for Program {
     }
 }
 
-/// Another certificate and key in the place of those that are there.
+/// Replaces certificate and key by new ones.
 fn make(folder: &tempfile::TempDir) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     replace(folder, "key.pem", &made.signing_key.serialize_pem());
     replace(folder, "cert.pem", &made.cert.pem());
 }
 
-/// A whole file in the place of another.
+/// Replaces a file as a whole.
 fn replace(folder: &tempfile::TempDir, name: &str, text: &str) {
     let new = folder.path().join("new");
     fs::write(&new, text).unwrap();
@@ -134,7 +134,7 @@ fn configure(folder: &tempfile::TempDir, watch: bool, more: &str) {
     fs::write(at("broker.toml"), text).unwrap();
 }
 
-/// Clients that are connected before, and new ones after, over each transport.
+/// Checks clients connected before a replacement, and new ones after it, over each transport.
 async fn outlives(program: &Program, replace: impl AsyncFn()) {
     let mut clients = Vec::new();
     for url in &program.urls {
@@ -145,7 +145,7 @@ async fn outlives(program: &Program, replace: impl AsyncFn()) {
     replace().await;
     for ((client, messages), url) in clients.iter_mut().zip(&program.urls) {
         let mut events = client.events();
-        // It knows the new certificate alone.
+        // The client trusts the new certificate alone.
         let new = program.client(url).build().await.unwrap();
         new.publish("t", "x", QoS::AtLeastOnce).await.unwrap();
         let message = tokio::time::timeout(PATIENCE, messages.recv()).await;
@@ -167,7 +167,7 @@ async fn a_hang_up_reads_certificates_again_and_names_what_needs_a_restart() {
         assert!(line.ends_with("needs a restart: limits"), "{line}");
     })
     .await;
-    // A mistake changes nothing, and is one line.
+    // A mistake changes nothing, and is one line of the log.
     outlives(&program, async || {
         configure(&program.folder, false, "[limits]\nmax_packet_sizes = 77\n");
         program.hang_up();
@@ -186,19 +186,19 @@ async fn certificates_that_were_replaced_are_taken_without_a_signal() {
     .await;
 }
 
-/// Publishers and their subscriber over one transport, as fast as they can.
+/// Publishers and their subscriber over one transport, at full speed.
 struct Load {
     stop: Arc<AtomicBool>,
     writer: Client,
     topic: String,
-    /// How many were acknowledged, of each.
+    /// Tasks of the publishers, which return the number of acknowledged messages.
     publishers: JoinSet<u64>,
-    /// How many came.
+    /// Task of the reader, which returns the number of messages received.
     reader: JoinHandle<u64>,
 }
 
 impl Load {
-    /// Messages that are under way at a time.
+    /// The number of publishers, each of which has one message in flight.
     const AT_ONCE: usize = 16;
 
     async fn start(program: &Program, url: &str, topic: &str) -> Self {
@@ -231,7 +231,7 @@ impl Load {
         }
     }
 
-    /// Takes each publisher's messages, none missing and none twice, until there is one of nobody's.
+    /// Receives each publisher's messages, none missing and none twice, until one of no publisher.
     async fn read(reader: Client, mut messages: Subscription) -> u64 {
         let mut next = [0_u64; Self::AT_ONCE];
         loop {
@@ -248,7 +248,7 @@ impl Load {
         next.iter().sum()
     }
 
-    /// How many messages came: all that were acknowledged.
+    /// Ends the load; returns the number of acknowledged messages, all of which were received.
     async fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let acknowledged: u64 = self.publishers.join_all().await.into_iter().sum();
@@ -282,7 +282,7 @@ async fn a_hundred_reloads_under_load_drop_nobody() {
         program.hang_up();
         program.says("users and rules were read again");
         for url in &program.urls {
-            // It knows the new certificate alone.
+            // The client trusts the new certificate alone.
             let new = program.client(url).build().await.unwrap();
             let closed = (round + ROUNDS) % (ROUNDS + 1);
             for (name, may) in [(round, true), (closed, false)] {

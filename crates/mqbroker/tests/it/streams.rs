@@ -1,4 +1,4 @@
-//! What many QUIC streams cost the broker: 100 clients with 100 streams each.
+//! The broker's memory with many QUIC streams: 100 clients with 100 streams each.
 
 use mq_client::{Outgoing, QoS, QuicStreams};
 
@@ -7,7 +7,8 @@ use crate::program::Broker;
 const CLIENTS: usize = 100;
 const STREAMS: u16 = 100;
 
-/// What a published comparison reports as 4.2 GB at ten connections with a stream for each message.
+/// The most bytes that the streams may add. A published comparison reports 4.2 GB at ten
+/// connections with a stream for each message.
 const MOST: usize = 100_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! The queue between those who record and the thread that commits.
+//! The queue between the callers that record changes and the thread that commits them.
 
 #[path = "../../../src/store/disk/calls.rs"]
 mod calls;
@@ -16,7 +16,7 @@ use loom::{
 
 use super::{Change, Position};
 
-/// What stands in for the channel by which the store tells how far it is.
+/// Stands in for the channel by which the store reports its settled position.
 #[derive(Debug)]
 struct Settled(Mutex<Position>, Condvar);
 
@@ -34,7 +34,7 @@ impl Settled {
     }
 }
 
-/// Each call is committed once, at the place that its position says, and who waits for it is told.
+/// Each call is committed once, at its position, and its waiter is notified.
 pub fn every_call_is_committed_in_order() {
     let calls = Arc::new(Calls::default());
     let settled = Arc::new(Settled(Mutex::new(Position(0)), Condvar::new()));
@@ -74,7 +74,7 @@ pub fn every_call_is_committed_in_order() {
     }
 }
 
-/// When the thread has ended, nothing is collected, whoever was first.
+/// No call is collected once the thread has ended, in either order of the two.
 pub fn nothing_is_collected_for_a_thread_that_has_ended() {
     let calls = Arc::new(Calls::default());
     let failing = thread::spawn({

@@ -1,4 +1,4 @@
-//! The broker's store as far as its queue knows it.
+//! The broker's store as far as its queue depends on it.
 
 pub mod disk;
 #[path = "../../../src/store/spilled.rs"]
@@ -6,10 +6,10 @@ mod spilled;
 
 pub use spilled::Spilled;
 
-/// Which of those that are recorded.
+/// A recorded change, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Change(pub(crate) u64);
 
-/// As the broker's.
+/// The broker's `Position`: the number of calls so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Position(pub(crate) u64);

@@ -1,4 +1,4 @@
-//! Stands for tokens in a build without them: no password is a token.
+//! Replaces tokens in a build without the feature `jwt`: no password is a token.
 
 use std::{convert::Infallible, time::SystemTime};
 

@@ -23,7 +23,7 @@ pub(super) struct Key {
     public: DecodingKey,
 }
 
-/// The algorithm of a name, if it is one of the three that are taken.
+/// Returns the algorithm of a JOSE name, if it is one of the three that are accepted.
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     match name {
         "RS256" => Some(Algorithm::RS256),
@@ -35,7 +35,7 @@ pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
 
 impl Keys {
     /// Reads the text of a JWK Set. Keys for something else, such as encryption or other
-    /// algorithms, are passed over (RFC 7517 §5).
+    /// algorithms, are skipped (RFC 7517 §5).
     ///
     /// # Errors
     /// Every mistake: by line where the text is no JSON, else with the key's index from 0.
@@ -74,8 +74,8 @@ impl Keys {
         Ok(Self(found))
     }
 
-    /// The one key that a token can be signed by: the key of its `kid`, or without one, the only
-    /// key for its algorithm.
+    /// Returns the key that a token is verified with: the key of its `kid`, or without one, the
+    /// only key for its algorithm.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<&Key, Rejected> {
         if let Some(id) = id {
             let key = self.0.iter().find(|key| key.id.as_deref() == Some(id));
@@ -143,9 +143,9 @@ impl Key {
         }))
     }
 
-    /// Whether the key has made the signature.
+    /// Returns `true` if `signature` is this key's signature of `signed`.
     pub(super) fn has_signed(&self, signed: &[u8], signature: &[u8]) -> bool {
-        // Named, since the process's default depends on what else is built in.
+        // The provider is named, since the process's default depends on what else is built in.
         let verifier = (aws_lc::DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.public);
         verifier.is_ok_and(|verifier| verifier.verify(signed, &signature.to_vec()).is_ok())
     }
@@ -168,7 +168,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     Ok(DecodingKey::from_rsa_raw_components(&modulus, &exponent))
 }
 
-/// A member of type string, if it is there.
+/// Returns a member of type string, if it is there.
 fn text<'a>(jwk: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
     match jwk.get(name) {
         None => Ok(None),
@@ -183,7 +183,7 @@ fn bytes(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     decoded.map_err(|_| format!("`{name}` is not base64url without padding"))
 }
 
-/// A number without zeros in front (RFC 7518 §2 wants none; some write one).
+/// Returns a number without leading zeros (RFC 7518 §2 forbids them; some issuers write one).
 fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let bytes = bytes(jwk, name)?;
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
@@ -320,7 +320,7 @@ mod tests {
             "alg",
             json!("EdDSA"),
         );
-        // A zero in front of the exponent does no harm.
+        // A leading zero of the exponent is accepted.
         let set = json!({"keys": [mine, rsa(256, "AQAB"), rsa(257, "AAEAAQ")]}).to_string();
         let Keys(keys) = Keys::parse(&set).expect("no mistake");
         assert_eq!(keys.len(), 3);

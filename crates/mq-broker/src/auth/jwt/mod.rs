@@ -18,7 +18,7 @@ pub(super) use self::{keys::Keys, rules::TokenRules, token::Token};
 #[cfg(not(feature = "jwt"))]
 pub(super) use absent::{Keys, Token, TokenRules};
 
-/// Which tokens the broker takes, and what their claims mean; `docs/guide/access.md` tells more.
+/// The tokens that the broker accepts, and the meaning of their claims; see `docs/guide/access.md`.
 ///
 /// Only with the feature `jwt`; without it [`FileAccess`](super::FileAccess) does not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,14 +35,14 @@ pub struct JwtSettings {
     pub user_claim: String,
     /// The claim that must equal the client identifier of CONNECT; `None`, the default, for none.
     pub client_id_claim: Option<String>,
-    /// How far the broker's clock and the issuer's may be apart. Default 5 s.
+    /// The tolerated difference between the broker's clock and the issuer's. Default 5 s.
     pub leeway: Duration,
-    /// Whether a connection ends when its token expires. Default yes.
+    /// `true` if a connection ends when its token expires. Default `true`.
     pub disconnect_at_expiry: bool,
 }
 
 impl JwtSettings {
-    /// The defaults, with the keys in that file.
+    /// Returns the defaults, with the keys in that file.
     #[must_use]
     pub fn new(keys: PathBuf) -> Self {
         Self {

@@ -1,6 +1,7 @@
-//! Why the broker refuses a token.
+//! The reason for which the broker refuses a token.
 
-/// Why the broker refuses a token. The log has the reason; the client gets no more than the refusal.
+/// The reason for which the broker refuses a token. The log has it; the client gets no more than
+/// the refusal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(in crate::auth) enum Rejected {
     #[error("its algorithm is not RS256, ES256 or EdDSA")]

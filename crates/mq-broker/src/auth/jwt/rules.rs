@@ -1,4 +1,4 @@
-//! The claim `acl`: what a token lets its client do.
+//! The claim `acl`: rules about the topics of a token's client.
 //!
 //! The form is EMQX's (<https://docs.emqx.com/en/emqx/latest/access-control/authn/acl.html>, "New
 //! Format", since its 5.5):
@@ -7,8 +7,8 @@
 //! "acl": [{"permission": "allow", "action": "publish", "topic": "a/${clientid}/#"}]
 //! ```
 //!
-//! The broker understands the members that every rule has, and no others. It refuses a token that
-//! says more: else a rule would forbid less than its issuer meant.
+//! The broker understands the members that every rule has, and no others. It refuses a token whose
+//! rules have more: else a rule would forbid less than its issuer meant.
 
 use mq_codec::TopicFilter;
 use serde::Deserialize;
@@ -58,7 +58,7 @@ enum Permission {
 #[serde(rename_all = "lowercase")]
 enum Action {
     Publish,
-    /// To subscribe, and to receive what comes by the subscription.
+    /// The actions SUBSCRIBE and delivery of a message by the subscription.
     Subscribe,
     All,
 }
@@ -93,8 +93,8 @@ impl TokenRules {
         first.is_some_and(|rule| rule.permission == Permission::Allow)
     }
 
-    /// How much of a subscription is allowed. Rules that cover a filter only together grant
-    /// [`Grant::Some`].
+    /// Returns the part of a subscription that is allowed. Rules that cover a filter only together
+    /// grant [`Grant::Some`].
     pub(in crate::auth) fn subscription(&self, filter: &TopicFilter) -> Grant {
         let wanted = Filter::new(filter.matching());
         let (mut is_denied_in_part, mut is_allowed_in_part) = (false, false);
@@ -133,7 +133,7 @@ impl Rule {
             topic,
         } = RawRule::deserialize(rule).map_err(|error| error.to_string())?;
         let is_wrong = |problem: &str| Err(format!("`{topic}`: {problem}"));
-        // `eq` means "the filter as it stands", which rules about topics cannot say.
+        // With `eq` a rule is about the filter itself, not about topics, which is not supported.
         if topic.starts_with("eq ") {
             return is_wrong("`eq` is not understood");
         }
@@ -252,7 +252,7 @@ mod tests {
         let hidden = parse(&claim, "ann", "$SYS").unwrap();
         assert!(!hidden.may_receive("$SYS/x"));
         assert!(rules(&json!([rule("allow", "all", "$SYS/#")])).may_receive("$SYS/x"));
-        // One that looks like a mark is not filled in again.
+        // A client identifier that looks like a placeholder is not substituted again.
         let marked = parse(&claim, "ann", "${username}").unwrap();
         assert!(marked.may_receive("of/${username}/x") && !marked.may_receive("of/ann/x"));
     }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is granted agrees with what is looked at message by message.
+        /// A grant for a filter agrees with the decisions about its topics one by one.
         #[test]
         fn a_grant_agrees_with_the_topics_one_by_one(
             claim in prop::collection::vec(

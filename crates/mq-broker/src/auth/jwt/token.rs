@@ -1,4 +1,4 @@
-//! One token: its form, its signature, its claims.
+//! A JSON Web Token: its form, its signature, its claims.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,8 @@ use crate::{
     clock,
 };
 
-/// A hundred years: no connection lasts as long, and no timer has to.
+/// A hundred years: a token valid for longer sets no end of its connection, which keeps timers from
+/// overflowing.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// A password that has the form of a token: three parts in base64url, of which the first is a
@@ -26,7 +27,7 @@ pub(in crate::auth) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Takes a password apart; `None` if it does not have the form of a token.
+    /// Parses a password; `None` if it does not have the form of a token.
     pub(in crate::auth) fn parse(password: &'a [u8]) -> Option<Self> {
         let mut dots = (0..password.len()).filter(|at| password[*at] == b'.');
         let (first, second) = (dots.next()?, dots.next()?);
@@ -34,10 +35,10 @@ impl<'a> Token<'a> {
             return None;
         }
         let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).ok();
-        // Of a name that occurs twice the last counts (RFC 7515 §4).
+        // The last of several members with one name counts (RFC 7515 §4).
         let header: Map<String, Value> =
             serde_json::from_slice(&decode(&password[..first])?).ok()?;
-        // Every token's header has it.
+        // Every token's header has `alg`.
         header.get("alg")?.as_str()?;
         Some(Self {
             signed: &password[..second],
@@ -47,8 +48,8 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// The token's user, and what the token grants. Before the signature is checked nothing of the
-    /// token is used but the name of its key.
+    /// Verifies the token and returns its principal: the user, the end of the token and its rules.
+    /// Before the signature is verified nothing of the token is used but the `kid` of its header.
     pub(in crate::auth) fn judge(
         &self,
         keys: &Keys,
@@ -90,7 +91,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// How long the token stays valid.
+/// Checks the token's `exp` and `nbf` with the leeway, and returns the time left until it expires.
 fn check_time(
     claims: &Map<String, Value>,
     leeway: Duration,
@@ -109,7 +110,7 @@ fn check_time(
     Ok(left)
 }
 
-/// A `NumericDate` (RFC 7519 §2): seconds since 1970, which need not be whole.
+/// Returns a `NumericDate` (RFC 7519 §2): seconds since 1970, which need not be whole.
 fn date(claims: &Map<String, Value>, name: &str) -> Result<Option<Duration>, Rejected> {
     let Some(date) = claims.get(name) else {
         return Ok(None);
@@ -368,7 +369,7 @@ mod tests {
         let token = "eyJhbGciOiJub25lIiwNCiAiY3JpdCI6WyJodHRwOi8vZXhhbXBsZS5jb20vVU5ERUZJTkVEIl0sDQogImh0dHA6Ly9leGFtcGxlLmNvbS9VTkRFRklORUQiOnRydWUNCn0.RkFJTA.";
         let why = judge(token, &signer.keys(), &settings(), 0).unwrap_err();
         assert_eq!(why, Rejected::Critical);
-        // Keys that it brings itself, or where to find some, are not looked at.
+        // Keys in the token's header, or URLs of keys, are ignored.
         let eve = Signer::new();
         let header = json!({"alg": "EdDSA", "kid": "1", "jwk": eve.jwk("1"), "jku": "https://eve"});
         let why = judge(&eve.sign(&header, &claims), &signer.keys(), &settings(), 0);
@@ -463,7 +464,7 @@ mod tests {
             claims[name] = value;
             judge_at(&claims, 1500).unwrap();
         }
-        // Without an audience of our own, it is for somebody else.
+        // A broker without an audience refuses a token that has one.
         let judged = judge(&signer.token(&right), &signer.keys(), &settings(), 1500);
         assert_eq!(judged.unwrap_err(), Rejected::Audience);
     }
@@ -507,7 +508,7 @@ mod tests {
             ("pencil".to_owned(), false),
             ("a.b.c".to_owned(), false),
             (format!("{header}.e30"), false),
-            // Encrypted ones have five parts.
+            // Encrypted tokens have five parts.
             (format!("{header}.AA.AA.AA.AA"), false),
             (format!("{header}.e30=.AAAA"), false),
             (format!("{header}.e30.AAA+"), false),

@@ -1,4 +1,4 @@
-//! Data streams on which nothing comes any more.
+//! Data streams on which no data arrives any more.
 
 use std::{
     collections::HashMap,
@@ -12,24 +12,26 @@ use tracing::debug;
 use super::Attached;
 use crate::escaped::Escaped;
 
-/// When something last came on each data lane of a connection.
+/// The time of the last data on each data lane of a connection.
 ///
-/// It looks at all lanes at once, twice in the time after which a silent lane is idle, and not at all while
-/// there is none. So a lane is found idle after that time, and after one and a half times that at the latest.
+/// All lanes are checked at once, twice in the time after which a silent lane is idle, and not at
+/// all while there is none. So a lane is found idle after that time, and after one and a half times
+/// that at the latest.
 #[derive(Debug)]
 pub(super) struct IdleLanes {
     timeout: Duration,
-    /// The next look; `None` while there are no lanes.
+    /// The time of the next check; `None` while there are no lanes.
     look_at: Option<Instant>,
     lanes: HashMap<LaneId, Silence>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Silence {
-    /// All that ever came.
+    /// Bytes received since the lane was opened.
     bytes: u64,
     since: Instant,
-    /// This side has ended the lane in order, for the peer to do the same.
+    /// `true` once the broker has ended its side of the lane in order, for the client to do the
+    /// same.
     finished: bool,
 }
 
@@ -42,7 +44,7 @@ impl IdleLanes {
         }
     }
 
-    /// When the next look is due, on a connection that has lanes, or else `None`.
+    /// Returns the time of the next check on a connection that has lanes, or else `None`.
     fn next_look(&mut self, now: Instant, has_lanes: bool) -> Option<Instant> {
         if has_lanes {
             self.look_at = self.look_at.or(Some(now + self.timeout / 2));
@@ -53,7 +55,7 @@ impl IdleLanes {
         self.look_at
     }
 
-    /// Takes the lanes that there are, with the number of bytes that ever came on each, and returns the idle
+    /// Records the open lanes, with the number of bytes received on each, and returns the idle
     /// ones.
     fn look(&mut self, now: Instant, lanes: &[(LaneId, u64)]) -> Vec<LaneId> {
         self.look_at = Some(now + self.timeout / 2);
@@ -77,14 +79,16 @@ impl IdleLanes {
         idle
     }
 
-    /// Nothing is read for now, so silence is nobody's fault: it counts from `now`.
+    /// Restarts the idle time of all lanes at `now`: the broker does not read for now, so silence
+    /// is not the client's fault.
     pub(super) fn excuse(&mut self, now: Instant) {
         for silence in self.lanes.values_mut() {
             silence.since = now;
         }
     }
 
-    /// Whether this side has ended the lane before. If not, it does so now: the silence counts anew.
+    /// Returns `true` if the broker's side of the lane was ended before. If not, marks it as ended,
+    /// and restarts the lane's idle time.
     fn finish(&mut self, now: Instant, lane: LaneId) -> bool {
         self.lanes.get_mut(&lane).is_none_or(|silence| {
             silence.since = now;
@@ -94,7 +98,8 @@ impl IdleLanes {
 }
 
 impl Attached<'_> {
-    /// Closes the client's idle data streams, when it is time to look; returns when it is next.
+    /// Closes the client's idle data streams, if the next check is due; returns the time of the
+    /// next one.
     pub(super) fn close_idle(&mut self, now: Instant) -> Option<Instant> {
         let idle = self.idle.as_mut()?;
         let has_lanes = self.wire.link.data_lanes() > 0;
@@ -108,8 +113,8 @@ impl Attached<'_> {
         self.idle.as_ref()?.look_at
     }
 
-    /// Closes a stream on which nothing has come for the time: for an error, if it holds a part of a packet;
-    /// else if it carries no subscription and nothing is under way on it.
+    /// Closes a stream without data for the idle time: with an error if it holds a part of a
+    /// packet; else if it carries no subscription and nothing is in flight on it.
     fn close_if_unused(&mut self, now: Instant, lane: LaneId) {
         if lane.is_server_opened() {
             return;
@@ -125,7 +130,8 @@ impl Attached<'_> {
         };
         let idle = self.idle.as_mut();
         let is_over = code.is_error() || lane.is_unidirectional();
-        // A client that does not end its side of a finished stream has had its time.
+        // A client that does not end its side of a finished stream had the idle time once more to
+        // do so.
         let was_finished = !is_over && idle.is_none_or(|idle| idle.finish(now, lane));
         if is_over || was_finished {
             connection.abort_lane(now, lane, code as u32);
@@ -147,7 +153,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(10);
     const LANES: [LaneId; 2] = [LaneId(4), LaneId(8)];
 
-    /// Looks whenever it is due, for `seconds`; the lanes that were idle, with the second at which each was.
+    /// Checks whenever a check is due, for `seconds`; returns the idle lanes, with the second at
+    /// which each was found.
     fn looks(
         idle: &mut IdleLanes,
         from: Instant,
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn a_lane_is_idle_once_nothing_has_come_for_the_time() {
         let (mut idle, now) = (IdleLanes::new(TIMEOUT), Instant::now());
-        // The first is silent, on the other a byte comes each second.
+        // The first lane is silent; a byte arrives on the other each second.
         let found = looks(&mut idle, now, 31, |second| [7, second]);
         assert_eq!(found[0], (LANES[0], 15), "seen at 5 s, and 10 s later");
         assert!(found.iter().all(|(lane, _)| *lane == LANES[0]), "{found:?}");

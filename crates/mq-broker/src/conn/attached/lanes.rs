@@ -1,5 +1,5 @@
-//! The data lanes on which messages go to a client: those on which it has subscribed, and those that the broker
-//! opens.
+//! The data lanes of messages to a client: those on which it has subscribed, and those that the
+//! broker opens.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ use crate::{
     session::SessionState,
 };
 
-/// The lanes of one connection.
+/// The lanes of messages to one client.
 #[derive(Debug)]
 pub(super) struct DeliveryLanes {
     subscribed: SubscribedLanes,
-    /// `None` where all messages go on the control lane, or that of their subscription.
+    /// The spread over lanes that the broker opens; `None` if it opens none.
     spreading: Option<Box<Spreading>>,
 }
 
@@ -32,24 +32,24 @@ pub(super) struct DeliveryLanes {
 #[derive(Debug)]
 struct Spreading {
     spreader: Spreader,
-    /// How many there are at most.
+    /// The most lanes that the broker opens.
     most: u16,
-    /// Since when the outbox has been full.
+    /// The time since which the outbox has been full.
     full_since: Option<Instant>,
 }
 
-/// A link that takes so long to take a full outbox is slower than the messages.
+/// The time of a full outbox from which on the link counts as slower than the messages.
 const SLOW_LINK_TIME: Duration = Duration::from_millis(10);
 
-/// Which lane each [`LaneSlot`] stands for, of this connection.
+/// The lane of each [`LaneSlot`] of this connection.
 ///
-/// A subscription remembers its slot. The slots of lanes that have ended, and those of earlier connections,
-/// stand for the control lane. Flows have slots of their own.
+/// A subscription stores its slot. The slots of lanes that have ended, and those of earlier
+/// connections, refer to the control lane. Flows have slots of their own.
 #[derive(Debug, Default)]
 struct SubscribedLanes(Vec<(LaneSlot, LaneId)>);
 
 impl DeliveryLanes {
-    /// For a client that was let in just now.
+    /// Returns the lanes of a client that was just accepted.
     pub(super) fn new(wire: &Wire) -> Self {
         let Wire {
             connection,
@@ -72,7 +72,7 @@ impl DeliveryLanes {
         }
     }
 
-    /// The slot of the lane on which a SUBSCRIBE came.
+    /// Returns the slot of the lane on which a SUBSCRIBE was received.
     pub(super) fn slot_of(
         &mut self,
         lane: LaneId,
@@ -85,7 +85,8 @@ impl DeliveryLanes {
         }
     }
 
-    /// Whether messages of subscriptions go on the lane, or may come to: a flow is the client's to end.
+    /// Returns `true` if messages of subscriptions are sent on the lane, or may be later: a flow is
+    /// the client's to end.
     pub(super) fn carries(
         &self,
         lane: LaneId,
@@ -96,7 +97,7 @@ impl DeliveryLanes {
             || self.subscribed.carries(lane, &state.subscriptions.lock())
     }
 
-    /// Where a message goes: on the lane of its subscription, or else as the spreader says.
+    /// Returns the lane of a message: that of its subscription, or else the spreader's choice.
     pub(super) fn way(
         &mut self,
         delivery: &Delivery,
@@ -131,8 +132,8 @@ impl DeliveryLanes {
         }
     }
 
-    /// Looks whether topics are to go apart from now on. If so the client is asked what it has read, and no message
-    /// goes out until it has answered.
+    /// Checks whether topics must be sent on separate lanes from now on. If so the client receives
+    /// PINGREQ, and no message is sent until it has answered.
     pub(super) fn look(&mut self, now: Instant, connection: &mut Connection, link: &Link) {
         let Some(spreading) = &mut self.spreading else {
             return;
@@ -152,7 +153,8 @@ impl DeliveryLanes {
         }
     }
 
-    /// As many messages as go now are in the outbox, which has so many bytes.
+    /// Records that the outbox has `outbox` bytes, after all messages that can be sent now were put
+    /// in it.
     pub(super) fn filled(&mut self, now: Instant, outbox: usize) {
         if let Some(spreading) = &mut self.spreading {
             let since = spreading.full_since.unwrap_or(now);
@@ -160,7 +162,7 @@ impl DeliveryLanes {
         }
     }
 
-    /// The client has answered.
+    /// Records that the client has answered.
     pub(super) fn ponged(&mut self) {
         if let Some(spreading) = &mut self.spreading {
             spreading.spreader.answered();
@@ -168,14 +170,15 @@ impl DeliveryLanes {
     }
 }
 
-/// How messages to a client are spread: as it asks, or else as the configuration says, which may rule it out.
+/// Returns the spread of messages to a client: as it requests, or else as configured; the
+/// configuration may forbid it.
 fn spread(asked: Option<Spread>, settings: &Settings, link: &Link) -> Spread {
     let spread = match (settings.deliveries, asked) {
         (Some(Spread::Control), _) => Spread::Control,
         (_, Some(asked)) => asked,
         (configured, None) => configured.unwrap_or_default(),
     };
-    // No other transport has several lanes.
+    // Other transports have one lane alone.
     if spread == Spread::Control || link.info().scheme == Scheme::Quic {
         spread
     } else {
@@ -202,7 +205,7 @@ impl SubscribedLanes {
         slot
     }
 
-    /// The lane for a message.
+    /// Returns the lane for a message.
     fn lane_of(&self, slot: LaneSlot, connection: &Connection) -> LaneId {
         let known = self.0.iter().find(|(other, _)| *other == slot);
         match known {
@@ -211,7 +214,7 @@ impl SubscribedLanes {
         }
     }
 
-    /// Whether the messages of one of these subscriptions go on the lane.
+    /// Returns `true` if the messages of one of these subscriptions are sent on the lane.
     fn carries(&self, lane: LaneId, subscriptions: &HashMap<TopicFilter, Subscriber>) -> bool {
         let known = self.0.iter().find(|(_, other)| *other == lane);
         known.is_some_and(|(slot, _)| subscriptions.values().any(|one| one.lane == *slot))

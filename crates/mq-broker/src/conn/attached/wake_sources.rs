@@ -1,7 +1,8 @@
-//! The sources that wake a connection's task, so that it looks only at those that have.
+//! The sources that wake a connection's task, so that it polls only those that did.
 //!
-//! A task is woken as a whole. With one waker for all that it waits for, it would ask the link, the mailbox and
-//! the timer each time, and register anew with each: most of what a message cost it.
+//! A task is woken as a whole. With one waker for everything that it waits for, it would poll the
+//! link, the mailbox and the timer each time, and register again with each: most of the cost of a
+//! message.
 
 use std::{
     sync::{
@@ -24,13 +25,13 @@ pub(super) struct WakeSources {
 pub(super) struct Sources {
     task: Waker,
     link: Source,
-    /// The link had nothing to tell when it was last asked: to read, or not.
+    /// The `want_read` of the link's last poll, if that returned pending.
     quiet_link: Option<bool>,
     pub(super) mailbox: Source,
     pub(super) timer: Source,
 }
 
-/// Something that wakes the task by a waker of its own.
+/// A source that wakes the task by a waker of its own.
 #[derive(Debug)]
 pub(super) struct Source {
     signal: Arc<Signal>,
@@ -39,7 +40,7 @@ pub(super) struct Source {
 
 #[derive(Debug)]
 struct Signal {
-    /// Since it was asked last, or it was never asked.
+    /// `true` if the source has woken the task since the last poll, or was never polled.
     has_come: AtomicBool,
     task: Waker,
 }
@@ -67,14 +68,14 @@ impl Source {
         }
     }
 
-    /// Polls it, if it may be ready; whether it is.
+    /// Polls the source if it may be ready; returns `true` if it is.
     pub(super) fn ask(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<()>) -> bool {
         if !self.take() {
             return false;
         }
         let is_ready = poll(&mut self.context()).is_ready();
         if is_ready {
-            // What was ready does not wake the task again before it was asked again.
+            // A source that was ready does not wake the task again before its next poll.
             self.ask_again();
         }
         is_ready
@@ -95,7 +96,8 @@ impl Source {
 }
 
 impl WakeSources {
-    /// The sources of the task that polls now: others than before if the connection has gone to another one.
+    /// Returns the sources of the task that polls now: new ones if the connection has moved to
+    /// another task.
     pub(super) fn sources(&mut self, context: &Context<'_>) -> &mut Sources {
         let task = context.waker();
         let sources = self.sources.as_ref();
@@ -111,14 +113,14 @@ impl WakeSources {
         self.sources.as_mut().expect("they were made")
     }
 
-    /// The timer has another deadline.
+    /// Makes the timer be polled again, as it has another deadline.
     pub(super) fn has_new_timer(&mut self) {
         if let Some(sources) = &self.sources {
             sources.timer.ask_again();
         }
     }
 
-    /// Has the link asked again, as another has asked it meanwhile.
+    /// Makes the link be polled again, as other code has polled it meanwhile.
     pub(super) fn forget_link(&mut self) {
         if let Some(sources) = &mut self.sources {
             sources.quiet_link = None;
@@ -127,8 +129,8 @@ impl WakeSources {
 }
 
 impl Sources {
-    /// [`Link::poll_progress`], where the link may have something to tell. Without `tells_flushed` it does not tell
-    /// that all was written.
+    /// Calls [`Link::poll_progress`] if the link may be ready. Without `tells_flushed` it does not
+    /// return when everything was written.
     pub(super) fn poll_link(
         &mut self,
         link: &mut Link,
@@ -138,7 +140,7 @@ impl Sources {
     ) -> Poll<Result<Progress, Error>> {
         loop {
             if self.link.take() {
-                // It is to be asked until it has nothing to tell: a call that writes may not read.
+                // The link must be polled until it is pending: a call that writes may not read.
                 self.quiet_link = None;
             }
             let is_quiet = self.quiet_link == Some(want_read) && link.data_lanes() == 0;
@@ -150,7 +152,7 @@ impl Sources {
                     self.quiet_link = Some(want_read);
                     return Poll::Pending;
                 }
-                // What it was asked to read before still wakes the task.
+                // The reader registered earlier still wakes the task.
                 Poll::Ready(Ok(Progress::Flushed)) if !tells_flushed => {}
                 progress @ Poll::Ready(_) => {
                     self.quiet_link = None;
@@ -160,7 +162,7 @@ impl Sources {
         }
     }
 
-    /// Has the link asked again, as another has asked it meanwhile.
+    /// Makes the link be polled again, as other code has polled it meanwhile.
     pub(super) fn forget_link(&mut self) {
         self.quiet_link = None;
     }
@@ -178,7 +180,7 @@ mod tests {
         outbox.put_body(LaneId::CONTROL, &bytes::Bytes::from_static(b"bytes"));
     }
 
-    /// What a task gets that polls once.
+    /// Returns the result of one poll of the link in a task.
     async fn once(
         wake_sources: &mut WakeSources,
         link: &mut Link,

@@ -10,8 +10,8 @@ use std::{
 use super::super::{Change, Position};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Calls that wait for the thread. Their owner bounds their number: the broker counts the memory of what is not settled,
-/// and reads no more at its limit.
+/// Calls of `Store::record` that wait for the thread. Their owner bounds their number: the broker
+/// counts the memory of unsettled changes, and stops reading at its limit.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
@@ -21,17 +21,17 @@ pub(super) struct Calls {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Vec<Change>>,
-    /// How many there were.
+    /// The number of calls so far.
     count: u64,
-    /// No more come.
+    /// `true` once no further calls come.
     ended: bool,
-    /// Whether the thread has ended and takes none any more.
+    /// `true` once the thread has failed and takes no more calls.
     failed: bool,
-    /// Start of the commit that is under way.
+    /// Start of the commit in progress.
     commit_began: Option<Instant>,
 }
 
-/// What the thread is to do.
+/// The calls of one commit.
 pub(super) struct Turn {
     pub(super) calls: Vec<Vec<Change>>,
     pub(super) position: Position,
@@ -54,7 +54,7 @@ impl Calls {
         self.changed.notify_one();
     }
 
-    /// The thread has ended: no further calls are collected.
+    /// Records that the thread has ended: no further calls are collected.
     pub(super) fn fail(&self) {
         let mut state = self.lock();
         state.failed = true;
@@ -76,8 +76,8 @@ impl Calls {
         true
     }
 
-    /// Takes all calls; waits for the first until `until` at most. Once there is one, waits for as
-    /// many as are wanted, for as long as they may take.
+    /// Takes all calls; waits for the first one until `until` at most. Once there is one, waits
+    /// until there are as many as `group` has, for its time at most.
     pub(super) fn take(&self, until: Option<Instant>, group: (usize, Duration)) -> Turn {
         let mut state = self.lock();
         state.commit_began = None;

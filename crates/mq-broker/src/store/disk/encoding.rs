@@ -1,4 +1,4 @@
-//! The form of values in the file: that of MQTT 5.0 on the wire, which has a place for nearly
+//! The encoding of values in the file: MQTT 5.0's on the wire, which has a field for nearly
 //! everything, and a specification.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,22 +14,24 @@ use super::{
     file_error::FileError,
 };
 
-/// Stands for "never" in the place of a time.
+/// "Never" in the field of a time.
 const NEVER: u64 = u64::MAX;
 
-/// In the place of a message's time: the message came by a shared subscription. No time has this bit:
-/// it is 146 million years away.
+/// A bit in the field of a message's time: the message was routed by a shared subscription. No time
+/// has this bit: it is 146 million years away.
 const SHARED: u64 = 1 << 62;
 
-/// In the place of a message's time, from this bit on: the slot of its lane. No time has these bits: the
+/// The first bit of a lane's slot in the field of a message's time. No time has these bits: the
 /// least of them is 4,000 years away.
 const SLOT: u32 = 47;
 const SLOT_MASK: u64 = 0x7FFF;
 
-/// Of a message whose PUBREC has come only this is kept.
+/// Bytes of a message's head: expiry, shared bit and slot. After PUBREC only the head of a message
+/// is kept.
 pub(super) const HEAD: usize = 8;
 
-/// When it expires, in milliseconds since 1970, whether it is shared, and its slot; then a PUBLISH.
+/// Encodes a message: its expiry in milliseconds since 1970, with the shared bit and the slot; then
+/// a PUBLISH.
 pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, FileError> {
     let StoredMessage {
         message,
@@ -46,7 +48,7 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, FileError> {
         properties: message.properties.clone(),
         qos: *qos,
         retain: *retain,
-        // Without meaning: the message gets one when it is sent.
+        // Any identifier: the message gets its own when it is sent.
         packet_id: (*qos > QoS::AtMostOnce).then_some(PacketId::FIRST),
         ..Publish::default()
     };
@@ -66,12 +68,12 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, FileError> {
     let Packet::Publish(mut packet) = decode(packet)? else {
         return Err(FileError::Damaged);
     };
-    // An alias is for the connection that the message came by.
+    // A topic alias belongs to one connection, and is never kept.
     if packet.properties.topic_alias.is_some() {
         return Err(FileError::Damaged);
     }
     let mut subscription_ids = Vec::new();
-    // Only then: `&mut` would allocate.
+    // The check avoids `&mut` of an absent list, which would allocate.
     if !packet.properties.subscription_ids.is_empty() {
         core::mem::swap(
             &mut subscription_ids,
@@ -94,7 +96,8 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, FileError> {
     })
 }
 
-/// "Never" has all bits set if the message is not shared and has no slot: as it was before there were any.
+/// Combines expiry, shared bit and slot. "Never" has all bits set if the message is not shared and
+/// has no slot, as in files of the first format.
 fn mark(expires_at: Option<SystemTime>, shared: bool, slot: u16) -> u64 {
     let expires_at = expires_at.map_or(NEVER, milliseconds);
     let expires_at = if expires_at >> SLOT > 0 {
@@ -119,7 +122,8 @@ fn read_mark(mark: u64) -> (Option<SystemTime>, bool, u16) {
     (expires_at, bits & SHARED > 0, slot)
 }
 
-/// The slot of a message whose PUBREC has come: an earlier version kept nothing of it.
+/// Returns the slot of a message whose PUBREC was received; 0 in a file of the first format, which
+/// kept nothing of it.
 pub(super) fn read_released(bytes: &[u8]) -> Option<u16> {
     let head = bytes.first_chunk().filter(|_| bytes.len() == HEAD);
     match head {
@@ -128,8 +132,8 @@ pub(super) fn read_released(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// The slot of a flow, the seconds that it is kept after its lane, and the time at which it ends: "never" while it has a
-/// lane. A time too far away for its milliseconds is the last one that is told from "never".
+/// Encodes a flow: its slot, the seconds that it outlives its lane, and its end, "never" while it
+/// has a lane. An end too far away for its milliseconds becomes the last time before "never".
 pub(super) fn flow(kept: StoredFlow) -> (u16, u64, u64) {
     let expires_at = kept.expires_at.map(|at| milliseconds(at).min(NEVER - 1));
     let expires_at = expires_at.unwrap_or(NEVER);
@@ -144,7 +148,8 @@ pub(super) fn read_flow((slot, expiry, expires_at): (u16, u64, u64)) -> StoredFl
     }
 }
 
-/// The byte behind the filter in SUBSCRIBE, and the subscription identifier; 0 for none.
+/// Encodes a subscription: the options byte of SUBSCRIBE, and the subscription identifier; 0 for
+/// none.
 pub(super) fn subscription(options: SubscriptionOptions, id: Option<SubscriptionId>) -> (u8, u32) {
     (options.bits(Version::V5), id.map_or(0, SubscriptionId::get))
 }
@@ -156,7 +161,7 @@ pub(super) fn read_subscription(
     Ok((options, SubscriptionId::new(id)))
 }
 
-/// What kind of life, and its milliseconds.
+/// Encodes a life: its kind, and its milliseconds.
 pub(super) fn life(life: Life) -> (u8, u64) {
     match life {
         Life::Connected(expiry) => (0, expiry.map_or(NEVER, of_duration)),
@@ -174,7 +179,7 @@ pub(super) fn read_life((kind, number): (u8, u64)) -> Result<Life, FileError> {
     }
 }
 
-/// What kind of user, and its name.
+/// Encodes a user: its kind, and its name.
 pub(super) fn user(user: &User) -> (u8, &str) {
     match user {
         User::Anonymous => (0, ""),
@@ -201,7 +206,7 @@ fn decode(bytes: &[u8]) -> Result<Packet, FileError> {
         .ok_or(FileError::Damaged)
 }
 
-/// Rounded up, so that no message expires earlier by being kept.
+/// Returns milliseconds since 1970, rounded up, so that no message expires earlier after a restart.
 fn milliseconds(at: SystemTime) -> u64 {
     of_duration(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
@@ -227,7 +232,8 @@ mod tests {
     /// The largest number of seconds that a peer can name: a variable-length integer of QUIC (RFC 9000 §16).
     const LONGEST: u64 = (1 << 62) - 1;
 
-    /// Seconds, with the ends of their range, and the places where milliseconds leave 47 and 64 bits, drawn often.
+    /// Seconds, with the ends of their range, and those whose milliseconds exceed 47 and 64 bits,
+    /// drawn often.
     fn seconds() -> impl Strategy<Value = u64> {
         let edges = [
             0,
@@ -251,8 +257,8 @@ mod tests {
         proptest::option::of(moment)
     }
 
-    /// Returns `true` if a time was kept: to the millisecond, rounded up. A time from `far` seconds on may be read as any
-    /// other one from there on.
+    /// Returns `true` if a time was kept to the millisecond, rounded up. A time from `far` seconds
+    /// on may be read as any other time from there on.
     fn is_kept(at: SystemTime, read: SystemTime, far: u64) -> bool {
         let far = UNIX_EPOCH + Duration::from_secs(far);
         at <= read && read.duration_since(at).unwrap() < Duration::from_millis(1)

@@ -36,7 +36,7 @@ pub(super) enum FileError {
 }
 
 impl FileError {
-    /// Returns the error of the store at that place.
+    /// Returns the store's error with the name of the store or file.
     pub(super) fn at(self, place: impl fmt::Display) -> StoreError {
         let place = place.to_string();
         let is_damaged = match &self {
@@ -67,7 +67,7 @@ impl FileError {
         }
     }
 
-    /// Returns `true` if another process has the file.
+    /// Returns `true` if another process has the file open.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(self, Self::Opening(DatabaseError::DatabaseAlreadyOpen))
     }

@@ -6,9 +6,9 @@
 //!       +-------------------------- settled -------------------------------+
 //! ```
 //!
-//! A thread takes all calls that have come while the last commit was on its way to the disk, and
-//! commits them together: the more connections wait, the more messages a commit carries. After a
-//! crash the changes of a call are there in whole, or not at all.
+//! A thread takes all calls recorded during the last commit, and commits them together: the more
+//! connections wait, the more messages a commit carries. After a crash the changes of a call are in
+//! the file completely, or not at all.
 
 mod calls;
 mod encoding;
@@ -39,31 +39,31 @@ use tables::Tables;
 use unverified_file::UnverifiedFile;
 use worker::Worker;
 
-/// Bytes of pages that are kept in memory.
+/// Bytes of cached pages.
 const CACHE: usize = 16 << 20;
 
 /// Time after which a commit counts as hanging when the store is dropped.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 
-/// When changes are on the disk.
+/// The time at which changes are on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// Before they count as settled: acknowledged messages survive a crash and a power failure.
+    /// Before they are settled: acknowledged messages survive a crash and a power failure.
     #[default]
     Always,
-    /// At most so long after they have settled: a crash or a power failure may lose messages
+    /// At most so long after they are settled: a crash or a power failure may lose messages
     /// acknowledged in that time, and QoS 2 messages may arrive twice.
     Interval(Duration),
-    /// When the broker ends, and now and then: a crash may lose everything since then, minutes of it.
+    /// At the end of the broker, and each minute: a crash may lose everything acknowledged since
+    /// the last time.
     Off,
 }
 
-/// With [`Durability::Off`] the file is brought up to date this often. Changes since then are in
-/// memory.
+/// The interval of syncs with [`Durability::Off`]. Changes since the last one are in memory.
 const NOW_AND_THEN: Duration = Duration::from_mins(1);
 
 impl Durability {
-    /// How often commits go to the disk; `None` for each of them.
+    /// Returns the interval of syncs to the disk; `None` syncs each commit.
     fn sync_every(self) -> Option<Duration> {
         match self {
             Self::Always => None,
@@ -73,19 +73,19 @@ impl Durability {
     }
 }
 
-/// The use that a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
-    /// A broker's store, which is made if it is missing.
+    /// The store of a broker, which is made if it is missing.
     Store,
-    /// A backup, which has to be whole.
+    /// A backup, which must be complete.
     Backup,
 }
 
-/// Keeps everything in one file.
+/// A store in one file.
 ///
-/// Dropping it writes everything that was recorded to the disk, for as long as no commit takes longer than 5 s: the disk
-/// hangs then, and its thread is left behind. A file belongs to one broker at a time.
+/// Dropping it writes all recorded changes to the disk, as long as no commit takes longer than 5 s:
+/// then the disk hangs, and the thread is left behind. A file belongs to one broker at a time.
 pub struct DiskStore {
     path: PathBuf,
     database: Arc<Database>,
@@ -99,8 +99,8 @@ impl DiskStore {
     /// existing one.
     ///
     /// # Errors
-    /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
-    /// names the file. It is left as it is.
+    /// The file cannot be read and written, is in use, is damaged, or is of a later version; the
+    /// error names it. The file is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
         Self::open_as(Role::Store, path, durability)
     }
@@ -108,7 +108,8 @@ impl DiskStore {
     /// Opens a backup, to [`load`](Store::load) it or to [copy](Store::back_up) it.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open); and if there is no such file, or the backup was cut off. The file is left as it is.
+    /// The errors of [`open`](Self::open); and if there is no such file, or the backup was cut off.
+    /// The file is left as it is.
     pub fn open_backup(path: &Path) -> Result<Self, StoreError> {
         if let Err(error) = std::fs::metadata(path) {
             return Err(FileError::Io(error).at(path.display()));
@@ -147,8 +148,8 @@ impl DiskStore {
             .map_err(FileError::Opening)
             .and_then(|file| Self::start(role, path.to_owned(), file, durability));
         let store = store.map_err(|error| {
-            // Half of a new file, as on a full disk, would bar the next start. A file that another
-            // broker has made meanwhile stays.
+            // An incomplete new file, as on a full disk, would prevent the next start. A file that
+            // another broker has made meanwhile stays.
             if found.is_none() && !error.is_in_use() {
                 let _ = std::fs::remove_file(path);
             }
@@ -161,7 +162,7 @@ impl DiskStore {
         Ok(store)
     }
 
-    /// The same on something that stands for a file.
+    /// Opens the store on a backend other than a file, for tests.
     #[doc(hidden)]
     pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
         let place = "the store";
@@ -213,7 +214,7 @@ impl Store for DiskStore {
         let now = SystemTime::now();
         let kept = tables::load(&self.database);
         let mut snapshot = kept.map_err(|error| error.at(self.path.display()))?;
-        // What nobody will ask for again need not stay in the file.
+        // Expired messages and sessions are removed from the file.
         let expired = snapshot.expired(now);
         if !expired.is_empty() {
             for change in &expired {
@@ -246,13 +247,13 @@ impl Store for DiskStore {
             .map_err(|error| error.at(self.path.display()))
     }
 
-    /// The file has a `.part` in its name until it is whole.
+    /// Writes the backup to a file with `.part` in its name, which is renamed once it is complete.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
         let place = format!("backup {}", to.display());
         if to.exists() {
             return Err(StoreError::BackupExists { place });
         }
-        // So nobody takes half a copy for a whole one.
+        // The name `.part` marks an incomplete copy.
         let part = to.with_extension("part");
         let _ = std::fs::remove_file(&part);
         let written = create_private(&part)
@@ -275,7 +276,7 @@ impl Drop for DiskStore {
             let path = self.path.display();
             error!(%path, "the disk hangs: changes that were not settled are given up");
         } else if let Some(worker) = self.worker.take() {
-            // The thread has logged what went wrong, if anything did.
+            // The thread has logged its error, if it had one.
             let _ = worker.join();
         }
     }
@@ -289,8 +290,9 @@ impl fmt::Debug for DiskStore {
     }
 }
 
-/// How files are opened: every page's checksum is verified first. By default redb trusts a file
-/// that was closed in order: a page that went bad since would be a panic or, worse, other messages.
+/// Returns redb's builder with verification of every page's checksum on opening. By default redb
+/// trusts a file that was closed in order: a page damaged since would cause a panic or, worse,
+/// other messages.
 fn builder() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
@@ -298,26 +300,26 @@ fn builder() -> Builder {
     builder
 }
 
-/// A message as it stands in the file. Public for the fuzz target alone: redb's checksums keep
-/// damaged bytes from the decoder, so a file cannot show what it does with them.
+/// Encodes a message as in the file. Public for the fuzz target alone: redb's checksums keep
+/// damaged bytes from the decoder, so a file cannot show how it handles them.
 ///
 /// # Errors
-/// If MQTT has no form for it.
+/// MQTT has no encoding for the message.
 #[doc(hidden)]
 pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
     encoding::message(message).map_err(|error| error.at("message"))
 }
 
-/// The message again.
+/// Decodes a message of the file.
 ///
 /// # Errors
-/// If it is none.
+/// The bytes are no encoded message.
 #[doc(hidden)]
 pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
     encoding::read_message(bytes).map_err(|error| error.at("message"))
 }
 
-/// What kind of life, and its milliseconds.
+/// Encodes a life: its kind, and its milliseconds.
 pub(crate) fn write_life(life: Life) -> (u8, u64) {
     encoding::life(life)
 }
@@ -326,7 +328,7 @@ pub(crate) fn read_life(form: (u8, u64)) -> Option<Life> {
     encoding::read_life(form).ok()
 }
 
-/// What kind of user, and its name.
+/// Encodes a user: its kind, and its name.
 pub(crate) fn write_user(user: &User) -> (u8, &str) {
     encoding::user(user)
 }

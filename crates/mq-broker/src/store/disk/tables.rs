@@ -1,4 +1,4 @@
-//! The tables of the file, and how changes change them.
+//! The tables of the file, and their updates by changes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -24,14 +24,14 @@ use super::{
 /// The version of the tables below. A file of an earlier version is migrated when it is opened, in
 /// one transaction. A file of a later version is refused.
 ///
-/// | format | what it brought |
+/// | format | addition |
 /// |---|---|
 /// | 1 | |
 /// | 2 | [`USERS`], which is empty at first: sessions from before have no user |
 /// | 3 | [`FLOWS`], [`FLOW_FILTERS`] and [`FLOW_RECEIVED`], empty at first, and slots in messages: those from before have none |
 const FORMAT: u64 = 3;
 
-/// `format`; `broker_id`, which is not there before a bridge has needed one; and in a backup `backup_end`.
+/// The table of `format`; `broker_id`, once a bridge has needed one; and in a backup `backup_end`.
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const BROKER_ID: &str = "broker_id";
 /// The end mark of a backup, which is the last row of its only transaction: the number of the other rows.
@@ -45,32 +45,32 @@ const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
     TableDefinition::new("subscriptions");
 /// Client identifier and number -> message.
 const QUEUED: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("queued");
-/// Client identifier and packet identifier -> place in the order of first sending, and message; none
-/// but its head once PUBREC has come.
+/// Client identifier and packet identifier -> place in the order of first sending, and message;
+/// after PUBREC only the message's head.
 const IN_FLIGHT: TableDefinition<'_, (&str, u16), (u64, &[u8])> = TableDefinition::new("in_flight");
-/// Client identifier and packet identifier of QoS 2 messages that came.
+/// Client identifier and packet identifier of QoS 2 messages that were received.
 const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("received");
-/// Client identifier and flow -> slot, expire interval in seconds, and when it ends.
+/// Client identifier and flow -> slot, expiry interval in seconds, and end.
 const FLOWS: TableDefinition<'_, (&str, u64), (u16, u64, u64)> = TableDefinition::new("flows");
 /// Client identifier and filter -> slot of the flow of the subscription.
 const FLOW_FILTERS: TableDefinition<'_, (&str, &str), u16> = TableDefinition::new("flow_filters");
-/// Client identifier, flow and packet identifier of QoS 2 messages that came on the flow.
+/// Client identifier, flow and packet identifier of QoS 2 messages that were received on the flow.
 const FLOW_RECEIVED: TableDefinition<'_, (&str, u64, u16), ()> =
     TableDefinition::new("flow_received");
 /// Topic -> message.
 const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
 
-/// What the writing thread knows of the file.
+/// The writing thread's knowledge of the file.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// Sessions in the file; changes of others are ignored, as those have ended.
+    /// Sessions in the file; changes of other sessions are ignored, as those have ended.
     sessions: HashSet<ByteStr>,
     /// The next place in the order of first sending.
     next_sent: u64,
 }
 
 impl Tables {
-    /// Makes what is missing in a new file, and reads what the writer has to know.
+    /// Makes the tables that are missing in a new file, and reads the data that the writer needs.
     pub(super) fn open(database: &Database) -> Result<Self, FileError> {
         let transaction = database.begin_write()?;
         {
@@ -79,8 +79,8 @@ impl Tables {
             match format {
                 Some(FORMAT) => {}
                 Some(later) if later > FORMAT => return Err(FileError::Format(later, FORMAT)),
-                // A new file, or one of an earlier version: all of its tables are here and mean the
-                // same.
+                // The file is new, or of an earlier version: all of that version's tables exist
+                // here and mean the same.
                 Some(_) | None => {
                     about.insert("format", FORMAT)?;
                 }
@@ -103,8 +103,8 @@ impl Tables {
         })
     }
 
-    /// Makes the changes of all calls, or none. With `sync` these and all earlier ones are on the
-    /// disk then.
+    /// Applies the changes of all calls, or none. With `sync` these and all earlier changes are on
+    /// the disk when it returns.
     pub(super) fn commit(
         &mut self,
         database: &Database,
@@ -113,8 +113,8 @@ impl Tables {
     ) -> Result<(), FileError> {
         let mut transaction = database.begin_write()?;
         if sync {
-            // In two phases: damage to settled changes is an error, and never silently an earlier
-            // state.
+            // Two-phase commits make damage to settled changes an error, and never silently an
+            // earlier state.
             transaction.set_two_phase_commit(true);
         } else {
             transaction.set_durability(redb::Durability::None)?;
@@ -290,7 +290,7 @@ impl<'t> Rows<'t> {
         Ok(())
     }
 
-    /// Rarely another one than there is.
+    /// Writes the session's user if the file has another one, which is rare.
     fn set_user(&mut self, client: &str, user: &User) -> Result<(), FileError> {
         let row = encoding::user(user);
         let is_there = self.users.get(client)?.is_some_and(|is| is.value() == row);
@@ -304,7 +304,7 @@ impl<'t> Rows<'t> {
     fn end(&mut self, client: &str) -> Result<(), FileError> {
         self.sessions.remove(client)?;
         self.users.remove(client)?;
-        // The least identifier that is greater.
+        // The least identifier that is greater than this one.
         let next = format!("{client}\0");
         let (from, to) = ((client, ""), (&next[..], ""));
         self.subscriptions.retain_in(from..to, |_, _| false)?;
@@ -343,7 +343,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, FileError> {
     for row in transaction.open_table(SUBSCRIPTIONS)?.iter()? {
         let (key, value) = row?;
         let (client, filter) = key.value();
-        // Whichever version made it: this takes rows of all of them.
+        // The rules of 3.1.1 accept filters of clients of every version.
         let filter = TopicFilter::in_version(filter, Version::V3_1_1);
         let filter = filter.map_err(|_| FileError::Damaged)?;
         let value = encoding::read_subscription(value.value())?;
@@ -427,17 +427,17 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, FileError> {
     Ok(snapshot)
 }
 
-/// How many queued messages are read at the start. The rest stays in the file until its reader
-/// takes it, as a session's queue there may be more than memory holds.
+/// The bound of queued messages that are read at the start. The rest stays in the file until its
+/// reader takes it, as a session's queue in the file may exceed memory.
 #[derive(Default)]
 struct Heads {
     bytes: usize,
 }
 
 impl Heads {
-    /// Of one session.
+    /// The most messages of one session.
     const MESSAGES: usize = 256;
-    /// Of all sessions.
+    /// The most bytes of all sessions.
     const BYTES: usize = 16 << 20;
 
     fn has_room(&mut self, queued: &BTreeMap<u64, StoredMessage>, size: usize) -> bool {
@@ -447,10 +447,10 @@ impl Heads {
     }
 }
 
-/// What a row takes besides its value, about, as mailboxes count it.
+/// Approximate bytes of a row besides its value, as mailboxes count it.
 const ROW: usize = 64;
 
-/// Messages of one session's queue.
+/// Reads messages of one session's queue.
 pub(super) fn queued(
     database: &Database,
     client: &str,
@@ -473,7 +473,7 @@ pub(super) fn queued(
     Ok(messages)
 }
 
-/// A row without a session is damage.
+/// Returns the session of a row; a row without a session is damage.
 fn session<'a>(
     sessions: &'a mut HashMap<ByteStr, SessionRecord>,
     client: &str,
@@ -481,8 +481,8 @@ fn session<'a>(
     sessions.get_mut(&text(client)?).ok_or(FileError::Damaged)
 }
 
-/// Copies everything from one database to another, as it is at one moment, in one transaction with [`BACKUP_END`] as its last
-/// row.
+/// Copies everything from one database to another, as of one moment, in one transaction with
+/// [`BACKUP_END`] as its last row.
 pub(super) fn copy(from: &Database, to: &Database) -> Result<(), FileError> {
     /// Returns the number of rows.
     fn table<K: Key, V: Value>(
@@ -516,8 +516,9 @@ pub(super) fn copy(from: &Database, to: &Database) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Returns `true` if the file is a whole backup: if it has [`BACKUP_END`]. A backup of an earlier version has no such row; its
-/// only transaction has brought sessions or retained messages, or nothing.
+/// Returns `true` if the file is a complete backup: if it has [`BACKUP_END`]. A backup of an
+/// earlier version has no such row; its only transaction wrote sessions or retained messages, or
+/// nothing.
 pub(super) fn is_whole_backup(database: &Database) -> Result<bool, FileError> {
     /// Returns the table, which may be missing.
     fn rows<K: Key + 'static, V: Value + 'static>(
@@ -551,7 +552,7 @@ fn packet_id(id: u16) -> Result<PacketId, FileError> {
     PacketId::new(id).ok_or(FileError::Damaged)
 }
 
-/// For a test: as if another version had written it.
+/// Sets the format, as if another version had written the file.
 #[cfg(test)]
 pub(super) fn set_format(database: &Database, format: u64) {
     let transaction = database.begin_write().unwrap();

@@ -14,7 +14,7 @@ use mq_proto::{FlowId, Message};
 use super::*;
 use crate::store::{BrokerId, Life, SessionChange, StoredFlow, StoredMessage, User};
 
-/// What happens to a broker, by chance.
+/// A random source of a broker's changes.
 struct Chance {
     random: fastrand::Rng,
     number: u64,
@@ -44,13 +44,13 @@ impl Chance {
             2 => return Change::BrokerId(BrokerId::from_bits(self.random.u64(..))),
             _ => {}
         }
-        // The empty identifier and one that begins like another have neighbours in the file.
+        // The empty identifier, and one that another begins with, are neighbours in the file.
         let client = ["c", "c\u{1}", "cc", "d"][self.random.usize(..4)];
         let packet_id = PacketId::new(self.random.u16(1..5)).unwrap();
         self.number += 1;
         let back = self.random.u64(1..=self.number.min(8));
         let number = self.number - back + 1;
-        // The last is none of 5.0's.
+        // The last filter is invalid in 5.0.
         let filter = ["#", "a/+", "$share/g/a", "$share/#"][self.random.usize(..4)];
         let filter = TopicFilter::in_version(filter, Version::V3_1_1).unwrap();
         let change = match self.random.u8(..16) {
@@ -65,7 +65,7 @@ impl Chance {
             3 => SessionChange::Subscribed {
                 options: SubscriptionOptions {
                     qos: QoS::AtLeastOnce,
-                    // A shared subscription cannot have it.
+                    // A shared subscription cannot have No Local.
                     no_local: filter.shared().is_none() && self.random.bool(),
                     retain_as_published: self.random.bool(),
                     retain_handling: RetainHandling::SendIfNew,
@@ -151,7 +151,8 @@ impl Chance {
         self.random.bool().then(|| self.random.u64(1..100))
     }
 
-    /// Never, or in a century: whole seconds, as far as the file tells them apart.
+    /// Returns no expiry, or one in about a century, in whole seconds, as far as the file
+    /// distinguishes them.
     fn expiry(&mut self) -> Option<SystemTime> {
         let century = Duration::from_secs(4_000_000_000);
         self.seconds()
@@ -159,7 +160,7 @@ impl Chance {
     }
 }
 
-/// After each number of calls.
+/// Returns the states after each number of calls.
 fn history(calls: &[Vec<Change>]) -> Vec<Snapshot> {
     let mut snapshot = Snapshot::default();
     let mut all = vec![snapshot.clone()];
@@ -251,9 +252,9 @@ struct Disk {
 struct Content {
     synced: Vec<u8>,
     now: Vec<u8>,
-    /// Since the last sync: what was written where; lengths in between.
+    /// Writes since the last sync, with changes of length between them.
     since: Vec<Write>,
-    /// Bytes that may still be written, if it is to be full at some time.
+    /// Bytes that may still be written before the disk is full; `None` for no bound.
     room: Option<usize>,
 }
 
@@ -301,7 +302,8 @@ impl Handle {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is left after a power failure: what was synced, and some sectors of what was not.
+    /// Returns the disk after a power failure: the synced content, and a random part of the later
+    /// sectors.
     fn after_power_failure(&self, random: &mut fastrand::Rng) -> Self {
         const SECTOR: usize = 512;
         let content = self.lock().clone();
@@ -376,7 +378,7 @@ fn a_power_failure_loses_nothing_that_was_settled() {
         for call in &calls[..cut] {
             store.record(call.clone());
         }
-        // At any moment of what the thread does.
+        // The power fails at a random moment of the thread's work.
         let patience = chance.random.u64(..3000);
         std::thread::sleep(Duration::from_micros(patience));
         let settled = store.settled().borrow().0;
@@ -404,7 +406,7 @@ fn a_full_disk_ends_the_store_and_keeps_what_was_settled() {
             break;
         }
     }
-    // Nothing waits in vain, and nothing is kept in memory for nobody.
+    // A failed store lets no caller wait, and collects no calls in memory.
     let position = store.record(chance.call());
     assert!(!settle(&store, position));
     drop(store);
@@ -458,7 +460,7 @@ fn earlier(fixture: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// What the second had for the same device, with its user and a message of a shared subscription.
+/// A file of the second format, with the user of a device and a message of a shared subscription.
 #[test]
 fn a_file_of_the_second_format_is_migrated_with_all_that_it_has() {
     let (_folder, path) = earlier(include_bytes!("../../../tests/data/store-format-2.gz"));
@@ -495,7 +497,7 @@ fn a_file_of_the_second_format_is_migrated_with_all_that_it_has() {
     }
 }
 
-/// What the first version of the format had for a device that was away, with a message in every place.
+/// A file of the first format, with a disconnected device and a message in every table.
 #[test]
 fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
     let (_folder, path) = earlier(include_bytes!("../../../tests/data/store-format-1.gz"));
@@ -528,7 +530,7 @@ fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
         let retained: Vec<_> = kept.retained.values().map(payload).collect();
         assert_eq!(retained, ["on"]);
     }
-    // It is as good as a new one from now on.
+    // The file is usable like a new one.
     let user = User::Named(client("ann"));
     let store = DiskStore::open(&path, Durability::Always).unwrap();
     store.load().unwrap();

@@ -1,7 +1,7 @@
-//! A file that stays unchanged until it has turned out to be whole.
+//! A file that stays unchanged until it is verified.
 //!
-//! redb repairs a file while it opens it, and writes on the way, also where it then finds damage
-//! that it cannot repair. An operator who wants to save what can be saved needs the file as it was.
+//! redb repairs a file while it opens it, and writes to it even where it then finds damage that it
+//! cannot repair. An operator who wants to rescue the data needs the file as it was.
 
 use std::{
     collections::BTreeMap,
@@ -31,14 +31,15 @@ struct Inner<B> {
 /// The writes that are not in the file yet.
 #[derive(Debug, Default)]
 struct Held {
-    /// Whether the file was looked at: at the first access, when redb has locked it.
+    /// `true` once the length of the file was read: at the first access, when redb has locked the
+    /// file.
     begun: bool,
-    /// Bytes at the file's beginning that were not cut off meanwhile.
+    /// Bytes at the file's beginning that were not truncated since.
     left: u64,
     len: u64,
     /// Pages that differ from the file's, by number.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
-    /// The writes, in the order in which a crash may find them done.
+    /// The writes, in the order in which they are done later.
     writes: Vec<Write>,
 }
 
@@ -58,7 +59,7 @@ impl<B: StorageBackend> UnverifiedFile<B> {
         }))
     }
 
-    /// Does the held-back writes in their order. From now on nothing is held back.
+    /// Does the held-back writes in their order. Later writes are not held back.
     pub(super) fn accept(&self) -> io::Result<()> {
         let mut held = self.0.lock();
         for write in held.writes.drain(..) {
@@ -73,7 +74,7 @@ impl<B: StorageBackend> UnverifiedFile<B> {
         Ok(())
     }
 
-    /// The held-back writes, until the file is accepted.
+    /// Returns the held-back writes, until the file is accepted.
     fn held(&self) -> io::Result<Option<MutexGuard<'_, Held>>> {
         if self.0.accepted.load(Ordering::Acquire) {
             return Ok(None);
@@ -83,7 +84,7 @@ impl<B: StorageBackend> UnverifiedFile<B> {
             held.len = self.0.file.len()?;
             held.left = held.len;
             held.begun = true;
-            // Of a new file there is nothing to preserve.
+            // A new file has no content to preserve.
             if held.len == 0 {
                 self.0.accepted.store(true, Ordering::Release);
             }
@@ -92,7 +93,7 @@ impl<B: StorageBackend> UnverifiedFile<B> {
         Ok((!accepted).then_some(held))
     }
 
-    /// Reads from the file as far as it counts, and zeros behind.
+    /// Reads `left` bytes of the file from its beginning on, and zeros after them.
     fn read_left(&self, left: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let left = usize::try_from(left.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (there, behind) = out.split_at_mut(left.min(out.len()));
@@ -116,7 +117,8 @@ impl<B> Clone for UnverifiedFile<B> {
     }
 }
 
-/// The pieces of `offset..offset + len` by page: its number, where in it, and where in the whole.
+/// Splits `offset..offset + len` into pages: page number, offset in the page, and range in the
+/// whole.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

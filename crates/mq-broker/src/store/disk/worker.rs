@@ -1,4 +1,4 @@
-//! The thread that commits.
+//! The thread that commits changes to the file.
 
 use std::{
     path::PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Worker {
     pub(super) calls: Arc<Calls>,
     /// Dropped when the store has failed, which ends the connections that wait.
     pub(super) settled: watch::Sender<Position>,
-    /// How often commits go to the disk; `None` for each of them.
+    /// The interval of syncs to the disk; `None` syncs each commit.
     pub(super) sync_every: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ impl Worker {
     }
 
     fn work(&mut self) -> Result<(), FileError> {
-        // When changes committed in memory have to be on the disk.
+        // The time by which changes committed in memory must be on the disk.
         let mut sync_at = None;
         let mut group = Group::default();
         loop {
@@ -58,12 +58,12 @@ impl Worker {
     }
 }
 
-/// How large commits are, and how long they take.
+/// The size of commits, and their time.
 ///
-/// Connections that wait for a commit go on together once it is done, and call again one a little
-/// behind the other. Committing the first call at once would leave all others to the commit after:
-/// every other commit would be of one call. So a commit waits for as many calls as the last ones
-/// had, for a quarter of its own time at most. A single caller never waits.
+/// Connections that wait for a commit continue together once it is done, and record again one a
+/// little after the other. Committing the first call at once would leave all others to the next
+/// commit: every other commit would be of one call. So a commit waits for as many calls as the last
+/// ones had, for a quarter of its own time at most. A single caller never waits.
 #[derive(Debug, Default)]
 struct Group {
     /// Calls of the last two commits.
@@ -72,7 +72,7 @@ struct Group {
 }
 
 impl Group {
-    /// How many calls to wait for once there is one, and for how long.
+    /// Returns the number of calls to wait for once there is one, and the longest wait.
     fn wanted(&self) -> (usize, Duration) {
         (self.calls[0].max(self.calls[1]), self.took / 4)
     }
@@ -84,7 +84,7 @@ impl Group {
 }
 
 impl Drop for Worker {
-    /// However the thread ends: calls that nobody commits any more are not collected either.
+    /// Stops the collection of calls that no thread commits any more, also after a panic.
     fn drop(&mut self) {
         self.calls.fail();
     }

@@ -17,23 +17,25 @@ pub(crate) struct Broker {
     pub(crate) url: String,
     arguments: Vec<String>,
     child: Option<Child>,
-    /// What it logs: errors, to this test's standard error, unless its own `log` file has it all.
+    /// `true` if the log is written to the broker's file `log`. Else its errors are written to this
+    /// test's standard error.
     logs: bool,
     environment: Vec<(String, String)>,
 }
 
 impl Broker {
-    /// Starts one that listens with `scheme`; `FOLDER` in its configuration is its own.
+    /// Starts a broker that listens with `scheme`; `FOLDER` in its configuration is its own folder.
     pub(crate) fn new(scheme: &str, configuration: &str) -> Self {
         Self::start_new(scheme, configuration, &[], &[], false, &[])
     }
 
-    /// The same with these files of its own, and with its log in its file `log`.
+    /// Starts a broker with these files in its folder, and with its log in the file `log`.
     pub(crate) fn with_log(scheme: &str, configuration: &str, files: &[(&str, &str)]) -> Self {
         Self::start_new(scheme, configuration, files, &[], true, &[])
     }
 
-    /// The same as [`new`](Self::new) with more arguments, in which `FOLDER` is its own as well.
+    /// Starts a broker like [`new`](Self::new) with more arguments, in which `FOLDER` is its folder
+    /// as well.
     pub(crate) fn with_arguments(scheme: &str, configuration: &str, arguments: &[&str]) -> Self {
         Self::start_new(scheme, configuration, &[], arguments, false, &[])
     }
@@ -86,12 +88,12 @@ impl Broker {
         broker
     }
 
-    /// One of its own files.
+    /// Returns the path of a file in the broker's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Its resident memory, in bytes: now, and at most so far.
+    /// Returns the resident memory and its peak, in bytes.
     pub(crate) fn resident(&self) -> (usize, usize) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let field = |name: &str| {
@@ -129,7 +131,7 @@ impl Broker {
         self.child = Some(child.unwrap());
     }
 
-    /// The log, once it has a line that has all of these.
+    /// Returns the log, once it has a line with all of `parts`.
     pub(crate) fn log_with(&self, parts: &[&str]) -> String {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -143,21 +145,21 @@ impl Broker {
         }
     }
 
-    /// SIGKILL: no destructor runs, no buffer is flushed.
+    /// Kills the program (SIGKILL): no destructor runs, no buffer is flushed.
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// As an operator ends it.
+    /// Ends the program by closing its standard input, and checks that it ends in order.
     pub(crate) fn end(&mut self) {
         let mut child = self.child.take().unwrap();
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
 
-    /// Has it end, and returns its exit code, once it has ended within that time.
+    /// Ends the program, and returns its exit code if it has ended within that time.
     pub(crate) fn end_within(&mut self, within: Duration) -> Option<i32> {
         let child = self.child.as_mut().unwrap();
         drop(child.stdin.take());
@@ -172,12 +174,12 @@ impl Broker {
         panic!("it has not ended within {within:?}");
     }
 
-    /// The process that runs now.
+    /// Returns the id of the running process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
-    /// Options that trust it.
+    /// Returns options that trust the broker's certificate.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions {
             trust: Trust::CaFile(self.file("cert.pem")),
@@ -185,7 +187,7 @@ impl Broker {
         }
     }
 
-    /// A builder for a client that trusts it.
+    /// Returns a builder for a client that trusts the broker's certificate.
     pub(crate) fn client(&self, client_id: &str) -> ClientBuilder {
         Client::builder(&self.url)
             .unwrap()
@@ -203,7 +205,7 @@ impl Drop for Broker {
     }
 }
 
-/// Runs `mqbroker` with these arguments, and with this on its standard input.
+/// Runs `mqbroker` with these arguments and this standard input.
 pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
         .args(arguments)
@@ -212,17 +214,18 @@ pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) 
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that fails at once has closed its end.
+    // A program that fails at once has closed its standard input.
     let _ = program.stdin.take().unwrap().write_all(input.as_bytes());
     program.wait_with_output().unwrap()
 }
 
-/// The status and the body of an answer to an operator's GET.
+/// Returns status and body of the answer to an operator's GET.
 pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
     get_with(port, path, "")
 }
 
-/// Asks as [`get`] does, with header lines besides, each with its line end. Returns the status and the body.
+/// Sends the request of [`get`] with further header lines, each with its line end. Returns the
+/// status and the body.
 pub(crate) fn get_with(port: u16, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream

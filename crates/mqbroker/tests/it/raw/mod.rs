@@ -1,4 +1,4 @@
-//! A client by hand: packets on a socket, blocking, and nothing that it does by itself.
+//! A client of raw packets on a blocking socket, which sends nothing by itself.
 
 use std::{
     io::{Read as _, Write as _},
@@ -12,23 +12,23 @@ use mq_codec::{
     TopicFilter, TopicName, Version,
 };
 
-/// How long a client tries to send what the broker does not read.
+/// The longest time that a client tries to send data that the broker does not read.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Makes such clients of one broker.
+/// Makes raw clients of one broker.
 pub(crate) struct RawClients {
     address: String,
 }
 
 impl RawClients {
-    /// Of a broker that listens there.
+    /// Makes clients of the broker at that URL.
     pub(crate) fn new(url: &str) -> Self {
         Self {
             address: url.trim_start_matches("tcp://").to_owned(),
         }
     }
 
-    /// A connection that was opened, and nothing more.
+    /// Opens a connection, and sends nothing.
     pub(crate) fn stream(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -38,7 +38,7 @@ impl RawClients {
         stream
     }
 
-    /// A client that was let in; `None` if it was not.
+    /// Connects a client; `None` if it was refused.
     pub(crate) fn connect(
         &self,
         client_id: &str,
