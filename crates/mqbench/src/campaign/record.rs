@@ -63,11 +63,11 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeterReading {
-    /// What the energy covers, such as what flows through the sensor.
+    /// Part of the machine whose energy is measured, such as the current through the sensor.
     pub(crate) scope: String,
     /// The time that the energy covers, since 1970, by the clock of the machine that read the meter.
     pub(crate) window: Window,
-    /// How far the window may be off the readings.
+    /// Largest error of the window against the readings' clock, in nanoseconds.
     pub(crate) uncertainty_ns: u64,
     /// The file with the readings, in the folder `meters` of the results, if they are kept.
     pub(crate) journal: Option<String>,

@@ -37,7 +37,7 @@ pub(crate) struct SetHead {
     pub(crate) schema: String,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
-    /// One manifest for each time that the set was resumed, perhaps by another program or on another machine.
+    /// Manifest of each resumption of the set, which may have another program or another machine.
     #[serde(default)]
     pub(crate) continued: Vec<Manifest>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ResultSet {
     directory: PathBuf,
     pub(crate) head: SetHead,
     pub(crate) campaigns: Vec<Campaign>,
-    /// In the order in which runs ended.
+    /// The records, in the order in which their runs ended.
     pub(crate) records: Vec<Record>,
 }
 

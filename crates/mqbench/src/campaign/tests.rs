@@ -42,7 +42,7 @@ fn levels(campaign: &Campaign, factor: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether there are cells with these levels.
+/// Returns `true` if the campaign has a cell with these levels.
 fn has_cells(campaign: &Campaign, wanted: &BTreeMap<String, String>) -> bool {
     campaign.cells.iter().any(|one| {
         let mut wanted = wanted.iter();

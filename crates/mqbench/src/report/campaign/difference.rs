@@ -8,7 +8,7 @@ use super::{
 };
 use crate::campaign::store::ResultSet;
 
-/// One cell of both sets.
+/// A cell that both sets have.
 struct Row {
     levels: Levels,
     runs: (usize, usize),
