@@ -93,7 +93,7 @@ struct ClockMeasurement {
     socket: Stamped,
     host: String,
     session: u64,
-    /// For each question, by its number: the time at which it was sent, and its exchange once it is answered.
+    /// Questions by their numbers: the time at which each was sent, and its exchange once it is answered.
     asked: Vec<(u64, Option<Exchange>)>,
     /// The server's name and error bound.
     remote: Option<Side>,
