@@ -283,7 +283,7 @@ impl Cell {
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
             initial_window: self.initial_window,
-            // As in the first sets, with which new runs are compared.
+            // The value of the first result sets, with which new runs are compared.
             mtu_discovery: true,
             ..QuicOptions::default()
         };

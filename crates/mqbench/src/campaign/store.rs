@@ -102,7 +102,7 @@ impl ResultSet {
     /// Reads a result set.
     ///
     /// # Errors
-    /// If there is none, or it is of another version or damaged; the error has the file and the line.
+    /// If there is no result set, or it is damaged or of another version; the error has the file and the line.
     pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
         let head_file = directory.join("set.json");
         let head = fs::read_to_string(&head_file)

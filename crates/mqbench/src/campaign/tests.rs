@@ -194,7 +194,7 @@ fn check_levels(claim: &Claim, campaign: &Campaign) {
     }
     for place in &places {
         assert!(has_cells(campaign, place), "{}: {place:?}", claim.id);
-        // One cell, except for the factor of a trend and the transports of a ratio.
+        // The levels select one cell, except for the factor of a trend and the transports of a ratio.
         let matching = campaign.cells.iter().filter(|one| {
             let mut place = place.iter();
             place.all(|(factor, level)| one.levels.get(factor) == Some(level))

@@ -1,4 +1,4 @@
-//! Parameters of the transports that shape a result, as numbers: defaults too, which nobody asked for.
+//! Parameters of the transports that shape a result, as numbers, with the defaults that no option has set.
 //!
 //! A default of a library or a kernel decides as much as an option does. A result that names its options alone is
 //! not the same result on the next version.
@@ -26,7 +26,7 @@ pub(crate) struct TransportParameters {
     pub(crate) tcp: Option<TcpSettings>,
 }
 
-/// The parameters of QUIC, on both sides of a run with this program's own broker.
+/// The parameters of QUIC, of clients and of this program's own broker.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a setting of its own"

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = resumption())]
     resumption: Option<Resumption>,
     /// File for the raw times (CSV) of the last kind: sent is the time at which bytes can be written, received that of
-    /// CONNACK, both since the dial; an attempt that turns out to be of another kind has no received
+    /// CONNACK, both since the dial; an attempt that turns out to be of another kind has no received time
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -118,7 +118,7 @@ impl Testbed {
         let links = links.flat_map(|(_, _, report)| [report.up.timing, report.down.timing]);
         let channel = self.channel().map(|channel| channel.timing());
         let all: Vec<_> = links.chain(channel).collect();
-        // One warning for the packets of all links.
+        // All links share one warning for their packets.
         let lateness = all.iter().filter_map(|timing| timing.lateness);
         validity.note(late("of the links", lateness));
         let missing = all.iter().map(|timing| timing.missed).sum();

@@ -82,7 +82,7 @@ impl Testbed {
     /// a second connection is to be measured like the first.
     ///
     /// # Errors
-    /// If the kernel has no such setting; the error says since when Linux has it.
+    /// If the kernel has no such setting; the error names the version of Linux that has it.
     pub(crate) fn tune_tcp(&self, tuning: TcpTuning) -> anyhow::Result<()> {
         let least = tuning.rto_min.map(|least| {
             let us = least.as_micros().to_string();

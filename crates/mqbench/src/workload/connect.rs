@@ -21,9 +21,9 @@ use crate::{
 /// Times and kind of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected {
-    /// From the dial until bytes could be written.
+    /// Time from the dial until bytes could be written.
     pub(crate) usable_ns: u64,
-    /// From the dial until CONNACK.
+    /// Time from the dial until CONNACK.
     pub(crate) connack_ns: u64,
     /// The kind that the handshake turned out to be.
     pub(crate) kind: ConnectKind,

@@ -1,4 +1,4 @@
-//! Many publishers, subscribers and topics: throughput and latency, by rate, to saturation, or with so many
+//! Many publishers, subscribers and topics: throughput and latency, at a rate, at saturation, or with a bound on
 //! messages in flight.
 
 use std::{
@@ -37,7 +37,7 @@ pub(crate) enum Pace {
     Rate(f64),
     /// Room in the client's queue.
     Saturate,
-    /// Fewer than so many of its messages without an acknowledgement.
+    /// Fewer messages of the publisher without an acknowledgement than this number.
     InFlight(NonZeroUsize),
 }
 

@@ -42,7 +42,7 @@ impl Devices {
     /// Connects `count` devices.
     ///
     /// # Errors
-    /// If one of them cannot connect. The others are dropped then.
+    /// If a device cannot connect. The others are dropped then.
     pub(crate) async fn connect(
         count: u64,
         mqtt: &MqttOptions,
@@ -221,7 +221,7 @@ mod tests {
         let some = returned(200, (1..=197).collect());
         assert_eq!(some.until_ns(50), Some(100));
         assert_eq!((some.until_ns(99), some.missing()), (None, 3));
-        // One device is already 1 % of them.
+        // A single device is already 1 % of all.
         assert_eq!(returned(1, vec![7]).until_ns(50), Some(7));
         assert_eq!(returned(0, Vec::new()).until_ns(50), None);
     }

@@ -230,7 +230,7 @@ fn an_interrupted_lab_leaves_nothing() {
         };
         // A shell without a foreground command may handle the signal itself.
         run.process("1001");
-        // As a terminal does, signal the whole group.
+        // A terminal signals the whole group.
         killpg(run.pid(), signal).unwrap();
         run.nothing_remains();
     }

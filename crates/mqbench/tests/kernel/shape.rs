@@ -138,7 +138,7 @@ fn read_by_tc(network: &Network, figures: &Figures) {
     assert_eq!(netem["kind"], "netem");
     assert_eq!(netem["root"], true);
     let options = &netem["options"];
-    // It prints microseconds, rounded down.
+    // tc prints microseconds, rounded down.
     match figures.delay_ms {
         0.0 => assert!(options["delay"].is_null()),
         delay => near(&options["delay"]["delay"], delay / 1e3, 1.1e-6),
@@ -161,7 +161,7 @@ fn read_by_tc(network: &Network, figures: &Figures) {
     near(&options["rate"], rate, 0.0);
     let burst = f64::max(1514.0, rate * 200e-6);
     near(&options["burst"], burst, burst * 0.01);
-    // It prints the limit as the longest wait behind the burst, in microseconds.
+    // tc prints the limit as the longest wait behind the burst, in microseconds.
     near(&options["lat"], (queue - burst) / rate * 1e6, 300.0);
 }
 

@@ -46,7 +46,7 @@ fn from_three_pis_to_a_figure() {
     if std::env::var_os(INSIDE).is_none() {
         let parts = target().join("pi");
         prepare(&parts);
-        // The test has a network of its own, which is gone when it ends, for whatever reason.
+        // The test has a network of its own, which ends with it, whatever the reason.
         let inside = Command::new("unshare")
             .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])
             .args(["--kill-child", "--mount-proc", "--"])

@@ -31,7 +31,7 @@ pub(crate) struct MqttArgs {
     /// QUIC subscribers send PINGREQ after this time without a packet, 0 for never
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_quiet: Duration,
-    /// QUIC subscribers send PINGREQ after this time without a packet in a busy flow, 0 for never
+    /// QUIC subscribers send PINGREQ when a busy flow stops, after this time without a packet; 0 for never
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_busy: Duration,
     /// QUIC stream of each message and each subscription: control, per-topic, per-publish or auto; per-topic:N and

@@ -47,8 +47,7 @@ pub(crate) struct TransportArgs {
     /// Round-trip time that QUIC assumes before its first measurement
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) initial_rtt: Option<Duration>,
-    /// QUIC's initial congestion window in packets, on both sides with the program's own broker; default: 10, with bbr
-    /// 200
+    /// QUIC's initial congestion window in packets, also of the program's own broker; default: 10, with bbr 200
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) initial_window: Option<u32>,
     /// The version of TLS over TCP: 1.2 or 1.3; else the newest that the broker has too. QUIC's is always 1.3

@@ -257,7 +257,7 @@ fn ppm(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "parts per million are a number from 0 to 100000".to_owned())
 }
 
-/// The result for people.
+/// Formats the result as text.
 fn describe(file: &ClockFile) -> String {
     let summary = &file.summary;
     let offset = format_time(summary.offset_ns.unsigned_abs());

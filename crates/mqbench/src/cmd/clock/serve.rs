@@ -52,7 +52,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Answers each question.
 async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
     let host = host_name();
-    // One byte more than a question has, so that a longer datagram is recognised as none.
+    // The buffer is one byte longer than a question, so that a longer datagram is recognised.
     let mut buffer = [0; DATAGRAM + 1];
     loop {
         let arrival = match socket.receive(&mut buffer).await {

@@ -27,13 +27,13 @@ enum Command {
     Apply(ApplyArgs),
     /// Print the queueing disciplines of an interface, or of all
     Show {
-        /// Such as eth0
+        /// An interface such as eth0
         #[arg(value_name = "IFACE")]
         interface: Option<String>,
     },
     /// Restore an interface, or all: after --keep, or after a program was killed
     Clear {
-        /// Such as eth0
+        /// An interface such as eth0
         #[arg(value_name = "IFACE")]
         interface: Option<String>,
     },

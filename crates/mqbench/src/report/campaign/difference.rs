@@ -123,7 +123,7 @@ mod tests {
             line.contains("| 6 / 6 |") && line.ends_with("| more |"),
             "{line}"
         );
-        // One run has no interval.
+        // A single run has no interval.
         assert!(
             text.contains("| loss 5%, transport tls | 1 / 1 |"),
             "{text}"

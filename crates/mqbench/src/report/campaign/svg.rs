@@ -291,7 +291,7 @@ fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
     Axis::new(least, most, chart::starts_logarithmic(campaign, panel))
 }
 
-/// The words in lines of so many characters; a longer word has a line of its own.
+/// Breaks words into lines of at most `most` characters; a longer word has a line of its own.
 fn lines(text: &str, most: f64) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -163,7 +163,7 @@ fn in_form(claim: &Claim, quotient: Interval) -> Interval {
     }
 }
 
-/// The levels of both sides. For a trend these are the last level of its factor and the first.
+/// Returns the levels of `of` and `with`. For a trend these are the last and the first level of its factor.
 fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
     let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();

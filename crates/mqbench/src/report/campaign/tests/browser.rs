@@ -159,7 +159,7 @@ fn axe_finds_nothing_serious_in_the_page() {
             page.size(width, height);
             for (parts, state) in [(close, "closed"), (open, "open")] {
                 page.eval(parts);
-                // What opens is drawn.
+                // Parts are drawn once they are opened.
                 std::thread::sleep(Duration::from_millis(300));
                 let state = format!("{scheme}, {width} px, {state}");
                 assert_accessible(&mut page, &script, &state);
