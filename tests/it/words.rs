@@ -29,7 +29,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-proto", 0),
     ("crates/mq-testkit", 0),
     ("crates/mq-transport", 0),
-    ("crates/mqbench", 231),
+    ("crates/mqbench", 0),
     ("crates/mqbroker", 0),
     ("fuzz", 0),
     ("tests", 0),

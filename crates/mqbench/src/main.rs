@@ -10,8 +10,8 @@
 //! | `workload` | the traffic patterns: functions that return values |
 //! | `testbed` | emulated networks on this machine |
 //!
-//! Each folder names only folders below it in this table; the other modules are for all. The way of a run:
-//! docs/architecture.md.
+//! Each folder names only folders below it in this table; every folder may name the other modules. The course of a run
+//! is in docs/architecture.md.
 
 #![expect(
     clippy::doc_markdown,
@@ -53,8 +53,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "mqbench", version, arg_required_else_help = true)]
 struct Cli {
-    /// End as SIGTERM would end it when standard input does, or nothing comes by it for so long: with the
-    /// program that started this one, however that ends
+    /// End as after SIGTERM when standard input ends, or no line arrives on it for this time: so the command ends with
+    /// the program that started it, however that ends
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration, hide = true)]
     lease: Option<Duration>,
     #[command(subcommand)]
@@ -73,7 +73,7 @@ enum Command {
     Sub(cmd::subscribe::Args),
     /// Put a send log and a receive log together by sequence number
     Join(cmd::join::Args),
-    /// How two machines' clocks differ, for `join`: serve, measure
+    /// Difference between the clocks of two machines, for `join`: serve, measure
     #[command(subcommand)]
     Clock(cmd::clock::Action),
     /// Stop and wait: each message after the last has arrived (Δ)
@@ -91,16 +91,16 @@ enum Command {
     /// Many runs from campaign files: every figure of the papers
     #[command(subcommand)]
     Campaign(cmd::campaign::Action),
-    /// One run of a campaign: what `campaign` starts
+    /// Run one cell of a campaign; `campaign` starts this command
     #[command(hide = true)]
     Cell,
     /// Hosts and emulated links for any other program
     #[cfg(unix)]
     #[command(subcommand)]
     Lab(cmd::lab::Action),
-    /// What campaigns found: a page, tables, or data
+    /// Report the results of campaigns as a page, tables or data
     Report(cmd::report::Args),
-    /// Joules: which meters there are, what they measure, and a model where there is none
+    /// Joules: the meters there are, what they measure, and a model where there is none
     #[command(subcommand)]
     Energy(cmd::energy::Action),
     /// Run the broker
@@ -108,7 +108,7 @@ enum Command {
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear
     #[cfg(target_os = "linux")]
     Net(cmd::net::Args),
-    /// On a host of a testbed: say what it is, and the time, to the controller that started this
+    /// On a host of a testbed: answer the controller that started this with a description of the host, and its time
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Host,
@@ -124,7 +124,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether the command reads lines of standard input itself.
+    /// Returns `true` if the command reads lines of standard input itself.
     fn takes_lines(&self) -> bool {
         match self {
             Self::Pub(args) => args.waits(),
@@ -142,7 +142,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints one line: what was tried, and why it failed.
+/// Prints an error in one line: what was tried, and why it failed.
 fn print_error(error: &anyhow::Error) {
     eprintln!("mqbench: {error:#}");
 }

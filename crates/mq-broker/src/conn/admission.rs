@@ -1,6 +1,6 @@
 //! Admission of an authenticated client: grants the requests of its CONNECT, or refuses it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mq_codec::{ConnAck, Connect, ConnectProperties, ReasonCode, Version, Will};
@@ -110,25 +110,14 @@ impl Admission {
             &mut ack,
         );
         let is_kept = !clean_start || expiry != Some(Duration::ZERO);
-        // The CONNECT may have waited for a node that was stopped or too busy.
-        if wire.has_gone_elsewhere(&client_id, is_kept).await {
-            return None;
-        }
         let rules = wire.hub.access_control.generation();
         let mut publisher = wire.hub.publisher();
         publisher.can_refuse = version >= Version::V5;
         let journal = &mut publisher.journal;
         let user = who.map_or(User::Anonymous, Principal::as_user);
-        if wire.hub.is_clustered() {
-            let hub = Arc::clone(&wire.hub);
-            let claim = hub.claim_from_nodes(&client_id, &user);
-            match wire.while_connected(claim, &client_id, is_kept).await {
-                Some(Ok(())) => {}
-                Some(Err(reason)) => {
-                    return refuse(wire, reason, why_no_session(reason), &client_id, who);
-                }
-                None => return None,
-            }
+        if let Err(refused) = wire.claim_session(&client_id, &user, is_kept).await {
+            let reason = refused?;
+            return refuse(wire, reason, why_no_session(reason), &client_id, who);
         }
         let hold = wire
             .hub

@@ -1,13 +1,13 @@
 //! Clients of a cluster that wait for their sessions, and may disconnect meanwhile.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use mq_codec::ByteStr;
+use mq_codec::{ByteStr, ReasonCode};
 use mq_proto::Outbox;
 use mq_transport::{Error, Progress};
 
 use super::wire::Wire;
-use crate::clock;
+use crate::{clock, store::User};
 
 /// The most reads in search of the end of a link that a peer may have closed.
 const MAX_READS: usize = 64;
@@ -22,29 +22,37 @@ enum ClientWaits {
 }
 
 impl Wire {
-    /// Waits for a claim of the client's session at other nodes of a cluster. Resolves to `None` as soon as the client has
-    /// disconnected: then it may be at another node by now, and its session must not be taken from there.
-    pub(super) async fn while_connected<T>(
+    /// Makes a client's session one of this node, if this broker is a node of a cluster. The claim ends as soon as the client
+    /// has disconnected: then it may be at another node by now, and its session must not be taken from there.
+    ///
+    /// # Errors
+    /// The reason for the client, or `None` if it has disconnected.
+    pub(super) async fn claim_session(
         &mut self,
-        claim: impl Future<Output = T>,
         client: &ByteStr,
+        user: &User,
         is_kept: bool,
-    ) -> Option<T> {
-        let mut claim = pin!(claim);
+    ) -> Result<(), Option<ReasonCode>> {
+        // CONNECT may have waited for a node that was stopped or too busy.
+        if self.has_gone_elsewhere(client, is_kept).await {
+            return Err(None);
+        }
+        let hub = Arc::clone(&self.hub);
+        let mut claim = pin!(hub.claim_from_nodes(client, user));
         let mut nothing = Outbox::new();
         for _ in 0..MAX_READS {
             let progress = tokio::select! {
                 biased;
-                claimed = &mut claim => return Some(claimed),
+                claimed = &mut claim => return claimed.map_err(Some),
                 progress = self.link.progress(&mut nothing, true) => progress,
             };
             match self.client_waits(progress, client, is_kept).await {
                 ClientWaits::Yes => {}
                 ClientWaits::HasSentAll => break,
-                ClientWaits::No => return None,
+                ClientWaits::No => return Err(None),
             }
         }
-        Some(claim.await)
+        claim.await.map_err(Some)
     }
 
     /// Resolves to `true` if the peer, which waits for its session, has disconnected. Then it may be at another node of a

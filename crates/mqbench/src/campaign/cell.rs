@@ -16,27 +16,28 @@ use crate::{
     workload::{handover::OnHandover, resumption::Resumption},
 };
 
-/// The work of a cell, in the words of a campaign file, with every default filled in.
+/// Configuration of a cell with the keys of a campaign file, every default filled in.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cell {
     pub(crate) pattern: Pattern,
     pub(crate) transport: Transport,
-    /// The link of the topology; a perfect one if there is none.
+    /// The link of the topology; `None` for a perfect one.
     pub(crate) link: Option<String>,
-    /// The subscriber's link, if it differs.
+    /// The subscriber's link; `None` for the topology's.
     pub(crate) sub_link: Option<String>,
     pub(crate) topology: Topology,
     /// The link from each host of a row to the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uplink: Option<String>,
-    /// Packets lost on every shaped direction of `uplink`.
+    /// Packet loss in every shaped direction of `uplink`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uplink_loss: Option<String>,
-    /// How long the last uplink carries nothing, in the middle of the messages.
+    /// Duration of the outage in which the last uplink carries nothing, in the middle of the messages; `None` for no
+    /// outage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outage_ns: Option<u64>,
-    /// What the bridges of a row speak; `None` for QUIC.
+    /// Transport of the bridges of a row; `None` for QUIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bridge: Option<Transport>,
     /// Hosts in the row; `None` for two.
@@ -46,7 +47,7 @@ pub(crate) struct Cell {
     pub(crate) medium: Option<String>,
     /// Publishers on the medium.
     pub(crate) stations: u8,
-    /// Packets lost on every shaped direction of `link`, or frames damaged on `medium`.
+    /// Packet loss in every shaped direction of `link`, or frame error rate of `medium`.
     pub(crate) loss: Option<String>,
     /// MAC retries of the medium.
     pub(crate) retries: Option<u8>,
@@ -58,16 +59,16 @@ pub(crate) struct Cell {
     /// Messages that are due together, every interval.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) burst: NonZeroU32,
-    /// Topics that the messages go to in turn.
+    /// Topics to which messages are published in turn.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) topics: NonZeroU32,
-    /// Which QUIC stream each message and each subscription goes on.
+    /// Assignment of messages and subscriptions to the client's QUIC streams.
     #[serde(default, skip_serializing_if = "is_default", with = "text")]
     pub(crate) streams: Spread,
-    /// How the broker is asked to spread messages over QUIC streams of its own.
+    /// Assignment of messages to the broker's own QUIC streams, as the client requests it.
     #[serde(default, skip_serializing_if = "is_default", with = "text")]
     pub(crate) deliveries: Spread,
-    /// Whether QoS 0 messages go as QUIC datagrams.
+    /// `true` if QoS 0 messages are sent as QUIC datagrams.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) datagrams: bool,
     pub(crate) qos: u8,
@@ -79,53 +80,54 @@ pub(crate) struct Cell {
     /// The version of TLS over TCP; `None` for the newest, 1.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls_version: Option<String>,
-    /// The round trip that QUIC assumes before it has measured one; `None` in records of an earlier version, which do
-    /// not say.
+    /// Round-trip time that QUIC assumes before its first measurement; `None` in records of an earlier version, which
+    /// do not have it.
     pub(crate) initial_rtt_ns: Option<u64>,
-    /// Which small QUIC datagrams are sent again, on both sides.
+    /// Policy by which small QUIC datagrams are repeated, of clients and broker.
     #[serde(default, skip_serializing_if = "is_default", with = "text")]
     pub(crate) repeat: Repeat,
-    /// Packets that QUIC may have under way before the first acknowledgement; `None` for its congestion control's own.
+    /// QUIC's initial congestion window in packets of 1,200 bytes; `None` for the default of its congestion control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) initial_window: Option<u32>,
-    /// Later packets after which QUIC holds one for lost; `None` for 3.
+    /// Reordering threshold in packets after which QUIC declares a packet lost; `None` for 3 (RFC 9002 §6.1.1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) packet_threshold: Option<u32>,
-    /// Round trips after which QUIC holds a packet for lost; `None` for 1.125.
+    /// Reordering threshold in round-trip times after which QUIC declares a packet lost; `None` for 1.125 (RFC 9002
+    /// §6.1.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time_threshold: Option<f32>,
-    /// How long a QUIC peer may hold back an acknowledgement; `None` for its own 25 ms.
+    /// Longest delay of an acknowledgement that QUIC requests of its peer; `None` for the peer's own 25 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_ack_delay_ns: Option<u64>,
-    /// TCP's shortest retransmission time-out; `None` for the kernel's 200 ms.
+    /// TCP's minimum retransmission timeout; `None` for the kernel's 200 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tcp_rto_min_ns: Option<u64>,
-    /// Whether TCP's time-outs of a thin flow stay as they are, and do not double.
+    /// `true` if TCP's retransmission timeouts are linear in thin flows, without exponential backoff.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tcp_thin: bool,
     pub(crate) resumption: Resumption,
-    /// The link that the publisher's host has instead of `link` in the second half of the messages.
+    /// The link that replaces `link` at the publisher's host for the second half of the messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handover: Option<String>,
-    /// What the publisher does about it.
+    /// The publisher's reaction to the hand-over.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) on_handover: OnHandover,
-    /// `None` for a minute.
+    /// MQTT's keep-alive; `None` for a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keep_alive_s: Option<u16>,
-    /// What becomes of the broker's tickets when it is restarted.
+    /// Fate of the broker's session tickets in the restart of `storm`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) tickets: Tickets,
 }
 
-/// What becomes of a broker's tickets when it is restarted.
+/// Fate of a broker's session tickets when it is restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Tickets {
-    /// The next broker takes them from a file.
+    /// The next broker reads the tickets from a file.
     #[default]
     Kept,
-    /// The next broker knows none of them.
+    /// The next broker accepts no earlier ticket.
     Lost,
 }
 
@@ -149,7 +151,7 @@ impl Transport {
 }
 
 impl Default for Cell {
-    /// S22's work (table 3) over TLS, on a perfect network.
+    /// S22's workload (table 3) over TLS, on a perfect network.
     fn default() -> Self {
         Self {
             pattern: Pattern::Periodic,
@@ -273,7 +275,7 @@ impl Cell {
         }
     }
 
-    /// How QUIC recovers from loss, on both sides.
+    /// QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
     pub(crate) fn quic(&self) -> QuicOptions {
         let mut quic = QuicOptions {
             repeat: self.repeat,
@@ -281,7 +283,7 @@ impl Cell {
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
             initial_window: self.initial_window,
-            // As in the first sets, with which new runs are compared.
+            // The value of the first result sets, with which new runs are compared.
             mtu_discovery: true,
             ..QuicOptions::default()
         };
@@ -297,7 +299,7 @@ impl Cell {
         quic
     }
 
-    /// What the clients offer in a handshake.
+    /// TLS options that the clients offer in a handshake.
     pub(crate) fn crypto(&self) -> anyhow::Result<CryptoOptions> {
         let mut crypto = CryptoOptions::default();
         if let Some(version) = &self.tls_version {
@@ -307,7 +309,7 @@ impl Cell {
         Ok(crypto)
     }
 
-    /// How TCP recovers from loss, on both sides.
+    /// Loss-recovery settings of TCP in all hosts.
     pub(crate) fn tcp_tuning(&self) -> TcpTuning {
         TcpTuning {
             rto_min: self.tcp_rto_min_ns.map(Duration::from_nanos),

@@ -17,11 +17,11 @@ pub(crate) struct Claim {
     pub(crate) id: String,
     /// The campaign that measures it.
     pub(crate) campaign: String,
-    /// Its place in the papers, such as `S22 §5.1`.
+    /// Citation of the sentence, such as `S22 §5.1`.
     pub(crate) source: String,
     /// The sentence, in our words.
     pub(crate) says: String,
-    /// The quantity, as a campaign's plot names it.
+    /// The metric, as a campaign's plot names it.
     pub(crate) metric: String,
     /// Levels held fixed; runs of all others are pooled.
     #[serde(default)]
@@ -31,11 +31,11 @@ pub(crate) struct Claim {
     pub(crate) form: ClaimForm,
     /// The printed figure, for `relative`, `ratio` and `value`.
     pub(crate) figure: Option<f64>,
-    /// For `order`: how `of` compares with `with`. With a figure: the side of a bound.
+    /// Expected order of `of` and `with` in an `order`. With a figure: the side of a bound.
     pub(crate) expected: Option<ExpectedOrder>,
-    /// The factor that a `trend` runs along.
+    /// The factor along which a `trend` is judged.
     pub(crate) along: Option<String>,
-    /// Which way a `trend` goes.
+    /// Expected direction of a `trend`.
     pub(crate) direction: Option<TrendDirection>,
     /// The unit of a `value`; empty otherwise.
     #[serde(default)]
@@ -65,13 +65,13 @@ pub(crate) enum ClaimForm {
     Ratio,
     /// `of` itself.
     Value,
-    /// Which of the two is smaller.
+    /// The smaller of `of` and `with`.
     Order,
-    /// Whether the quantity grows along the factor, from its first level to its last.
+    /// Growth of the metric along the factor, from its first level to its last.
     Trend,
 }
 
-/// An order of two.
+/// Expected order of the two compared values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ExpectedOrder {
@@ -80,7 +80,7 @@ pub(crate) enum ExpectedOrder {
     Alike,
 }
 
-/// Which way a trend goes.
+/// Direction of a trend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TrendDirection {
@@ -104,7 +104,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// All, in the order of tables.
+    /// All verdicts, in the order of tables.
     pub(crate) const ALL: [Self; 6] = [
         Self::Reproduced,
         Self::NotReproduced,
@@ -114,7 +114,7 @@ impl Verdict {
         Self::NotMeasured,
     ];
 
-    /// Returns its name for people.
+    /// Returns the verdict's name in reports.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
@@ -126,27 +126,29 @@ impl Verdict {
         }
     }
 
-    /// The verdict with its reason.
+    /// Joins the verdict and its reason.
     fn since(self, why: impl Into<String>) -> (Self, String) {
         (self, why.into())
     }
 }
 
-/// What the runs say of a claim, in the claim's own form: a relative difference for `relative`, a ratio for `ratio`,
+/// Measured value of a claim in the claim's own form: a relative difference for `relative`, a ratio for `ratio`,
 /// `order` and `trend` (there the last level's mean over the first's), a mean for `value`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measured {
-    /// Each of its ends is a one-sided test at 5 %. `None` if there are too few runs.
+    /// Interval of the value at [`CONFIDENCE`], so that each end is a one-sided test at 5 %. `None` if there are too
+    /// few runs.
     pub(crate) interval: Option<Interval>,
-    /// The share of the compared value that is effect: what lies above the link's own delay.
+    /// The share of the compared value that lies above the link's own delay.
     pub(crate) effect: f64,
 }
 
-/// How far a value may be from "the same", or from a printed one, as a share of the effect.
+/// Largest deviation from no difference, or from a printed figure, that still agrees with it, as a share of the effect.
 pub(crate) const TOLERANCE: f64 = 0.2;
-/// The least difference that counts as better or worse, as a share of the whole: nobody would notice less.
+/// Smallest difference that counts as better or worse, as a share of the whole value: a smaller one would not be
+/// noticed.
 pub(crate) const LEAST: f64 = 0.02;
-/// The confidence of all intervals that claims are held against.
+/// Confidence of all intervals that claims are judged by.
 pub(crate) const CONFIDENCE: f64 = 0.9;
 
 impl Claim {
@@ -222,7 +224,7 @@ impl Claim {
         }
     }
 
-    /// The values that the claim says.
+    /// Range of values that agree with the claim.
     fn region(&self, effect: f64) -> Region {
         let neutral = self.neutral();
         let same = TOLERANCE * effect;
@@ -260,7 +262,7 @@ impl Claim {
         }
     }
 
-    /// The side of no difference that has the whole interval: 1 above, -1 below, 0 neither. `None` for a
+    /// Returns the side of no difference on which the whole interval lies: 1 above, -1 below, 0 neither. `None` for a
     /// `value`, which has no sides.
     pub(crate) fn side_of(&self, measured: &Interval) -> Option<i8> {
         Some(side(measured.low, measured.high, self.neutral()?))
@@ -287,15 +289,15 @@ impl Claim {
     }
 }
 
-/// Where a measured value has to be.
+/// Range in which a measured value agrees with a claim.
 enum Region {
-    /// A value, and how far from it.
+    /// A value, and the largest distance from it.
     Within(f64, f64),
-    /// A bound, its side (1 above, -1 below), and the least difference from none.
+    /// A bound, its side (1 above, -1 below), and the smallest difference that counts.
     Beyond(f64, i8, f64),
 }
 
-/// The side of `neutral` that has the whole interval: 1 above, -1 below, 0 neither.
+/// Returns the side of `neutral` on which the whole interval lies: 1 above, -1 below, 0 neither.
 fn side(low: f64, high: f64, neutral: f64) -> i8 {
     i8::from(low > neutral) - i8::from(high < neutral)
 }
@@ -502,7 +504,7 @@ mod tests {
         assert_eq!(verdict(&grows, 0.5, 0.79), Verdict::Opposite);
     }
 
-    /// Whatever is reproduced stays so with a narrower interval, and no wider one is reproduced that was not before.
+    /// A narrower interval never loses the verdict "reproduced", and a wider one never gains it.
     #[test]
     fn a_wider_interval_is_never_reproduced_where_a_narrower_one_is_not() {
         for claim in [

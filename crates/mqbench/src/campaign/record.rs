@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
     /// The name of the run's files in the folders `samples` and `pcap` of the results; `None` if none was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<String>,
-    /// From the start of the schedule to the last arrival, since 1970, by the sender's clock; `None` without a
+    /// Time from the start of the schedule to the last arrival, since 1970, by the sender's clock; `None` without a
     /// schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sending: Option<Window>,
@@ -63,11 +63,11 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeterReading {
-    /// What the energy covers, such as what flows through the sensor.
+    /// Part of the machine whose energy is measured, such as the current through the sensor.
     pub(crate) scope: String,
     /// The time that the energy covers, since 1970, by the clock of the machine that read the meter.
     pub(crate) window: Window,
-    /// How far the window may be off the readings.
+    /// Largest error of the window against the readings' clock, in nanoseconds.
     pub(crate) uncertainty_ns: u64,
     /// The file with the readings, in the folder `meters` of the results, if they are kept.
     pub(crate) journal: Option<String>,
@@ -109,7 +109,7 @@ pub(crate) fn is_metric(asked: &str) -> bool {
 /// The metrics of a run's energy, by a meter or by a model; a run without energy has none of them.
 pub(crate) const ENERGY_METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
 
-/// The metrics of energy that only a model can tell from the idle board's.
+/// The metrics of energy that need a model of the idle board.
 pub(crate) const MODEL_ENERGY_METRICS: [&str; 2] =
     ["power_above_idle_w", "energy_above_idle_per_message_uj"];
 

@@ -37,7 +37,7 @@ pub(crate) struct SetHead {
     pub(crate) schema: String,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
-    /// One manifest for each time that the set was resumed, perhaps by another program or on another machine.
+    /// Manifest of each resumption of the set, which may have another program or another machine.
     #[serde(default)]
     pub(crate) continued: Vec<Manifest>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ResultSet {
     directory: PathBuf,
     pub(crate) head: SetHead,
     pub(crate) campaigns: Vec<Campaign>,
-    /// In the order in which runs ended.
+    /// The records, in the order in which their runs ended.
     pub(crate) records: Vec<Record>,
 }
 
@@ -102,7 +102,7 @@ impl ResultSet {
     /// Reads a result set.
     ///
     /// # Errors
-    /// If there is none, or it is of another version or damaged; the error has the file and the line.
+    /// If there is no result set, or it is damaged or of another version; the error has the file and the line.
     pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
         let head_file = directory.join("set.json");
         let head = fs::read_to_string(&head_file)

@@ -42,7 +42,7 @@ fn levels(campaign: &Campaign, factor: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether there are cells with these levels.
+/// Returns `true` if the campaign has a cell with these levels.
 fn has_cells(campaign: &Campaign, wanted: &BTreeMap<String, String>) -> bool {
     campaign.cells.iter().any(|one| {
         let mut wanted = wanted.iter();
@@ -194,7 +194,7 @@ fn check_levels(claim: &Claim, campaign: &Campaign) {
     }
     for place in &places {
         assert!(has_cells(campaign, place), "{}: {place:?}", claim.id);
-        // One cell, except for the factor of a trend and the transports of a ratio.
+        // The levels select one cell, except for the factor of a trend and the transports of a ratio.
         let matching = campaign.cells.iter().filter(|one| {
             let mut place = place.iter();
             place.all(|(factor, level)| one.levels.get(factor) == Some(level))

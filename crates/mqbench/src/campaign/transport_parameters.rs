@@ -1,4 +1,4 @@
-//! Parameters of the transports that shape a result, as numbers: defaults too, which nobody asked for.
+//! Parameters of the transports that shape a result, as numbers, with the defaults that no option has set.
 //!
 //! A default of a library or a kernel decides as much as an option does. A result that names its options alone is
 //! not the same result on the next version.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{clock::nanoseconds, testbed::TcpSettings};
 
-/// How long a QUIC peer holds back an acknowledgement unless it is asked for less (RFC 9000 §18.2).
+/// `max_ack_delay` of a QUIC peer that gets no ACK_FREQUENCY frame (RFC 9000 §18.2).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// The transports' parameters of a run.
@@ -22,11 +22,11 @@ pub(crate) struct TransportParameters {
     pub(crate) cipher_suites: Vec<String>,
     pub(crate) key_exchange_groups: Vec<String>,
     pub(crate) quic: QuicParameters,
-    /// Of the publisher's host; `None` where the publisher is on another machine.
+    /// TCP's settings of the publisher's host; `None` where the publisher is on another machine.
     pub(crate) tcp: Option<TcpSettings>,
 }
 
-/// The parameters of QUIC, on both sides of a run with this program's own broker.
+/// The parameters of QUIC, of clients and of this program's own broker.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a setting of its own"
@@ -38,12 +38,12 @@ pub(crate) struct QuicParameters {
     pub(crate) initial_rtt_ns: u64,
     pub(crate) initial_window_bytes: u64,
     pub(crate) max_ack_delay_ns: u64,
-    /// Whether the peer is asked for that delay, and to acknowledge reordered packets at once.
+    /// `true` if the peer is asked for that delay and for an immediate acknowledgement of reordered packets.
     pub(crate) asks_for_acknowledgements: bool,
     pub(crate) packet_threshold: u32,
     pub(crate) time_threshold: f32,
     pub(crate) repeat: String,
-    /// Packets leave at the pace of the congestion window, in bursts of ten at most. quinn always paces.
+    /// `true` if packets are paced by the congestion window, in bursts of ten at most. quinn always paces.
     pub(crate) pacing: bool,
     pub(crate) initial_udp_payload_bytes: u16,
     pub(crate) mtu_discovery: bool,

@@ -5,10 +5,10 @@ use std::{process::Stdio, time::Duration};
 use mq_measure::clock::Tracking;
 use tokio::process::Command;
 
-/// How long `chronyc` may take: it asks a daemon on the same machine.
+/// Timeout of `chronyc`, which asks a daemon on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The report of `chronyc -c tracking`; `None` if there is no chrony, or it does not answer.
+/// Runs `chronyc -c tracking`; returns `None` if there is no chrony, or it does not answer.
 async fn tracking() -> Option<Tracking> {
     let mut command = Command::new("chronyc");
     command
@@ -24,14 +24,14 @@ async fn tracking() -> Option<Tracking> {
     match Tracking::parse(&String::from_utf8_lossy(&output.stdout)) {
         Ok(tracking) => Some(tracking),
         Err(error) => {
-            // Clocks are measured without chrony's report, too.
+            // A clock measurement does not need chrony's report.
             eprintln!("mqbench: {error}");
             None
         }
     }
 }
 
-/// How far this machine's clock is from UTC at most, if chrony knows.
+/// Returns the largest error of this machine's clock against UTC, in nanoseconds; `None` if chrony does not know it.
 pub(crate) async fn error_bound_ns() -> Option<u64> {
     tracking().await?.error_bound_ns()
 }

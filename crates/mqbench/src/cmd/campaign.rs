@@ -59,7 +59,7 @@ pub(crate) enum Action {
         #[arg(long, value_name = "FILE")]
         hosts: Option<PathBuf>,
     },
-    /// Go on with what was interrupted
+    /// Resume an interrupted set of results
     Resume {
         /// The directory with the results so far
         #[arg(value_name = "DIR")]
@@ -67,7 +67,7 @@ pub(crate) enum Action {
         #[command(flatten)]
         testbed: BackendArgs,
     },
-    /// Say how far it is
+    /// Print the counts of good, disturbed and missing runs, and the last error
     Status {
         /// The directory with the results so far
         #[arg(value_name = "DIR")]
@@ -75,7 +75,8 @@ pub(crate) enum Action {
     },
 }
 
-/// Where runs take place: here, unless it is said; and what the energy is from.
+/// Machines that runs take place on, and the source of their energy. Runs take place on this machine unless there are
+/// hosts.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct BackendArgs {
     #[arg(
@@ -94,7 +95,7 @@ pub(crate) struct BackendArgs {
     /// Keep of each run, in DIR: samples, the times of each message; pcap, the packets of each host
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     keep: Vec<Artifact>,
-    /// On real machines, which ssh reaches. Their file names the meter
+    /// Run on real machines over ssh. Their file names the meter
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps", "keep"])]
     hosts: Option<PathBuf>,
@@ -305,7 +306,7 @@ fn minutes(time: Duration) -> String {
     }
 }
 
-/// A bar in a terminal, a line now and then in a log.
+/// Progress of a campaign: a bar in a terminal, a line at intervals in a log.
 struct ProgressDisplay {
     bar: Option<ProgressBar>,
     last: Option<Instant>,

@@ -24,21 +24,21 @@ pub(crate) struct Args {
     /// Connections of each kind
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Of this kind alone
+    /// Make connections of this kind only
     #[arg(long, value_parser = resumption())]
     resumption: Option<Resumption>,
-    /// File for the raw times (CSV), of the last kind: sent is when bytes could be written, received is
-    /// CONNACK, both since the dial; nothing was received where it is another kind
+    /// File for the raw times (CSV) of the last kind: sent is the time at which bytes can be written, received that of
+    /// CONNACK, both since the dial; an attempt that turns out to be of another kind has no received time
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
-/// How long a connection may take without `--connect-timeout`: somebody waits for it.
+/// Timeout of a connection without `--connect-timeout`, since a user waits for it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// After so many first tries that all failed, no other is made.
+/// Number of first attempts after which the command gives up if all of them failed.
 const HOPELESS: usize = 3;
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
                 Ok(connected) => attempts.push(Some(connected)),
                 Err(error) => {
                     attempts.push(None);
-                    // On a lossy link one may fail and the next succeed.
+                    // On a lossy link one attempt may fail and the next succeed.
                     if attempts.len() >= HOPELESS && attempts.iter().all(Option::is_none) {
                         let tries = format!("{HOPELESS} tries of {HOPELESS} failed");
                         return Err(error.context(tries));

@@ -26,13 +26,13 @@ pub(crate) struct Args {
     ssh: SshArgs,
 }
 
-/// How hosts are reached.
+/// Access to hosts by OpenSSH.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct SshArgs {
-    /// OpenSSH's configuration, in place of the user's own
+    /// Configuration file of OpenSSH, in place of the user's own
     #[arg(long, value_name = "FILE", global = true)]
     ssh_config: Option<PathBuf>,
-    /// How long hosts go on without a word of this controller
+    /// Time after which hosts end their roles if they receive no line from this controller
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease, hide = true, global = true)]
     hosts_lease: Duration,
 }
@@ -55,7 +55,7 @@ impl SshArgs {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Action {
-    /// Ask each host what it is, and say what is in the way of measuring there
+    /// Ask each host for its description, and list the obstacles to a measurement there
     Check {
         /// The hosts, see docs/guide/hosts.md
         #[arg(value_name = "FILE")]

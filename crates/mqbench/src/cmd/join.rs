@@ -20,11 +20,11 @@ pub(crate) struct Args {
     /// The receive log that `mqbench sub` wrote
     #[arg(value_name = "RECEIVE_LOG")]
     receive: PathBuf,
-    /// Topics that the messages went to in turn, as `pub --topics`: the order counts within each
+    /// Topics to which the messages were published in turn, as `pub --topics`: the order counts within each
     #[arg(long, default_value = "1", value_parser = topics)]
     topics: NonZeroU32,
-    /// How the hosts' clocks differ, as `mqbench clock measure` wrote it; twice if both were compared
-    /// with a third
+    /// Difference between the hosts' clocks, as `mqbench clock measure` wrote it; twice if both were compared with a
+    /// third
     #[arg(long, value_name = "FILE")]
     clock: Vec<PathBuf>,
     /// File for the joined samples (CSV)
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// File for the figures and their uncertainty (JSON)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Such a file of another run, to compare the median one-way delay with
+    /// File from `--json` of another run, with whose median one-way delay this run's is compared
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn describe(joined: &Joined) -> String {
     text + &report::counts_line(&joined.counts) + &report::warnings(&joined.warnings)
 }
 
-/// This run's median compared with another's.
+/// Compares this run's median with another's.
 fn compare(outcome: &Outcome, other: &Outcome) -> String {
     let Some(difference) = outcome.minus(other) else {
         return format!(

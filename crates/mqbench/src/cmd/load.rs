@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
     size: usize,
-    /// Messages a second of all publishers together; as many as they can without it
+    /// Messages a second of all publishers together; without it, as many as possible
     ///
     /// The latency of a message counts from the time at which it was due, also if it was sent later: a broker that
     /// stalls delays every message that was due meanwhile, and a latency from the sending would leave them out
@@ -50,22 +50,22 @@ pub(crate) struct Args {
     /// at which its publisher had it to send.
     #[arg(long)]
     rate: Option<f64>,
-    /// What a publisher waits for before it sends the next message: nothing (open), or acknowledgements (closed)
+    /// Condition for a publisher's next message: none (open), or an acknowledgement (closed)
     ///
     /// A closed loop slows down with the broker. Its latency, from the sending, is that of its own load, and says
-    /// nothing of messages that come at their own times.
+    /// nothing of messages that are due at times of their own.
     #[arg(long = "loop", value_name = "KIND", value_parser = ["open", "closed"], default_value = "open")]
     kind: String,
     /// With --loop closed: the most messages of a publisher without an acknowledgement; default: 1
     #[arg(long, value_name = "COUNT")]
     in_flight: Option<NonZeroUsize>,
-    /// How long to measure
+    /// Duration of the measurement
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
-    /// Time between the last publisher's begin and the measured time
+    /// Time between the start of the last publisher and the measurement
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     warm_up: Duration,
-    /// Time over which the publishers begin
+    /// Time over which the publishers start
     #[arg(long, default_value = "0s", value_parser = parse_duration)]
     ramp_up: Duration,
     /// Client identifiers: %r stands for the role, pub or sub, and %i for the number within it,
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     /// The broker's process identifier, to measure its CPU and memory
     #[arg(long, value_name = "PID")]
     broker_pid: Option<u32>,
-    /// Show each second's rates and latencies on the standard error, as on a terminal
+    /// Print each second's rates and latencies to standard error, as on a terminal
     #[arg(long)]
     progress: bool,
     /// Print the result as JSON, mq-load/1 (docs/reference/json.md)
@@ -155,7 +155,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     report::print(&text(&args.broker, &outcome, usage.as_ref()))
 }
 
-/// Nothing depends on whether somebody sees it.
+/// Prints a second's figures. A write error is ignored: the measurement does not depend on the terminal.
 fn show(when: &str, second: &LoadResult) {
     let _ = writeln!(std::io::stderr(), "{when:>8}  {}", figures(second));
 }
@@ -198,7 +198,7 @@ fn text(broker: &Address, outcome: &LoadResult, usage: Option<&Usage>) -> String
     text + "\n"
 }
 
-/// The form `mq-load/1`; `docs/reference/json.md` describes it.
+/// Result of the schema `mq-load/1`, described in `docs/reference/json.md`.
 #[derive(Serialize)]
 struct Load<'a> {
     schema: &'static str,

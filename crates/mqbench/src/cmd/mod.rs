@@ -1,4 +1,4 @@
-//! One module a command: its options, and how it prints a workload's result.
+//! Modules of the commands, one each: its options, and the output of a workload's result.
 
 mod args;
 pub(crate) mod broker;

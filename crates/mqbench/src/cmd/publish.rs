@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Topic
     #[arg(long, default_value = "mqbench/log")]
     topic: String,
-    /// Topics that messages go to in turn; several are TOPIC/topic-0 and so on
+    /// Topics to which messages are published in turn; several are TOPIC/topic-0 and so on
     #[arg(long, default_value = "1", value_parser = topics, conflicts_with_all = ["wait", "reconnect"])]
     topics: NonZeroU32,
     /// Messages
@@ -54,15 +54,15 @@ pub(crate) struct Args {
     /// Time between messages
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
-    /// Without a schedule: each message when the number of the last one comes as a line of standard input,
-    /// as `sub --tell` prints it
+    /// No schedule: publish each message when the number of the last one arrives as a line on standard input, as `sub
+    /// --tell` prints it
     #[arg(long, conflicts_with = "interval")]
     wait: bool,
-    /// The same, with a new connection for each message after the first: the log has its dial as the
+    /// No schedule: as --wait, with a new connection for each message after the first; the log has its dial as the
     /// intended time
     #[arg(long, value_parser = resumption(), value_name = "HOW", conflicts_with_all = ["interval", "wait"])]
     reconnect: Option<Resumption>,
-    /// How long one message may take that is waited for
+    /// Timeout of the arrival of a message, with --wait or --reconnect
     #[arg(long, default_value = "2min", value_parser = parse_duration)]
     patience: Duration,
     /// Name of the run, written into the log
@@ -76,13 +76,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether standard input reports arrivals.
+    /// Returns `true` if standard input reports arrivals.
     pub(crate) fn waits(&self) -> bool {
         self.wait || self.reconnect.is_some()
     }
 }
 
-/// Publishes. `input` is `Some` if the options [wait](Args::waits) for arrivals.
+/// Publishes and writes the send log. `input` is `Some` if the options [wait](Args::waits) for arrivals.
 pub(crate) async fn run(args: Args, input: Option<StdinLines>) -> anyhow::Result<()> {
     let meta = LogMeta::new(&args.run, &host_name());
     let log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
@@ -145,7 +145,7 @@ async fn one_by_one(
     let (tell, numbers) = channel(1);
     input.for_each(move |line| {
         if let Ok(number) = line.text.parse() {
-            // If the receiver is gone, the run is over.
+            // A receiver that was dropped means that the run is over.
             let _ = tell.blocking_send(number);
         }
     })?;

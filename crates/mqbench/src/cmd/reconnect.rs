@@ -31,10 +31,10 @@ pub(crate) struct Args {
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
     size: usize,
-    /// How the publisher comes back
+    /// Handshake of the connections after the first
     #[arg(long, default_value = "0-rtt", value_parser = resumption())]
     resumption: Resumption,
-    /// How long one message may take
+    /// Timeout of the arrival of a message
     #[arg(long, default_value = "30s", value_parser = parse_duration)]
     patience: Duration,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         size: args.size,
         patience: args.patience,
     };
-    // The subscriber stays connected, and has tickets of its own.
+    // The subscriber stays connected, with tickets of its own.
     let arrivals = Arrivals::subscribe(reconnect::TOPIC, &mqtt, &subscriber).await?;
     let attempts = reconnect::run(
         &plan,

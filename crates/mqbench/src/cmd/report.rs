@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// The directory that `mqbench campaign` or `mqbench compare --out` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Another one: a table of its differences from the first, as Markdown, instead of a page
+    /// Another directory: print a table of its differences from the first, as Markdown, instead of a page
     #[arg(value_name = "DIR", conflicts_with_all = ["markdown", "csv", "json", "svg"])]
     other: Option<PathBuf>,
     /// File to write; a page goes to DIR/report.html by default, all else to standard output
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// What `mqbench compare --out` wrote, as it printed it.
+/// Prints the result of `mqbench compare --out` in the form of that command.
 fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<()> {
     if args.other.is_some() || args.markdown || args.csv || args.json || args.svg.is_some() {
         bail!(

@@ -27,10 +27,10 @@ pub(crate) struct Args {
     /// Time between jobs (DL: 50 and 100 ms)
     #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     interval: Duration,
-    /// How long after the last job results are waited for
+    /// Time to wait for results after the last job
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     grace: Duration,
-    /// Do the worker's part too, in this process
+    /// Run the worker in this process as well
     #[arg(long)]
     with_worker: bool,
     /// File for the raw samples (CSV)

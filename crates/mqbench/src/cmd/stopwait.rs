@@ -30,10 +30,10 @@ pub(crate) struct Args {
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
     size: usize,
-    /// How often the whole is repeated
+    /// Repetitions of the whole measurement
     #[arg(long, default_value_t = 1)]
     runs: u32,
-    /// How long one message may take
+    /// Timeout of the arrival of a message
     #[arg(long, default_value = "30s", value_parser = parse_duration)]
     patience: Duration,
     #[command(flatten)]

@@ -13,10 +13,10 @@ pub(crate) struct Args {
     /// The broker, such as quic://127.0.0.1:14567
     #[arg(value_name = "URL")]
     broker: Address,
-    /// How long a job takes to compute
+    /// Time between a job and its result, as if it were computed
     #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     compute: Duration,
-    /// Print `ready` as a line of its own when jobs are answered from now on
+    /// Print `ready` as a line of its own once jobs are answered
     #[arg(long)]
     announce: bool,
     #[command(flatten)]

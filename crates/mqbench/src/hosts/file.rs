@@ -39,7 +39,7 @@ pub(crate) struct Machine {
     pub(crate) ssh: String,
     /// The path of mqbench on the machine.
     program: Option<String>,
-    /// Where the other machines reach it.
+    /// The machine's address for the other machines.
     pub(crate) address: IpAddr,
     /// The interface that has this address.
     pub(crate) interface: String,

@@ -140,7 +140,7 @@ fn latency(result: &RunResult) -> Table {
     table
 }
 
-/// A message of another station costs about as much as a measured one.
+/// CPU time of a process for each message. A message of another station counts as one, since it costs about as much.
 fn cpu(transport: &TransportResult, role: &str) -> String {
     transport
         .processes
@@ -202,12 +202,12 @@ pub(crate) fn kind_name(kind: ConnectKind) -> &'static str {
     }
 }
 
-/// What is compared between transports, as sentences name it.
+/// The compared delay, as sentences name it.
 pub(crate) const DELAY: &str = "mean delay";
-/// From nothing to CONNACK, without tickets.
+/// The compared connection time, from the dial to CONNACK, without tickets.
 pub(crate) const CONNECTION: &str = "median connection time";
 
-/// What came out, a sentence a comparison; empty with one transport.
+/// The differences between transports, one sentence a comparison; empty with one transport.
 fn sentences(comparisons: &[Comparison]) -> String {
     let each = comparisons.iter().filter_map(|comparison| {
         let found = sentence(comparison, comparison.ratio?);

@@ -4,7 +4,7 @@ use mq_energy::{Basis, Energy, Note, fit::Fit};
 
 use crate::units::{format_energy, format_power, format_time};
 
-/// How many gaps are shown one by one.
+/// Number of gaps that are listed one by one.
 const GAPS_SHOWN: usize = 5;
 
 /// A measured energy, with its meter.
@@ -13,12 +13,12 @@ pub(crate) struct MeasuredEnergy<'a> {
     pub(crate) basis: Basis,
     pub(crate) scope: &'a str,
     pub(crate) energy: &'a Energy,
-    /// The zero of the gaps' times.
+    /// The begin of the window, from which the gaps' times count.
     pub(crate) begins_ns: u64,
-    /// How far the meter's clock may be off the run's, if that is known.
+    /// Largest error of the meter's clock against the run's; `None` if it is not known.
     pub(crate) uncertainty_ns: Option<u64>,
     pub(crate) notes: &'a [Note],
-    /// Messages that were delivered, if the user gave their number.
+    /// Number of delivered messages, if the user gave it.
     pub(crate) messages: Option<u64>,
 }
 

@@ -7,23 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use super::named::{NamedProfile, perfect};
 
-/// Which hosts are connected to the broker, and by what.
+/// Hosts that are connected to the broker, and their links.
 pub(crate) enum Network {
     Links {
         publisher: Box<NamedProfile<Link>>,
-        /// `None` where the subscriber is on the publisher's host.
+        /// The subscriber's link; `None` where the subscriber is on the publisher's host.
         subscriber: Option<NamedProfile<Link>>,
         /// The publisher's link after a hand-over.
         next: Option<Box<NamedProfile<Link>>>,
     },
-    /// A publisher behind one or more hosts in a row, of which the last one is the subscriber's broker's.
+    /// A publisher and a subscriber with one or more hosts in a row between them. The last of these has the
+    /// subscriber's broker.
     Row {
-        /// To the first of them.
+        /// The link to the first host of the row.
         publisher: Box<NamedProfile<Link>>,
-        /// From each of them to the next one.
+        /// The links from each host of the row to the next one.
         uplinks: Vec<NamedProfile<Link>>,
         subscriber: Box<NamedProfile<Link>>,
-        /// Whether the hosts before the last one have no broker, and pass packets on.
+        /// `true` if the hosts before the last one have no broker and forward packets.
         passes_on: bool,
     },
     Channel {
@@ -34,7 +35,8 @@ pub(crate) enum Network {
 }
 
 impl Network {
-    /// Hosts with a link each, by the links' names; a host without a name for its link has a perfect one.
+    /// Builds a network of hosts with a link each, by the links' names; a host without a name for its link has a
+    /// perfect one.
     ///
     /// # Errors
     /// If there is no such link.
@@ -62,8 +64,8 @@ impl Network {
         Ok(self)
     }
 
-    /// Hosts in a row between the publisher and the subscriber, by the names of the links between them. The last uplink
-    /// carries nothing in the time of `outage`, if there is one.
+    /// Builds a row of hosts between the publisher and the subscriber, by the names of the links between them. The last
+    /// uplink carries nothing during `outage`, if there is one.
     ///
     /// # Errors
     /// If there is no such link, or the last uplink changes already and cannot have an outage.
@@ -87,7 +89,7 @@ impl Network {
         })
     }
 
-    /// The publisher on a radio channel with other stations, the subscriber behind a link.
+    /// Builds a network with the publisher on a radio channel with other stations, and the subscriber behind a link.
     ///
     /// # Errors
     /// If there is no such medium or link.
@@ -111,26 +113,26 @@ fn link(name: Option<&str>) -> Result<NamedProfile<Link>, Error> {
     )
 }
 
-/// Where the link is.
+/// Topology of the emulated network: the hosts, and the place of the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Topology {
     /// Three hosts; the link is the publisher's, the subscriber's is perfect (S22)
     Publisher,
-    /// Three hosts; both have a link like it (S21's scenario A)
+    /// Three hosts; publisher and subscriber have such a link each (S21's scenario A)
     Both,
     /// Two hosts; publisher and subscriber share one and its link to the broker (W20)
     Shared,
     /// Brokers in a row, each bridged to the next one; the publisher is at the first, the subscriber at the last
     Fog,
-    /// The same hosts and links; those before the last one have no broker, and pass packets on
+    /// The hosts and links of `fog`, without brokers before the last host: the others forward packets
     Direct,
 }
 
-/// A time in which a link carries nothing.
+/// Period in which a link carries nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outage {
-    /// Since the network was built.
+    /// Begin of the outage, since the network was built.
     pub(crate) from: Duration,
     pub(crate) lasts: Duration,
 }
@@ -169,12 +171,12 @@ impl Outage {
 }
 
 impl Topology {
-    /// Whether there are hosts in a row between publisher and subscriber.
+    /// Returns `true` if there are hosts in a row between publisher and subscriber.
     pub(crate) fn is_row(self) -> bool {
         matches!(self, Self::Fog | Self::Direct)
     }
 
-    /// The name of the subscriber's link: `own` if it is given, else as the topology has it.
+    /// Returns the name of the subscriber's link: `own` if it is given, else the topology's.
     pub(crate) fn subscriber_link<'a>(
         self,
         link: Option<&'a str>,

@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{clock::nanoseconds, units::format_time};
 
-/// The channel, and what became of its frames.
+/// The channel, and the counts of its frames.
 pub(super) struct Channel<'a> {
     medium: &'a NamedProfile<Medium>,
-    /// In the order of the report's stations.
+    /// The stations' roles, in the order of the report.
     roles: Vec<&'a str>,
     report: MediumReport,
 }
@@ -33,7 +33,7 @@ impl Testbed {
     }
 }
 
-/// How much a channel was used: its time, and the attempts of all its stations.
+/// Use of a channel: its time, and the attempts of all its stations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChannelUse {
     in_use: Duration,
@@ -75,13 +75,13 @@ impl ChannelUse {
         }
     }
 
-    /// The share of the time in which the channel was in use, as [`mq_netem::Channel::in_use`] has it; `None` of
-    /// no time.
+    /// Returns the share of the time in which the channel was in use, by [`mq_netem::Channel::in_use`]; `None` for no
+    /// time.
     pub(crate) fn air_time_share(&self) -> Option<f64> {
         (!self.elapsed.is_zero()).then(|| self.in_use.div_duration_f64(self.elapsed))
     }
 
-    /// The share of transmissions that collided; `None` of no transmissions.
+    /// Returns the share of transmissions that collided; `None` without a transmission.
     pub(crate) fn collision_rate(&self) -> Option<f64> {
         (self.transmissions > 0).then(|| share(self.collisions, self.transmissions))
     }

@@ -118,14 +118,14 @@ impl Testbed {
         let links = links.flat_map(|(_, _, report)| [report.up.timing, report.down.timing]);
         let channel = self.channel().map(|channel| channel.timing());
         let all: Vec<_> = links.chain(channel).collect();
-        // One warning for the packets of all links.
+        // All links share one warning for their packets.
         let lateness = all.iter().filter_map(|timing| timing.lateness);
         validity.note(late("of the links", lateness));
         let missing = all.iter().map(|timing| timing.missed).sum();
         validity.note(missed("of the links", missing));
     }
 
-    /// A line a host: its address, the broker's, and what the link is.
+    /// A line for each host: its address, the broker's, and the host's link.
     pub(crate) fn map(&self) -> String {
         let line = |station: &Station| {
             let Addresses { near, far } = station.addresses;
@@ -192,7 +192,7 @@ fn describe(report: &DirectionReport) -> String {
     text
 }
 
-/// How late packets left the emulator, for people.
+/// Text with the time between a packet's due time and its leaving the emulator.
 pub(super) fn emulated(late: Lateness) -> String {
     let (median, p99) = (
         format_time(nanoseconds(late.p50)),
@@ -201,7 +201,7 @@ pub(super) fn emulated(late: Lateness) -> String {
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 
-/// Warns if more than one packet in a hundred left late, and not by chance.
+/// Warns if more than one packet in a hundred left late, beyond chance.
 pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Option<Warning> {
     const ALLOWED: f64 = 0.01;
     let (mut late, mut packets) = (0, 0);

@@ -1,4 +1,4 @@
-//! TCP's settings in a host: what shapes a result, and what is tuned in the emulated hosts alone.
+//! TCP's settings in a host: settings that shape a result, and tuning of the emulated hosts.
 
 use std::{io, time::Duration};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Testbed;
 use crate::clock::nanoseconds;
 
-/// The shortest retransmission time-out of a kernel that cannot be told another (`TCP_RTO_MIN`, a fifth of a second).
+/// The minimum retransmission timeout of a kernel that has no such setting (`TCP_RTO_MIN`, a fifth of a second).
 const RTO_MIN: Duration = Duration::from_millis(200);
 /// The initial congestion window of Linux, in segments (RFC 6928).
 const INITIAL_WINDOW: u32 = 10;
@@ -16,9 +16,9 @@ const INITIAL_WINDOW: u32 = 10;
 /// Settings of TCP that are tuned; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TcpTuning {
-    /// The shortest retransmission time-out; `None` for the kernel's 200 ms.
+    /// The minimum retransmission timeout; `None` for the kernel's 200 ms.
     pub(crate) rto_min: Option<Duration>,
-    /// Time-outs of a thin flow stay as they are, and do not double.
+    /// `true` if timeouts are linear in thin flows, without exponential backoff.
     pub(crate) thin: bool,
 }
 
@@ -34,19 +34,20 @@ pub(crate) struct TcpSettings {
     pub(crate) nodelay: bool,
     pub(crate) rto_min_ns: u64,
     pub(crate) thin_linear_timeouts: bool,
-    /// Whether a connection begins with the round trip and the threshold of an earlier one to the same address.
+    /// `true` if a connection begins with the round-trip time and the slow-start threshold of an earlier one to its
+    /// address.
     pub(crate) metrics_cache: bool,
     pub(crate) initial_window_segments: u32,
-    /// Whether the congestion window shrinks while a flow is idle.
+    /// `true` if the congestion window is reduced while a flow is idle.
     pub(crate) slow_start_after_idle: bool,
     /// `net.ipv4.tcp_early_retrans`: 3 and 4 send a tail-loss probe.
     pub(crate) early_retrans: u64,
-    /// `net.ipv4.tcp_recovery`: bit 1 is RACK.
+    /// `net.ipv4.tcp_recovery`: 0x1 is RACK.
     pub(crate) recovery: u64,
 }
 
 impl TcpSettings {
-    /// The settings of this thread's network; `None` if the kernel does not tell.
+    /// Returns the settings of this thread's network; `None` if the kernel does not show them.
     pub(crate) fn of_this_network() -> Option<Self> {
         Some(Self {
             nodelay: true,
@@ -81,7 +82,7 @@ impl Testbed {
     /// a second connection is to be measured like the first.
     ///
     /// # Errors
-    /// If the kernel has no such setting; the error says since when Linux has it.
+    /// If the kernel has no such setting; the error names the version of Linux that has it.
     pub(crate) fn tune_tcp(&self, tuning: TcpTuning) -> anyhow::Result<()> {
         let least = tuning.rto_min.map(|least| {
             let us = least.as_micros().to_string();

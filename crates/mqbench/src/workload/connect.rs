@@ -18,12 +18,12 @@ use crate::{
     mqtt::{MqttOptions, Route},
 };
 
-/// One connection.
+/// Times and kind of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected {
-    /// From the dial until bytes could be written.
+    /// Time from the dial until bytes could be written.
     pub(crate) usable_ns: u64,
-    /// From the dial until CONNACK.
+    /// Time from the dial until CONNACK.
     pub(crate) connack_ns: u64,
     /// The kind that the handshake turned out to be.
     pub(crate) kind: ConnectKind,
@@ -133,8 +133,8 @@ pub(super) async fn leave(client: &Client) -> anyhow::Result<LinkStats> {
     Ok(stats)
 }
 
-/// The attempts as samples, intended at the dial and sent when CONNECT left, which is as soon as bytes could be written. An
-/// attempt that failed or turned out to be of another kind has no arrival.
+/// Returns the attempts as samples, intended at the dial and sent when CONNECT was, which is as soon as bytes can be
+/// written. An attempt that failed or turned out to be of another kind has no arrival.
 pub(crate) fn samples(kind: ConnectKind, attempts: &[Option<Connected>]) -> Samples {
     let sample = |(seq, attempt): (u64, &Option<Connected>)| {
         let found = attempt.filter(|connected| connected.kind == kind);

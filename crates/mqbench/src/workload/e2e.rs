@@ -30,7 +30,7 @@ use crate::{
     payload::{Payloads, sequence},
 };
 
-/// How long the subscriber waits for stragglers after the last message.
+/// Time that the subscriber waits for stragglers after the last message.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Time between the start of the clock and the first message.
@@ -39,9 +39,9 @@ pub(super) const LEAD: Duration = Duration::from_millis(20);
 /// The plan of a run: topics, messages and schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The topic, or what the names of several topics begin with.
+    /// The topic, or the prefix of several topics' names.
     pub(crate) topic: String,
-    /// Messages go to so many topics in turn: message i to topic i modulo this.
+    /// Number of topics: message i is published to topic i modulo this.
     pub(crate) topics: NonZeroU32,
     pub(crate) count: u64,
     pub(crate) interval: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Plan {
     pub(crate) size: usize,
     pub(crate) seed: u64,
     pub(crate) grace: Duration,
-    /// Messages may be early data: they are safe to repeat, since the subscriber counts by number.
+    /// `true` if messages may be early data. They are safe to repeat, since the subscriber counts by number.
     pub(crate) early: bool,
 }
 
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// When the clock of a run says that this message is due.
+    /// Returns the instant at which message `seq` is due by the run's clock, with a burst of 1.
     pub(crate) fn due(&self, clock: RunClock, seq: u64) -> Instant {
         let before = self.interval * u32::try_from(seq).unwrap_or(u32::MAX);
         clock.instant(super::nanoseconds(LEAD + before))
@@ -90,7 +90,7 @@ pub(crate) struct E2eResult {
     /// it is not known.
     pub(crate) pacing_cpu_ns: Option<u64>,
     pub(crate) elapsed: Duration,
-    /// Not all messages had come when the wait for stragglers ended.
+    /// `true` if messages were missing when the wait for stragglers ended.
     pub(crate) timed_out: bool,
 }
 
@@ -116,7 +116,7 @@ impl<'a> ClientPair<'a> {
         Self::connect_with(plan, mqtt, sender, subscriber).await
     }
 
-    /// As [`connect`](Self::connect), with a publisher of the caller's making.
+    /// Connects like [`connect`](Self::connect), with the caller's builder of the publisher.
     pub(super) async fn connect_with(
         plan: &'a Plan,
         mqtt: &MqttOptions,
@@ -190,7 +190,7 @@ impl<'a> ClientPair<'a> {
         })
     }
 
-    /// Receives until all messages have come; returns whether time ran out before.
+    /// Receives until all messages have arrived; returns `true` if the time is over before.
     async fn receive(&mut self, clock: RunClock, tracker: &Mutex<Tracker>) -> bool {
         let plan = self.plan;
         let bursts = plan.count.div_ceil(plan.burst.get().into());
@@ -213,7 +213,7 @@ impl<'a> ClientPair<'a> {
         }
     }
 
-    /// A duplicate would follow its original closely.
+    /// Receives for another 20 ms, since a duplicate would follow its original closely.
     async fn receive_duplicates(&mut self, clock: RunClock, tracker: &Mutex<Tracker>) {
         let end = tokio::time::Instant::now() + Duration::from_millis(20);
         while let Ok(Some(incoming)) = tokio::time::timeout_at(end, self.subscriptions.next()).await
@@ -226,7 +226,7 @@ impl<'a> ClientPair<'a> {
     /// Disconnects both clients; returns the traffic of the publisher's link and of the subscriber's.
     async fn goodbye(&self) -> Option<(WireUse, WireUse)> {
         let stats = (self.sender.stats().await, self.receiver.stats().await);
-        // A link may be broken, which the counts show already.
+        // A link may be broken, as the counts show already.
         let _ = self.sender.disconnect().await;
         let _ = self.receiver.disconnect().await;
         let (sender, receiver) = (stats.0.ok()?, stats.1.ok()?);
@@ -247,7 +247,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends on the schedule; returns how late messages were, and the CPU time that it took.
+    /// Sends on the schedule; returns the lateness of messages, and the CPU time of this thread.
     fn run(
         self,
         stop: &AtomicBool,
@@ -269,8 +269,7 @@ impl Sender {
             let sent = self.clock.now_ns();
             lock(&self.tracker).sent(seq, intended, sent);
             lateness.note(intended, sent);
-            // This never waits: an open loop does not slow down for the reply. A message that the client
-            // cannot take counts as lost.
+            // An open loop never waits for a reply. A message that the client cannot take counts as lost.
             if let Err(error) = self.client.try_send(message)
                 && !matches!(error, mq_client::Error::QueueFull)
             {
@@ -287,7 +286,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Samples of several rounds as one list, with numbers that go on from round to round.
+/// Joins the samples of several rounds, with numbers that continue from round to round.
 pub(crate) fn concatenate(rounds: &[Samples]) -> Samples {
     let mut all: Vec<Sample> = Vec::new();
     for round in rounds {

@@ -1,4 +1,4 @@
-//! A schedule whose publisher gets another network in mid-flow.
+//! A schedule whose publisher is handed over to another network in the middle.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
 /// A message that arrives later than this after it was due is late.
 const LATE: Duration = Duration::from_millis(500);
 
-/// What the publisher does when its network changes.
+/// Reaction of the publisher to the change of its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnHandover {
-    /// Nothing: QUIC moves the connection, and TCP's is lost when the keep-alive says so
+    /// Nothing: QUIC migrates the connection; over TCP the keep-alive finds it dead
     #[default]
     Stay,
-    /// It connects again at once: the system told it of the other network
+    /// Connects again at once, as after a notification by the system
     Reconnect,
 }
 
@@ -48,15 +48,15 @@ pub(crate) async fn connect<'a>(
     subscriber: &Route,
 ) -> anyhow::Result<ClientPair<'a>> {
     let sender = mqtt.builder(publisher, "mqbench-pub")?;
-    // A publisher that is not told of another network finds its link dead within two keep-alives.
+    // A publisher that ignores the change finds its link dead within two keep-alives.
     let sender = sender
         .reconnect(Reconnect::default())
         .ping_timeout(mqtt.keep_alive);
     ClientPair::connect_with(plan, mqtt, sender, subscriber).await
 }
 
-/// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due. Returns also the moment after
-/// the clock's start at which that was to be, and the one at which it was done.
+/// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due. Returns also the intended
+/// and the actual time of the hand-over.
 pub(crate) async fn run(
     pair: ClientPair<'_>,
     clock: RunClock,
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     tokio::try_join!(pair.run(clock, |_| {}), moving)
 }
 
-/// When a hand-over was to be, and when it was done, since the clock's start.
+/// Intended and actual time of a hand-over, since the clock's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HandoverMoment {
     intended_ns: u64,
@@ -90,7 +90,7 @@ pub(crate) struct HandoverMoment {
 }
 
 impl HandoverMoment {
-    /// The warning, if it was done when the next message was due or later: a part of the messages went the old way.
+    /// The warning, if the hand-over was done when the next message was due or later: some messages took the old link.
     pub(crate) fn warning(self, interval_ns: u64) -> Option<Warning> {
         let late = self.done_ns.saturating_sub(self.intended_ns) >= interval_ns / 2;
         late.then(|| Warning::LinkOffProfile {
@@ -101,7 +101,7 @@ impl HandoverMoment {
     }
 }
 
-/// Half-way between two messages, so that a hand-over never meets one in the act.
+/// Returns the time half-way between two messages, with a burst of 1, so that no message is sent during the hand-over.
 fn middle_ns(plan: &e2e::Plan) -> u64 {
     let before = plan.interval * u32::try_from(plan.count / 2).unwrap_or(u32::MAX);
     super::nanoseconds((LEAD + before).saturating_sub(plan.interval / 2))

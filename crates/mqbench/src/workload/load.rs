@@ -1,4 +1,4 @@
-//! Many publishers, subscribers and topics: throughput and latency, by rate, to saturation, or with so many
+//! Many publishers, subscribers and topics: throughput and latency, at a rate, at saturation, or with a bound on
 //! messages in flight.
 
 use std::{
@@ -30,14 +30,14 @@ use crate::{
 /// clock for each would cost a part of what is measured.
 const BATCH: u64 = 64;
 
-/// When a publisher sends its next message.
+/// Condition for a publisher's next message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// On a schedule that waits for nobody: messages a second of all publishers together.
+    /// A schedule, independent of acknowledgements: messages a second of all publishers together.
     Rate(f64),
-    /// Once the client has room for it.
+    /// Room in the client's queue.
     Saturate,
-    /// Once fewer than so many of its messages wait for their acknowledgement.
+    /// Fewer messages of the publisher without an acknowledgement than this number.
     InFlight(NonZeroUsize),
 }
 
@@ -57,13 +57,14 @@ pub(crate) struct Plan {
     pub(crate) client_ids: ClientIds,
 }
 
-/// What was sent and received in some time.
+/// Messages sent and received in a period.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadResult {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) elapsed: Duration,
-    /// Of the messages received: with a rate since each was due, else since the publisher had it to send.
+    /// Latency of the messages received: with a rate from the time at which each was due, else from its passing to the
+    /// client.
     pub(crate) latency: Option<Summary>,
 }
 
@@ -73,17 +74,17 @@ impl LoadResult {
     }
 }
 
-/// What a run reports while it goes on.
+/// Event of a run in progress.
 pub(crate) enum LoadProgress {
-    /// A second, or the rest of one, that is not measured yet.
+    /// A second, or the rest of one, before the measurement.
     WarmingUp(LoadResult),
-    /// The same of the measured time, and how much of that has passed.
+    /// A second, or the rest of one, of the measurement, and the measured time so far.
     Measured(LoadResult, Duration),
-    /// The measured time begins, or is over: meters are read now.
+    /// The begin or the end of the measurement: meters are read now.
     Steady,
 }
 
-/// What all clients share.
+/// State that all clients share.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -93,7 +94,7 @@ struct Shared {
     recorders: Recorders,
 }
 
-/// Runs the plan, and tells its progress.
+/// Runs the plan, and reports its progress to `tell`.
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &MqttOptions,
@@ -151,7 +152,7 @@ pub(crate) async fn run(
     tell(LoadProgress::Steady)?;
     shared.stop.store(true, Ordering::Relaxed);
     for client in clients {
-        // Under overload a goodbye may not get through; the measurement is over.
+        // Under overload a DISCONNECT may not get through; the measurement is over.
         let _ = tokio::time::timeout(Duration::from_secs(2), client.disconnect()).await;
     }
     tasks.shutdown().await;
@@ -163,7 +164,7 @@ struct Watch<'a> {
     shared: &'a Shared,
     began: Instant,
     since: Instant,
-    /// Sent and received when the run's part began, and when the second began.
+    /// Sent and received messages when this watch began; `last` has them when the second began.
     first: (u64, u64),
     last: (u64, u64),
     all: LatencyRecorder,
@@ -172,7 +173,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(shared: &'a Shared) -> Self {
-        // What came before is not of this part.
+        // Latencies recorded before this part are dropped.
         let mut second = LatencyRecorder::new();
         shared.recorders.drain_into(&mut second);
         second.clear();
@@ -196,7 +197,7 @@ impl<'a> Watch<'a> {
         )
     }
 
-    /// Watches for that long, tells each second, and returns all of them.
+    /// Watches for `time`, reports each second to `tell`, and returns the sum of all.
     async fn over(
         &mut self,
         time: Duration,
@@ -255,7 +256,7 @@ struct Publisher {
 
 impl Publisher {
     async fn run(self, pace: Pace, publishers: usize) {
-        // An error is that of a client that has ended, as the counts show.
+        // A client that has ended returns an error; the counts show it.
         let _ended = match pace {
             Pace::Rate(rate) => {
                 let interval = Duration::from_secs_f64(float_len(publishers) / rate);
@@ -266,8 +267,8 @@ impl Publisher {
         };
     }
 
-    /// Timers tick in milliseconds; messages that became due in one tick are sent together, and each has the
-    /// time at which it was due.
+    /// Publishes on a schedule. Timers tick in milliseconds; messages that are due in one tick are sent together, each
+    /// with the time at which it was due.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -294,7 +295,7 @@ impl Publisher {
     async fn saturate(&self) -> Result<(), Error> {
         let mut batches = 0;
         while self.goes_on() {
-            // Another place in each batch: the first and the last wait for different times.
+            // A different message of each batch is measured: the first and the last wait for different times.
             let measured = batches % BATCH;
             for index in 0..BATCH {
                 let stamp = if index == measured {
@@ -318,7 +319,7 @@ impl Publisher {
                 waiting.push_back(self.client.send(self.message(stamp)).await?);
                 self.shared.sent.fetch_add(1, Ordering::Relaxed);
             }
-            // Acknowledgements come in the order of the messages, but for a few over several streams.
+            // Acknowledgements arrive in the order of the messages, except for a few over several streams.
             if let Some(mut oldest) = waiting.pop_front()
                 && let Err(error) = oldest.acknowledged().await
                 && !matches!(error, Error::PublishRefused { .. })

@@ -15,19 +15,19 @@ pub(crate) const FRAME: u64 = 14 + 20 + 8 + 56;
 /// The interval of pings: long enough for any shipped link and for a busy board.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// How many pings may stay unanswered before the first ping that counts.
+/// Number of unanswered pings after which the peer counts as unreachable, before the first counted ping.
 const GREETINGS: u16 = 6;
 
-/// ICMP's header, followed by a token that tells these pings from other programs'.
+/// ICMP's header, followed by a token that distinguishes these pings from other programs'.
 const HEADER: usize = 8;
 const TOKEN: usize = 8;
 const SIZE: usize = HEADER + 56;
 
-/// The answers.
+/// Round trips of the answered pings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Echoes {
     pub(crate) sent: u32,
-    /// One round trip for each answered ping, however often it was answered.
+    /// Round-trip time of each answered ping, to its first answer.
     pub(crate) round_trips: Vec<Duration>,
 }
 
@@ -153,7 +153,7 @@ impl Pinger {
         request
     }
 
-    /// The next answer within the time limit: its number, and when it came.
+    /// Waits for the next answer; returns its number and its time of arrival, or `None` at the time limit.
     fn answer(&mut self, within: Duration) -> Option<(u16, Instant)> {
         let end = Instant::now() + within;
         let mut buffer = [0; 256];
@@ -180,7 +180,7 @@ impl Pinger {
         }
     }
 
-    /// The number of the ping that this answers; `None` for anything else.
+    /// Returns the number of the ping that this message answers; `None` for other messages.
     fn number(&self, message: &[u8]) -> Option<u16> {
         // A raw socket for IPv4 has the IP header too; its first byte differs from that of any ICMP answer.
         let header = match message.first()? {
@@ -195,7 +195,7 @@ impl Pinger {
     }
 }
 
-/// RFC 1071.
+/// Computes the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes
         .chunks(2)

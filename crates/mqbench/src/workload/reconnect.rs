@@ -25,26 +25,26 @@ use crate::{
 /// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/reconnect";
 
-/// One connection with one message.
+/// A connection with one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// Intended at the dial, sent when the PUBLISH was handed to the transport.
+    /// The message's sample: intended at the dial, sent when the PUBLISH was handed to the transport.
     pub(crate) sample: Sample,
     /// The kind of handshake.
     pub(crate) handshake: HandshakeKind,
-    /// What became of early data.
+    /// Fate of early data.
     pub(crate) early_data: EarlyData,
-    /// Its traffic, except for its end.
+    /// Traffic of the connection, except for its end.
     pub(crate) wire: WireUse,
 }
 
 impl Attempt {
-    /// W20: the dial until the PUBLISH was handed to the transport.
+    /// Returns W20's time: from the dial until the PUBLISH was handed to the transport.
     pub(crate) fn sent_ns(&self) -> u64 {
         self.sample.sent_ns - self.sample.intended_ns
     }
 
-    /// Δ†: the dial until the message was received; `None` if the subscriber is elsewhere.
+    /// Returns Δ†: from the dial until the message was received; `None` if the subscriber is elsewhere.
     pub(crate) fn delta_ns(&self) -> Option<u64> {
         self.sample.latency_intended_ns()
     }
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     publisher.run(clock, |_| {}).await
 }
 
-/// A publisher that has not connected yet, and what it learns of arrivals.
+/// A publisher before its first connection, and the source of its arrivals.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     plan: Plan,
@@ -94,7 +94,7 @@ impl Publisher {
         })
     }
 
-    /// Sends the plan's messages. `arrived` gets the number of each message that has arrived, before its
+    /// Sends the plan's messages. `arrived` is called with the number of each message that has arrived, before its
     /// connection ends.
     pub(crate) async fn run(
         mut self,

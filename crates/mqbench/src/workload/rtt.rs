@@ -28,12 +28,12 @@ pub(crate) const RESULTS: &str = "mqbench/result";
 /// The plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// The jobs.
+    /// Number of jobs.
     pub(crate) count: u64,
     pub(crate) interval: Duration,
     /// A job's payload in bytes.
     pub(crate) size: usize,
-    /// How long results may come after the last job.
+    /// Time to wait for results after the last job.
     pub(crate) grace: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! Devices that hold a connection, and come back when their broker was restarted.
+//! Devices that hold a connection, and reconnect when their broker is restarted.
 //!
-//! Each device is a client with tickets of its own. Over QUIC a few of them share a UDP socket. A device comes back as
-//! the client library has it, by [`Reconnect::default`]. No device publishes or subscribes.
+//! Each device is a client with tickets of its own. Over QUIC a few of them share a UDP socket. A device reconnects by
+//! the client library's default, [`Reconnect::default`]. No device publishes or subscribes.
 
 use std::{
     collections::BTreeMap,
@@ -23,18 +23,18 @@ use crate::{
     mqtt::{MqttOptions, Route},
 };
 
-/// How many devices dial at a time before the restart, and end at a time after it. The broker bounds its
-/// handshakes, and the crowd that is measured comes later.
+/// Devices that dial at a time before the restart, and disconnect at a time after it. The broker bounds its handshakes,
+/// and the measured crowd comes later.
 const AT_ONCE: usize = 64;
 
-/// How many devices share a UDP socket over QUIC. With a socket each, a device took 2.3 MB, and 10,000 of them 23 GB.
-/// The broker lets 64 clients of one address and port wait at a time.
+/// Devices that share a UDP socket over QUIC. With a socket each, a device took 2.3 MB, and 10,000 of them 23 GB. The
+/// broker lets 64 clients of one address and port wait at a time.
 const ON_ONE_SOCKET: u64 = 16;
 
-/// How long all goodbyes may take. The measurement is over by then.
+/// Time for the disconnects of all devices, after the measurement.
 const GOODBYE: Duration = Duration::from_secs(20);
 
-/// Devices that were connected, and connect again on their own.
+/// Connected devices, which reconnect on their own.
 #[derive(Debug)]
 pub(crate) struct Devices(Vec<Client>);
 
@@ -42,7 +42,7 @@ impl Devices {
     /// Connects `count` devices.
     ///
     /// # Errors
-    /// If one of them cannot connect. The others are dropped then.
+    /// If a device cannot connect. The others are dropped then.
     pub(crate) async fn connect(
         count: u64,
         mqtt: &MqttOptions,
@@ -77,7 +77,7 @@ impl Devices {
         ReturnWatch { returns }
     }
 
-    /// Ends all devices, within [`GOODBYE`].
+    /// Disconnects all devices, within [`GOODBYE`].
     pub(crate) async fn disconnect(self) {
         let goodbyes = async {
             let mut ending = JoinSet::new();
@@ -89,19 +89,19 @@ impl Devices {
             }
             while ending.join_next().await.is_some() {}
         };
-        // A device that is not connected has nobody to say goodbye to.
+        // A device without a connection has no broker to disconnect from.
         let _ = timeout(GOODBYE, goodbyes).await;
     }
 }
 
-/// A device's way back.
+/// A device's first connection after the restart.
 #[derive(Clone, Copy, Debug)]
 struct DeviceReturn {
     connack_at: Instant,
     kind: ConnectKind,
 }
 
-/// A task for each device, which ends when the device is back.
+/// A task for each device, which ends once the device is connected again.
 #[derive(Debug)]
 pub(crate) struct ReturnWatch {
     returns: JoinSet<Option<DeviceReturn>>,
@@ -142,49 +142,49 @@ impl ReturnWatch {
     }
 }
 
-/// The devices that came back.
+/// The devices that are connected again.
 #[derive(Debug)]
 pub(crate) struct DeviceReturns {
-    /// All devices, those that are not back too.
+    /// Number of all devices, connected again or not.
     devices: usize,
-    /// From the moment that the broker was ready until CONNACK, for each device that is back, ascending.
+    /// Time from the broker's readiness until CONNACK of each device that is connected again, ascending.
     pub(crate) after_ns: Vec<u64>,
-    /// How many came back with which kind of connection.
+    /// Number of devices by the kind of their new connection.
     pub(crate) kinds: BTreeMap<ConnectKind, u64>,
 }
 
 impl DeviceReturns {
-    /// The time until so many percent of all devices were back; `None` if that was never.
+    /// Returns the time until this percentage of all devices was connected again; `None` if that was never.
     pub(crate) fn until_ns(&self, percent: usize) -> Option<u64> {
         let rank = rank(self.devices, percent);
         self.after_ns.get(rank.checked_sub(1)?).copied()
     }
 
-    /// The devices that are not back.
+    /// Returns the number of devices that are not connected again.
     pub(crate) fn missing(&self) -> u64 {
         (self.devices - self.after_ns.len()) as u64
     }
 }
 
-/// How many devices are so many percent of all, rounded up.
+/// Returns the number of devices that is this percentage of all, rounded up.
 fn rank(devices: usize, percent: usize) -> usize {
     (devices * percent).div_ceil(100)
 }
 
-/// The next client that is connected; `None` once no dial is under way.
+/// Waits for the next client that has connected; returns `None` once no dial is under way.
 async fn next(dials: &mut JoinSet<anyhow::Result<Client>>) -> anyhow::Result<Option<Client>> {
     let dial = dials.join_next().await.transpose();
     dial.context("a dial's task failed")?.transpose()
 }
 
-/// Connects a device, and lets it connect again whenever it loses its connection.
+/// Connects a device that reconnects whenever it loses its connection.
 async fn connect(number: u64, mqtt: MqttOptions, route: Route) -> anyhow::Result<Client> {
     let builder = mqtt.builder(&route, &format!("mqbench-device-{number}"))?;
     let client = builder.reconnect(Reconnect::default()).build().await;
     client.with_context(|| format!("device {number} cannot connect"))
 }
 
-/// Waits for a connection that was made after `since`; `None` if the client ends without one.
+/// Waits for a connection later than `since`; `None` if the client ends without one.
 async fn back(mut events: EventStream, since: Instant) -> Option<DeviceReturn> {
     while let Some(event) = events.recv().await {
         if let Event::Connected(connected) = event
@@ -221,7 +221,7 @@ mod tests {
         let some = returned(200, (1..=197).collect());
         assert_eq!(some.until_ns(50), Some(100));
         assert_eq!((some.until_ns(99), some.missing()), (None, 3));
-        // One device is already 1 % of them.
+        // A single device is already 1 % of all.
         assert_eq!(returned(1, vec![7]).until_ns(50), Some(7));
         assert_eq!(returned(0, Vec::new()).until_ns(50), None);
     }
@@ -232,9 +232,9 @@ mod tests {
         for number in 0..100_u64 {
             returns.spawn(async move {
                 match number {
-                    // It stays away, as a dial that hangs does.
+                    // This device never returns, as a dial that hangs.
                     0 => std::future::pending().await,
-                    // Its client gives up.
+                    // This device's client gives up.
                     1 => None,
                     _ => Some(DeviceReturn {
                         connack_at: ready + Duration::from_millis(number),

@@ -1,4 +1,4 @@
-//! One topic or several: their names, and the subscriptions to them.
+//! Names of one topic or several, and the subscriptions to them.
 
 use std::{future::poll_fn, num::NonZeroU32, task::Poll};
 
@@ -7,13 +7,13 @@ use mq_client::{Client, Incoming, Subscription};
 use mq_codec::{QoS, TopicName};
 use tokio::task::JoinSet;
 
-/// The most topics: each has a subscription of its own.
+/// Largest number of topics: each has a subscription of its own.
 pub(crate) const MOST: NonZeroU32 = NonZeroU32::new(256).expect("not zero");
 
-/// The names of topics that messages go to in turn. One topic has the name itself.
+/// Returns the names of topics to which messages are published in turn. A single topic has the name itself.
 ///
 /// # Errors
-/// If a name is no topic.
+/// If a name is no valid topic name.
 pub(crate) fn names(name: &str, topics: NonZeroU32) -> anyhow::Result<Vec<TopicName>> {
     let several = topics > NonZeroU32::MIN;
     let each = (0..topics.get()).map(|number| {
@@ -38,7 +38,7 @@ impl Subscriptions {
         Ok(Self(vec![subscription.context("cannot subscribe")?]))
     }
 
-    /// Subscribes to each of the topics. All are under way at once.
+    /// Subscribes to each of the topics, concurrently.
     pub(crate) async fn to(
         topics: &[TopicName],
         client: &Client,
@@ -57,7 +57,8 @@ impl Subscriptions {
         Ok(Self(all))
     }
 
-    /// The next message of any topic; `None` once the connection has ended and all have been taken. Cancel-safe.
+    /// Waits for the next message of any topic; returns `None` once the connection has ended and all messages have been
+    /// taken. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         poll_fn(|cx| {
             let mut pending = false;

@@ -44,7 +44,7 @@ fn mistake(args: &[&str]) -> String {
     program::mistake(&[&["campaign"], args].concat())
 }
 
-/// How often each cell was tried, by its levels; attempts are 1, 2, 3, each once.
+/// Returns the attempts of each cell, by its levels.
 fn attempts(out: &Path) -> BTreeMap<String, Vec<u64>> {
     let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for record in records(out) {
@@ -76,7 +76,7 @@ fn interrupted_and_resumed_runs_have_every_cell_once() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Later interrupts come later, so that some find nothing left to do.
+        // Interrupts come later and later, so that the last ones find nothing left to do.
         let patience = Duration::from_millis(random.u64(300..900 + 100 * interruption));
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline && running.try_wait().unwrap().is_none() {
@@ -226,7 +226,8 @@ fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
         assert_eq!(outcome["metrics"]["lost"].as_f64(), Some(0.0), "{record}");
         let gap = outcome["metrics"]["gap"].as_f64().unwrap();
         let late = outcome["metrics"]["late"].as_f64().unwrap();
-        // The cellular network takes 38 ms longer each way. A client that is not told first waits for its keep-alive.
+        // The cellular network's delay is 38 ms longer each way. A client without a notification waits for its
+        // keep-alive first.
         let is_silent = variant == "tls silent";
         assert!(gap > if is_silent { 1_000.0 } else { 80.0 }, "{record}");
         assert!(late > 0.0 || !is_silent, "{record}");
@@ -301,7 +302,7 @@ fn stations_of_a_channel_do_as_much_as_the_measured_publisher_and_contend_with_i
     }
 }
 
-/// Patterns of all kinds of samples.
+/// Patterns with all kinds of samples.
 const KEPT: &str = r#"
 title = "a test's"
 source = "none"

@@ -37,13 +37,13 @@ impl Shift {
         format!("{}:{}:{}", Self::SHIFT_NS, Self::DRIFT_PPB, self.since_ns)
     }
 
-    /// How far the shifted clock is ahead of a system's clock that shows `system_ns`.
+    /// Returns the time by which the shifted clock is ahead of a system's clock that shows `system_ns`.
     fn ahead_ns(self, system_ns: u64) -> i64 {
         let since = i64::try_from(system_ns).unwrap() - i64::try_from(self.since_ns).unwrap();
         Self::SHIFT_NS + since * Self::DRIFT_PPB / 1_000_000_000
     }
 
-    /// What the system's clock shows when the shifted clock shows `shown_ns`.
+    /// Returns the time of the system's clock at which the shifted clock shows `shown_ns`.
     fn system_ns(self, shown_ns: u64) -> u64 {
         let mut system = shown_ns.checked_add_signed(-Self::SHIFT_NS).unwrap();
         for _ in 0..3 {
@@ -89,7 +89,7 @@ impl Drop for Running {
     }
 }
 
-/// The program on a machine called `name`.
+/// Returns the command of the program on a machine called `name`.
 fn mqbench(name: &str, shift: Option<Shift>) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env("MQBENCH_HOST", name).stdin(Stdio::null());
@@ -181,7 +181,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // Wait until it has subscribed; earlier messages would be lost and counted.
+    // Wait for its SUBSCRIBE: earlier messages would be lost and counted.
     std::thread::sleep(Duration::from_secs(1));
     succeed(
         mqbench("pub", Some(shift))
@@ -215,7 +215,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
     assert_eq!(samples.0.len(), sends.records.len());
     let mut arrived = 0;
     for (sample, send) in samples.0.iter().zip(&sends.records) {
-        // What the subscriber's clock showed at the send time in the publisher's log.
+        // The time of the subscriber's clock at the send time in the publisher's log.
         let truth = shift.system_ns(send.sent_ns);
         assert!(
             sample.sent_ns.abs_diff(truth) <= uncertainty,
@@ -346,7 +346,7 @@ fn a_link_that_delays_one_way_is_within_the_uncertainty() {
         println!("{least}: {offset} ± {uncertainty}, truth {truth}");
         assert!(offset.abs_diff(truth) <= uncertainty, "{least}");
         assert!(width.contains(&uncertainty), "{least}: {uncertainty}");
-        // Those that the link loses are counted.
+        // Questions that the link loses are counted.
         assert!(file.exchanges.len() as u64 <= file.asked);
     }
 }

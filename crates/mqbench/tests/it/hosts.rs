@@ -19,7 +19,7 @@ use crate::{
     sshd::{Keys, SSHD},
 };
 
-/// One run of each transport: short messages, nothing shaped. Every kernel permits Reno to every user.
+/// A campaign with one run of each transport: few messages, nothing shaped. Every kernel permits Reno to every user.
 const CAMPAIGN: &str = r#"
 title = "a test's"
 source = "none"
@@ -38,12 +38,12 @@ x = "qos"
 series = "transport"
 "#;
 
-/// How long a server may take to listen.
+/// Timeout of a server's start.
 const START: Duration = Duration::from_secs(10);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mqbench");
 
-/// What it printed.
+/// Runs the program, asserts that it succeeds, and returns its output.
 fn good(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -55,7 +55,7 @@ fn good(arguments: &[&str]) -> String {
 struct Server(Child);
 
 impl Server {
-    /// Starts one, and returns when it listens.
+    /// Starts a server; returns once it listens.
     fn start(mut command: Command, ip: &str, port: u16) -> Self {
         if nix::unistd::geteuid().is_root() {
             // The ssh server needs this folder.
@@ -95,12 +95,12 @@ impl Testbed {
         ("subscriber", "127.0.0.3"),
     ];
 
-    /// `None`, with a message, without OpenSSH.
+    /// Builds a testbed without a meter; `None`, with a message, without OpenSSH.
     fn new() -> Option<Self> {
         Self::with_meter("", Path::new("/nothing"))
     }
 
-    /// With this in the file under the publisher's host, and these sensors on all of them. The publisher's
+    /// Builds a testbed with these lines about the publisher's host, and these sensors on all hosts. The publisher's
     /// clock is an hour behind the others'.
     fn with_meter(meter: &str, sys: &Path) -> Option<Self> {
         if !Path::new(SSHD).exists() {
@@ -169,7 +169,7 @@ impl Testbed {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    /// The messages of the campaign, if it is run as by `run`.
+    /// Runs the campaign by `run`; returns its messages.
     fn campaign(&self, run: fn(&[&str]) -> String) -> String {
         let [file, out, hosts] = ["some.toml", "out", "hosts.toml"].map(|name| self.path(name));
         let (file, out) = (["campaign", "run", &file], ["--out", &out]);
@@ -178,13 +178,13 @@ impl Testbed {
         run(&[&file[..], &out, &hosts, &ssh].concat())
     }
 
-    /// Plain TCP has nothing to resume.
+    /// Removes plain TCP from the campaign: it has no sessions to resume.
     fn without_tcp(&self) {
         let text = CAMPAIGN.replace("\"tcp\", ", "");
         fs::write(self.path("some.toml"), text).unwrap();
     }
 
-    /// The same for a campaign of another pattern; its records, which are good.
+    /// Runs the campaign with another pattern; returns its records, after a check that no run failed.
     fn pattern(&self, pattern: &str, messages: u64, more: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.path("some.toml")).unwrap();
         let text = text.replace("\"periodic\"", &format!("\"{pattern}\""));
@@ -273,7 +273,7 @@ fn a_campaign_runs_over_three_hosts() {
     assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
-/// Records have this power, from that meter.
+/// Runs the campaign, and asserts that records have this power, from that meter.
 fn measured(bed: &Testbed, meter: &str, watts: f64) {
     bed.campaign(good);
     let mut whole = 0;
@@ -305,7 +305,7 @@ fn measured(bed: &Testbed, meter: &str, watts: f64) {
     let report = good(&["report", &bed.path("out"), "--markdown"]);
     let says = format!("by {meter} (measured)");
     assert!(report.contains(&says), "{report}");
-    // The roles that read meters are gone as well.
+    // The roles that read meters have ended as well.
     assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
@@ -321,7 +321,7 @@ fn a_multimeter_is_read_by_the_controller() {
     for record in bed.records() {
         let outcome = &record["outcome"];
         let reading = &outcome["energy_reading"];
-        // The publisher's clock is an hour behind the one that the meter was read by.
+        // The publisher's clock is an hour behind the meter's.
         let from = |window: &Value| window["from_ns"].as_u64().unwrap();
         let apart = from(&reading["window"]) - from(&outcome["sending"]);
         let uncertainty = reading["uncertainty_ns"].as_u64().unwrap();
@@ -343,7 +343,7 @@ fn a_sensor_is_read_on_its_host() {
     measured(&bed, "hwmon:hwmon0", 1.4);
     for record in bed.records() {
         let outcome = &record["outcome"];
-        // By one clock, the publisher's.
+        // Both windows are by the publisher's clock.
         let reading = &outcome["energy_reading"];
         assert_eq!(reading["window"], outcome["sending"], "{record}");
         assert_eq!(reading["journal"], Value::Null, "{record}");
@@ -366,7 +366,7 @@ fn a_meter_that_is_not_there_is_said_before_anything_begins() {
     }
 }
 
-/// The error, in the last line; lines before it may say what makes figures doubtful.
+/// Asserts that the program fails; returns the last line of its messages. Lines before it may warn of doubtful figures.
 fn mistake_at_last(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -440,13 +440,13 @@ fn connections_are_timed_on_hosts() {
 #[test]
 fn hosts_get_the_program_that_they_are_to_have() {
     let Some(bed) = Testbed::new() else { return };
-    // As on a fresh machine: it is not there.
+    // A fresh machine does not have the program.
     let at = bed.path("some mqbench");
     let hosts = fs::read_to_string(bed.path("hosts.toml")).unwrap();
     fs::write(bed.path("hosts.toml"), hosts.replace(PROGRAM, &at)).unwrap();
     let own = fs::read(PROGRAM).unwrap();
     let name = format!("mqbench-{}", std::env::consts::ARCH);
-    // What follows its sections is not read.
+    // The bytes after a program's sections are not read.
     let another = [&own[..], b"another"].concat();
     for (bytes, is_good) in [
         (&own[..], true),
@@ -462,7 +462,7 @@ fn hosts_get_the_program_that_they_are_to_have() {
             if is_good { 3 } else { 0 },
             "{said}"
         );
-        // One that cannot be run there changes nothing.
+        // A program that cannot be run there changes nothing.
         let expected = if is_good { bytes } else { &another };
         assert!(fs::read(&at).unwrap() == expected);
         assert!(bed.hosts("check", &[]).status.success());

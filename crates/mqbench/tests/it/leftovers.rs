@@ -1,4 +1,4 @@
-//! However a run over emulated links ends, no process, namespace or interface of it remains.
+//! No process, namespace or interface of a run over emulated links remains, whatever ends the run.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// What ends a run.
+/// A function that ends a run.
 type End = fn(&Run);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mqbench");
@@ -96,7 +96,7 @@ impl Run {
         found
     }
 
-    /// A process of it whose command line has this word; waits until there is one.
+    /// Returns a process of the run whose command line has this word; waits until there is one.
     fn process(&self, word: &str) -> Pid {
         let has_word = |process: &PathBuf| {
             let line = fs::read(process.join("cmdline")).unwrap_or_default();
@@ -184,7 +184,7 @@ fn namespaces(process: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether this process ignores a signal, and with it all that it starts.
+/// Returns `true` if this process ignores a signal, as then do all processes that it starts.
 fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -192,7 +192,7 @@ fn is_ignored(signal: Signal) -> bool {
     mask >> (signal as i32 - 1) & 1 == 1
 }
 
-/// This machine's own.
+/// Returns the interfaces of this machine.
 fn interfaces() -> BTreeSet<String> {
     let all = fs::read_dir("/sys/class/net").unwrap().flatten();
     all.map(|entry| entry.file_name().into_string().unwrap())
@@ -228,9 +228,9 @@ fn an_interrupted_lab_leaves_nothing() {
         let Some(mut run) = Run::lab(signal.as_str(), "sleep 1000 & sleep 1001; sleep 0") else {
             return;
         };
-        // A shell that has nothing in the foreground yet may take the signal for its own affair.
+        // A shell without a foreground command may handle the signal itself.
         run.process("1001");
-        // As a terminal does, signal the whole group.
+        // A terminal signals the whole group.
         killpg(run.pid(), signal).unwrap();
         run.nothing_remains();
     }
@@ -250,7 +250,7 @@ fn a_killed_lab_leaves_nothing() {
         };
         kill(killed, Signal::SIGKILL).unwrap();
         if victim == "a role" {
-            // The others go on; what it leaves is seen when they end.
+            // The other roles continue; the leftovers of this one are visible when they end.
             kill(run.process("1004"), Signal::SIGTERM).unwrap();
         }
         run.nothing_remains();
@@ -295,7 +295,7 @@ fn a_comparison_leaves_nothing_however_it_ends() {
             std::thread::sleep(Duration::from_millis(20));
             run.look();
         }
-        // In the midst of sending.
+        // In the middle of sending.
         std::thread::sleep(Duration::from_millis(500));
         end(&run);
         run.nothing_remains();

@@ -25,7 +25,7 @@ fn load_does_not_give_two_clients_one_identifier() {
     assert!(text.contains("`device-0`") && text.contains("%r"), "{text}");
 }
 
-/// What `load --json` prints.
+/// Returns the result that `load --json` printed.
 fn result(output: &std::process::Output) -> Value {
     assert!(output.status.success(), "{output:?}");
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -96,7 +96,7 @@ fn load_shows_each_second_beside_its_result() {
     }
 }
 
-/// A broker that stands still for 600 ms of 2 s.
+/// The broker is stopped for 600 ms of 2 s.
 #[cfg(unix)]
 #[test]
 fn an_open_loop_counts_what_was_due_while_the_broker_stood_still() {
@@ -183,7 +183,7 @@ impl Broker {
         Self { child, url }
     }
 
-    /// The broker's log so far.
+    /// Ends the broker; returns its log.
     fn end(&mut self) -> String {
         let mut log = String::new();
         self.child.kill().unwrap();

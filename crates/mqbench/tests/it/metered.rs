@@ -19,13 +19,13 @@ use crate::{
 /// The voltage of the simulated board, which the campaign gets as an option.
 const VOLT: f64 = 5.08;
 
-/// The current of the board so many seconds after a run's trigger. It rises, so that a wrong part of a run has a
-/// wrong energy.
+/// The current of the board at a time after a run's trigger. It rises, so that a wrong part of a run has a wrong
+/// energy.
 fn ampere(after_s: f64) -> f64 {
     0.2 + 0.05 * after_s
 }
 
-/// The energy of a part of that time, in joules.
+/// The energy between two times after the trigger, in joules.
 fn joules(from_s: f64, to_s: f64) -> f64 {
     VOLT * (0.2 * (to_s - from_s) + 0.025 * (to_s.powi(2) - from_s.powi(2)))
 }
@@ -40,7 +40,7 @@ struct Place {
 }
 
 impl Place {
-    /// As they ship.
+    /// Returns the campaigns as they ship.
     fn shipped(names: &[&'static str]) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -52,7 +52,7 @@ impl Place {
         }
     }
 
-    /// Both, but for shorter quick runs.
+    /// Returns both campaigns with shorter quick runs.
     fn new() -> Self {
         let mut place = Self::shipped(&CAMPAIGNS);
         let quick = [
@@ -182,7 +182,7 @@ fn a_multimeter_measures_the_energy_of_every_run() {
     let out = out.to_str().unwrap();
     let spec = format!("dmm:{}", meter.address());
     let with = ["--meter", &spec, "--volts", &volts];
-    // Killed once in the midst of a run, while the meter is read.
+    // Killed once in the middle of a run, while the meter is read.
     let mut running = command(&place.arguments(out, &with));
     let mut running = running.stderr(Stdio::piped()).spawn().unwrap();
     let until = Instant::now() + Duration::from_mins(1);
@@ -196,7 +196,7 @@ fn a_multimeter_measures_the_energy_of_every_run() {
         let journals = journals.into_iter().flatten().flatten();
         let mut journals = journals.map(|entry| entry.path());
         let has_readings = |file: &PathBuf| {
-            // Perhaps in the middle of a line.
+            // The file may end in the middle of a line.
             csv::read(file, None).is_ok_and(|log| log.trace.points().len() > 100)
         };
         if let Some(journal) = journals.find(has_readings) {

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use mq_testkit::{circles_of_files, code_lines, names_behind};
 
-/// From the top down. A module that is not named here is at the bottom, and every other may name it.
+/// Modules from the top down. A module without an entry is at the bottom, and every other module may name it.
 const ORDER: [&[&str]; 8] = [
     &["main"],
     &["cmd"],
@@ -29,7 +29,7 @@ fn upward(source: &str, module: &str) -> Vec<String> {
     named.into_iter().collect()
 }
 
-/// Whether code, not a comment, names the crate that reads the command line.
+/// Returns `true` if code, not a comment, names clap.
 fn names_clap(source: &str) -> bool {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
     code_lines(source)

@@ -15,10 +15,10 @@ use nix::{
 
 use crate::{BOOTED, GUEST, KILLS, MQBENCH, NIGHTLY, ONLY, PASSED, guest::MODULES};
 
-/// The time limit: twice the time on a busy machine.
+/// Timeout of the tests: twice their time on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(14);
 
-/// The same for each kill.
+/// Addition to the timeout for each kill.
 const OF_A_KILL: Duration = Duration::from_mins(1);
 
 pub(crate) fn main() {

@@ -37,7 +37,7 @@ pub(crate) const TESTS: &[Test] = &[(
 /// The lease of every role, plus time for a slow kernel.
 const LEASE: Duration = Duration::from_secs(5 + 10);
 
-/// The time limit for an immediate effect, in a slow kernel.
+/// Time limit of an immediate effect, in a slow kernel.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// The time limit for a campaign of one run that is tried three times, in a slow kernel.
@@ -67,7 +67,7 @@ series = "transport"
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
     Controller,
-    /// Which of them.
+    /// The ssh server of a host, by its index in [`NAMES`].
     Server(usize),
     Broker,
     Link,
@@ -75,7 +75,7 @@ enum Victim {
 }
 
 impl Victim {
-    /// One of each kind after the other.
+    /// Returns the victim of a turn: each kind after the other, and a random server.
     fn of(turn: usize, random: &mut fastrand::Rng) -> Self {
         match turn % 5 {
             0 => Self::Controller,
@@ -120,13 +120,13 @@ fn whatever_is_killed_nothing_remains_and_a_campaign_goes_on() {
     }
 }
 
-/// One campaign, with one kill.
+/// A campaign with one kill.
 struct Round {
     out: PathBuf,
     victim: Victim,
-    /// How long after the campaign began, or after the victim came up.
+    /// Time of the kill, since the campaign began or since the victim's role started.
     after: Duration,
-    /// Whether a server or a meter is started again before the campaign may have missed it.
+    /// `true` if a server or the meter is started again at once, before the campaign can miss it.
     is_back_at_once: bool,
 }
 
@@ -195,7 +195,7 @@ impl Round {
         }
     }
 
-    /// Within so long.
+    /// Waits until no trace of the campaign remains; fails after `bound`.
     fn nothing_remains(&self, bed: &Three, bound: Duration) {
         let end = Instant::now() + bound;
         loop {
@@ -212,7 +212,7 @@ impl Round {
         }
     }
 
-    /// Whether the campaign was still at work.
+    /// Kills the victim; returns `true` if the campaign was still running.
     fn kill(&self, bed: &mut Three, campaign: &mut Campaign) -> bool {
         let role = match self.victim {
             Victim::Broker => Some("broker"),
@@ -251,7 +251,7 @@ impl Round {
     }
 }
 
-/// A controller at work.
+/// A running controller.
 struct Campaign(Running);
 
 impl Campaign {

@@ -44,23 +44,23 @@ mod three;
 #[cfg(target_os = "linux")]
 mod verdicts;
 
-/// Tells the program that it is the guest, and where its modules are. The host sets it on the kernel's command
-/// line, which hands it to the first process.
+/// The variable that marks the guest and has the folder of its modules. The host sets it on the kernel's command line,
+/// which passes it to the first process.
 const GUEST: &str = "MQ_UML_MODULES";
 
-/// Where the command under test is.
+/// The variable with the path of the command under test.
 const MQBENCH: &str = "MQ_UML_MQBENCH";
 
-/// The tests to run.
+/// The variable with a word that the names of the tests to run have.
 const ONLY: &str = "MQ_UML_ONLY";
 
-/// Runs the tests of [`NIGHTLY_TESTS`](guest::NIGHTLY_TESTS) as well.
+/// The variable that enables the tests of [`NIGHTLY_TESTS`](guest::NIGHTLY_TESTS) as well.
 const NIGHTLY: &str = "MQ_NIGHTLY";
 
-/// How many times something is killed, if not once each: see `kills`.
+/// The variable with the number of kills in `kills`; 2 by default.
 const KILLS: &str = "MQ_KILLS";
 
-/// Tells a process of the guest that it is a multimeter, and where.
+/// The variable that makes a process of the guest a multimeter, and has its address.
 const METER: &str = "MQ_UML_METER";
 
 /// The guest's first line; lines before it are the kernel's.

@@ -15,14 +15,14 @@ use nix::{
 
 use crate::MQBENCH;
 
-/// Where the commands of one network remember the state of its interfaces.
+/// The directory in which the commands of one network keep the state of its interfaces.
 pub(crate) const STATE: &str = "/run/mqbench/net";
 
 /// Programs of the system, never Busybox's.
 const IP: &str = "/usr/sbin/ip";
 pub(crate) const TC: &str = "/usr/sbin/tc";
 
-/// Addresses 10.0.0.1 and 10.0.0.2, on eth0 each.
+/// Two hosts, each with eth0, which has 10.0.0.1 or 10.0.0.2.
 pub(crate) struct Network {
     pub(crate) near: Host,
     pub(crate) far: Host,
@@ -58,26 +58,26 @@ impl Network {
         network
     }
 
-    /// `mqbench net` on the near host.
+    /// Runs `mqbench net` on the near host.
     pub(crate) fn net(&self, arguments: &[&str]) -> Output {
         let mut command = mqbench();
         command.args(arguments);
         self.run(command)
     }
 
-    /// As above; asserts that the command succeeds, and returns its output.
+    /// Runs `mqbench net` on the near host, asserts that it succeeds, and returns its output.
     pub(crate) fn net_ok(&self, arguments: &[&str]) -> String {
         let output = self.net(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// As above; asserts that the command fails with one line, and returns the line.
+    /// Runs `mqbench net` on the near host, asserts that it fails with one line, and returns the line.
     pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         one_line(&self.net(arguments))
     }
 
-    /// Takes the cable away.
+    /// Disconnects the hosts.
     pub(crate) fn cut(&self) {
         batch(&self.far, "link set eth0 down\n");
     }

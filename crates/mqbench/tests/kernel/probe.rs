@@ -32,7 +32,7 @@ impl Probe {
         let bind = |address: &'static str| move || UdpSocket::bind((address, 4000));
         let far = network.far.run(bind("10.0.0.2")).unwrap();
         let near = network.near.run(bind("10.0.0.1")).unwrap();
-        // Rather late than lost: the guest may have to wait for its turn.
+        // A large buffer, since the guest may be scheduled late: packets are read late rather than lost.
         SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
         near.connect("10.0.0.2:4000").unwrap();
         far.set_read_timeout(Some(linger + Duration::from_secs(1)))
@@ -53,7 +53,7 @@ impl Probe {
                 let _ = near.send(&packet);
             }
             std::thread::sleep(linger);
-            // Not by the link.
+            // A new socket, whose packet does not pass the link.
             let last = network.far.run(|| UdpSocket::bind("10.0.0.2:0")).unwrap();
             last.send_to(END, "10.0.0.2:4000").unwrap();
             let arrived = receiver.join().unwrap();
@@ -61,7 +61,7 @@ impl Probe {
         })
     }
 
-    /// The time of each packet that came, until its first arrival.
+    /// Returns the delay of each packet that arrived, until its first arrival.
     fn delays(&self) -> Vec<Duration> {
         let mut delays = vec![None; self.sent.len()];
         for (number, at) in &self.arrived {
@@ -74,7 +74,7 @@ impl Probe {
         self.percentile(50)
     }
 
-    /// What nine packets of ten take at least. A busy machine makes packets late, and none early.
+    /// Returns the delay that nine packets of ten exceed. A busy machine makes packets late, and none early.
     pub(crate) fn first_decile(&self) -> Duration {
         self.percentile(10)
     }
@@ -93,12 +93,12 @@ impl Probe {
         apart[apart.len() / 2]
     }
 
-    /// How many took less than that.
+    /// Returns the number of packets with a delay below `time`.
     pub(crate) fn early(&self, time: Duration) -> usize {
         self.delays().iter().filter(|taken| **taken < time).count()
     }
 
-    /// How many were further from `delay` than that.
+    /// Returns the number of packets whose delay differs from `delay` by more than `apart`.
     pub(crate) fn further(&self, delay: Duration, apart: Duration) -> usize {
         let delays = self.delays();
         let far = delays.iter().filter(|taken| taken.abs_diff(delay) > apart);
@@ -113,7 +113,7 @@ impl Probe {
         self.arrived.len() - self.delays().len()
     }
 
-    /// How many came after one that was sent later.
+    /// Returns the number of packets that arrived after a later one.
     pub(crate) fn overtaken(&self) -> usize {
         let mut latest = 0;
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! A link does what was asked for, by iproute2 and by packets.
+//! Settings and effect of a link, by iproute2 and by packets.
 
 use std::{process::Command, time::Duration};
 
@@ -18,14 +18,14 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A shipped link as the papers have it.
+/// Figures of a shipped link in the papers.
 struct Figures {
     link: &'static str,
     delay_ms: f64,
     mbit: f64,
-    /// Of one bandwidth-delay product; `None` for 1000 packets.
+    /// Length of the queue: one bandwidth-delay product; `None` for 1000 packets.
     queue_bytes: Option<f64>,
-    /// Whether the way back is shaped too.
+    /// `true` if the direction down is shaped too.
     down: bool,
 }
 
@@ -78,7 +78,7 @@ fn each_link() {
             let expected = Duration::from_secs_f64(figures.delay_ms / 1e3 + sending);
             // Of 1000 packets in the queue, 800 are under way where it takes longest.
             let gap_us = if figures.delay_ms > 500.0 { 750 } else { 400 };
-            // The way back is the same but for where it is set.
+            // The direction down has the figures of the direction up.
             let count = if direction == "up" { 2_000 } else { 1_000 };
             let probe = settled(
                 || packets(&network, count, gap_us, figures.delay_ms),
@@ -101,7 +101,7 @@ fn each_link() {
     }
 }
 
-/// The first good run of six, or the last: on a busy machine the guest may have to wait for its turn.
+/// Returns the first good run of six, or the last: on a busy machine the guest may be scheduled late.
 fn settled(run: impl Fn() -> Probe, good: impl Fn(&Probe) -> bool) -> Probe {
     for pause in 1..6 {
         let probe = run();
@@ -113,7 +113,7 @@ fn settled(run: impl Fn() -> Probe, good: impl Fn(&Probe) -> bool) -> Probe {
     run()
 }
 
-/// Small packets, so many microseconds apart.
+/// Sends small packets at intervals of `gap_us` microseconds.
 fn packets(network: &Network, count: usize, gap_us: u64, delay_ms: f64) -> Probe {
     let linger = Duration::from_secs_f64(delay_ms / 1e3 * 1.5) + 100 * MS;
     Probe::run(network, count, 18, Duration::from_micros(gap_us), linger)
@@ -123,7 +123,7 @@ fn read(network: &Network) -> Vec<Value> {
     serde_json::from_str(&network.tc("-j")).unwrap()
 }
 
-/// iproute2 reads the figures back.
+/// Checks that iproute2 reads the figures of the link.
 fn read_by_tc(network: &Network, figures: &Figures) {
     let found = read(network);
     let netem = &found[0];
@@ -138,7 +138,7 @@ fn read_by_tc(network: &Network, figures: &Figures) {
     assert_eq!(netem["kind"], "netem");
     assert_eq!(netem["root"], true);
     let options = &netem["options"];
-    // It prints microseconds, rounded down.
+    // tc prints microseconds, rounded down.
     match figures.delay_ms {
         0.0 => assert!(options["delay"].is_null()),
         delay => near(&options["delay"]["delay"], delay / 1e3, 1.1e-6),
@@ -161,11 +161,11 @@ fn read_by_tc(network: &Network, figures: &Figures) {
     near(&options["rate"], rate, 0.0);
     let burst = f64::max(1514.0, rate * 200e-6);
     near(&options["burst"], burst, burst * 0.01);
-    // It prints the limit as the longest wait behind the burst, in microseconds.
+    // tc prints the limit as the longest wait behind the burst, in microseconds.
     near(&options["lat"], (queue - burst) / rate * 1e6, 300.0);
 }
 
-/// As `tc -j` names them.
+/// Every setting is in the output of `tc -j`, by the names that it has there.
 fn every_setting() {
     let network = Network::new();
     let set = |changes: &str| {
@@ -210,7 +210,7 @@ fn every_setting() {
     }
 }
 
-/// A link's file with this in the way up.
+/// Writes a link's file with these lines for the direction up; returns its path.
 fn file(text: &str) -> String {
     let path = "/run/link.toml";
     std::fs::write(path, format!("description = \"a test's\"\n[up]\n{text}")).unwrap();
@@ -347,13 +347,13 @@ fn ping_and_check() {
         "eth0: delay is 25ms instead of 100ms\neth0: loss is 5% instead of 0%\n\
          eth0: rate is 20mbit instead of 10mbit\n"
     );
-    // Somebody changed it.
+    // A setting that another program changed.
     network.set("qdisc change dev eth0 root netem delay 26ms loss 5% rate 20mbit limit 1000");
     let output = network.net(&check);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, "eth0: delay is 26ms instead of 25ms\n");
-    // The way back is slow too.
+    // The direction down is slow too.
     network.net_ok(&["apply", "eth0", "s22/wifi@loss=5%", "--keep"]);
     let mut slow = Command::new("/usr/sbin/tc");
     slow.args("qdisc add dev eth0 root netem delay 20ms".split(' '));

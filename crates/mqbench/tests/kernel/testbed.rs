@@ -46,7 +46,7 @@ pub(crate) const FOLDER: &str = "/run/testbed";
 /// A lease that is shorter than the default, so that a test need not wait for half a minute.
 pub(crate) const LEASE: &str = "5s";
 
-/// Where each host's server listens.
+/// The port of each host's ssh server.
 pub(crate) const PORT: u16 = 2222;
 
 /// The time limit for a restored interface: the lease, and time for a slow kernel.
@@ -121,7 +121,7 @@ impl Testbed {
         Self::campaign_on(&self.network.near, messages)
     }
 
-    /// The same, with the controller on this host.
+    /// Starts a campaign of one run, with the controller on this host.
     fn campaign_on(controller: &Host, messages: u32) -> Running {
         let campaign = CAMPAIGN.replace("MESSAGES", &messages.to_string());
         std::fs::write(path("some.toml"), campaign).unwrap();
@@ -169,7 +169,7 @@ fn a_killed_controllers_link_is_put_back() {
     let bed = Testbed::new();
     let campaign = bed.campaign(100_000);
     bed.shaped();
-    // The controller is killed and tells the hosts nothing.
+    // The controller is killed and sends the hosts no message.
     drop(campaign);
     bed.put_back();
 }
@@ -182,7 +182,7 @@ fn a_link_is_put_back_when_its_ssh_server_is_killed() {
     bed.put_back();
 }
 
-/// As on a network that falls apart: neither end learns that the connection has ended.
+/// The network between controller and host fails: neither of them sees the connection end.
 fn a_host_that_cannot_be_reached_removes_its_link() {
     let bed = Testbed::new();
     // The controller is on the far host, so all its messages to the near one pass the cable.
@@ -193,7 +193,7 @@ fn a_host_that_cannot_be_reached_removes_its_link() {
     drop(far);
 }
 
-/// A program that is killed with the value.
+/// A program that is killed when the value is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -247,7 +247,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One whose sessions have this environment beside the folder for temporary files, which is `work-IP`.
+    /// Starts a server whose sessions have this environment, and `work-IP` as the folder for temporary files.
     pub(crate) fn start(host: &Host, keys: &Keys, ip: &str, environment: &[(&str, &str)]) -> Self {
         let work = path(&format!("work-{ip}"));
         fs::create_dir_all(&work).unwrap();

@@ -19,13 +19,13 @@ use crate::{
     testbed::{PORT, Running, Server, keys, mqbench, on_hosts, path},
 };
 
-/// The multimeter's address for the controller.
+/// The multimeter's address on the controller's host.
 pub(crate) const METER_AT: &str = "127.0.0.1:5025";
 
-/// What it sees.
+/// The current that the multimeter measures.
 pub(crate) const AMPERE: f64 = 0.28;
 
-/// In the order of their addresses, which begin with 1.
+/// The hosts' names in the order of their addresses, from 10.0.0.1 on.
 pub(crate) const NAMES: [&str; 3] = ["hub", "pi-1", "pi-2"];
 
 const HOSTS: &str = r#"
@@ -62,7 +62,7 @@ pub(crate) struct Three {
     hosts: [Host; 3],
     desk: Host,
     _switch: Host,
-    /// `None` where one was killed.
+    /// The hosts' ssh servers; `None` for a killed one.
     pub(crate) servers: [Option<Server>; 3],
     pub(crate) meter: Option<Running>,
     /// The state of the hosts' interfaces before anything is done.
@@ -70,7 +70,7 @@ pub(crate) struct Three {
 }
 
 impl Three {
-    /// With this campaign to run.
+    /// Starts the hosts, their servers and the meter, with this campaign to run.
     pub(crate) fn new(campaign: &str) -> Self {
         let _ = std::fs::remove_dir_all(STATE);
         let keys = keys(HOSTS);
@@ -120,7 +120,7 @@ impl Three {
         bed
     }
 
-    /// Where it has gone.
+    /// Starts a host's server unless it is running.
     pub(crate) fn start_server(&mut self, which: usize) {
         if self.servers[which].is_none() {
             // The publisher's clock is an hour behind, the subscriber's five seconds ahead.
@@ -131,7 +131,7 @@ impl Three {
         }
     }
 
-    /// Where it has gone.
+    /// Starts the meter unless it is running.
     pub(crate) fn start_meter(&mut self) {
         if self.meter.is_none() {
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -160,7 +160,7 @@ impl Three {
         Running(self.desk.run(|| command.spawn()).unwrap())
     }
 
-    /// Processes of roles that have this word in their command.
+    /// Returns the processes of roles that have this word in their command.
     pub(crate) fn roles(word: &str) -> Vec<Pid> {
         let has = |(_, line): &(Pid, Vec<String>)| {
             line.iter().any(|part| part.starts_with("--lease="))
@@ -170,7 +170,7 @@ impl Three {
         found.map(|(process, _)| process).collect()
     }
 
-    /// All traces of a campaign: shaped interfaces, processes, temporary files.
+    /// Returns all traces of a campaign: shaped interfaces, processes, temporary files.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (which, host) in self.hosts.iter().enumerate() {
@@ -205,7 +205,7 @@ fn processes() -> Vec<(Pid, Vec<String>)> {
     found
 }
 
-/// Of which of them, as the controller reaches it.
+/// Returns a host's address for the controller.
 fn ip(which: usize) -> String {
     format!("10.1.0.{}", which + 1)
 }
@@ -222,7 +222,7 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
     names.collect()
 }
 
-/// A host's interface, connected to all others of this network.
+/// Attaches a host to a network by a new interface.
 fn attach(switch: &Host, network: &str, host: &Host, interface: &str, address: &str) {
     let namespace = host.path().display().to_string();
     batch(
@@ -245,7 +245,7 @@ fn disciplines(host: &Host) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The work of a guest's process that is a multimeter.
+/// Runs the multimeter, as the work of a process of the guest.
 pub(crate) fn meter(address: &str) {
     let model = MultimeterModel::K34465A;
     let _meter = Multimeter::start_at(address.parse().unwrap(), model, |_| AMPERE);

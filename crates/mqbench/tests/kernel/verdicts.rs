@@ -39,7 +39,7 @@ x = "transport"
 series = "link"
 "#;
 
-/// The result of a comparison: whether there is a difference, its size in words, and its sign.
+/// Result of a comparison: `true` if there is a difference, its size in words, and `true` if it is positive.
 type Verdict = (bool, String, bool);
 
 fn three_hosts_and_one_machine_come_to_the_same_verdicts() {
@@ -60,7 +60,7 @@ fn three_hosts_and_one_machine_come_to_the_same_verdicts() {
     assert!(over_hosts.values().all(|verdict| *verdict == right));
 }
 
-/// By the two links that are compared.
+/// Returns the verdict on each pair of links, by their names.
 fn verdicts(out: &Path) -> BTreeMap<String, Verdict> {
     let mut command = mqbench();
     command.arg("report").arg(out).arg("--json");

@@ -26,7 +26,7 @@ const RECORDED: &[&str] = &[
 /// Stand-ins in `guest/` that do something.
 const STAND_INS: &[&str] = &["chronyc", "scp", "ssh", "sudo"];
 
-/// Where the checkout is in the machine.
+/// The checkout's folder in the machine.
 const CHECKOUT: &str = "checkout";
 
 const SHIPPED: &str = "target/aarch64-unknown-linux-musl/dist/mqbench";
@@ -44,7 +44,7 @@ pub(crate) fn build(root: &Path, shipped: &Path) -> Vec<u8> {
     for folder in ["var/lib", "usr/local/bin", "usr/sbin", "modules"] {
         archive.folder(folder);
     }
-    // For the first messages of the first process, before it has devices.
+    // The console of the first process's first messages, before it has devices.
     archive.add("dev/console", 0o20_600, (5, 1), &[]);
     archive.program("bin/busybox", &root.join("bin/busybox"));
     for (number, module) in modules(root).iter().enumerate() {

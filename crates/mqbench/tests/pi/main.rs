@@ -46,7 +46,7 @@ fn from_three_pis_to_a_figure() {
     if std::env::var_os(INSIDE).is_none() {
         let parts = target().join("pi");
         prepare(&parts);
-        // The test has a network of its own, which is gone when it ends, for whatever reason.
+        // The test has a network of its own, which ends with it, whatever the reason.
         let inside = Command::new("unshare")
             .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])
             .args(["--kill-child", "--mount-proc", "--"])
@@ -76,7 +76,7 @@ fn from_three_pis_to_a_figure() {
     nothing_is_left(&said);
 }
 
-/// Checks that the commands print what the page announces.
+/// Checks that the commands print the lines that the page announces.
 fn the_page_says_what_comes(guide: &str, said: &Said) {
     for seen in [
         "wrote /usr/local/bin/mqbench",
@@ -183,7 +183,7 @@ fn nothing_is_left(said: &Said) {
     assert_eq!(left, [""; 0]);
 }
 
-/// Makes sure that all requirements are met, or says in one line which is not.
+/// Checks all requirements; fails with one line that names the missing one.
 fn prepare(parts: &Path) {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let is_missing = |program: &str| {
@@ -208,7 +208,7 @@ fn prepare(parts: &Path) {
     );
 }
 
-/// Where the packages of the emulated machine are unpacked.
+/// The folder into which the packages of the emulated machine are unpacked.
 fn root() -> PathBuf {
     PathBuf::from(std::env::var_os(INSIDE).unwrap()).join("root")
 }

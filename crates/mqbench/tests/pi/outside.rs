@@ -10,7 +10,7 @@ use std::{
 /// The last parts of their addresses, as the page has them.
 const HOSTS: [u8; 2] = [10, 12];
 
-/// Where a server of ssh would listen.
+/// The port of ssh.
 const PORT: u16 = 22;
 
 /// Makes the hosts' addresses, and runs the commands that `guest/ssh` sends.
@@ -58,7 +58,7 @@ fn serve(stream: &TcpStream) {
         .unwrap();
     let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     std::thread::spawn(move || {
-        // Either side may end first.
+        // Either end may be closed first.
         let _ = copy(&mut input, &mut to);
     });
     let mut stream = stream;

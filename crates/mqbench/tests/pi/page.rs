@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::shipped;
 
-/// How many messages a run of the shortened figure 4 has.
+/// Messages of a run of the shortened figure 4.
 pub(crate) const FIG4_MESSAGES: u64 = 10;
 
 /// All `sh` blocks of the page, which are one script.

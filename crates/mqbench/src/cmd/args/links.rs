@@ -18,13 +18,13 @@ pub(crate) struct LinkArgs {
     /// Emulate this link: a shipped one such as s22/wifi@loss=5%, or a file that ends in .toml
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// The link between publisher and broker, if it is another
+    /// The link between publisher and broker, if it differs
     #[arg(long, value_name = "LINK")]
     pub_link: Option<String>,
-    /// The link between broker and subscriber, if it is another
+    /// The link between broker and subscriber, if it differs
     #[arg(long, value_name = "LINK")]
     sub_link: Option<String>,
-    /// Which hosts are behind the link
+    /// Hosts that are connected to the broker by the link
     #[arg(long, default_value = "publisher", value_parser = topology())]
     topology: Topology,
     /// Emulate a radio channel that the publisher shares with other stations, the broker its access
@@ -34,21 +34,21 @@ pub(crate) struct LinkArgs {
     /// Stations on that channel, the publisher among them: 1 to 64, 3 unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     stations: Option<u8>,
-    /// TCP's shortest retransmission time-out in the emulated hosts, such as 25ms in place of the kernel's
-    /// 200 ms (net.ipv4.tcp_rto_min_us, Linux 6.11)
+    /// TCP's minimum retransmission timeout in the emulated hosts, such as 25ms in place of the kernel's 200 ms
+    /// (net.ipv4.tcp_rto_min_us, Linux 6.11)
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     tcp_rto_min: Option<Duration>,
-    /// In the emulated hosts, let the time-outs of a thin TCP flow not double
+    /// In the emulated hosts, TCP's retransmission timeouts are linear in thin flows
     /// (net.ipv4.tcp_thin_linear_timeouts)
     #[arg(long)]
     tcp_thin: bool,
-    /// Directory for what each host sends and receives, one pcap file a host
+    /// Directory for a packet capture of each host, one pcap file a host
     #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
 }
 
 impl LinkArgs {
-    /// Whether anything is to be emulated.
+    /// Returns `true` if an option asks for an emulated network.
     pub(crate) fn any(&self) -> bool {
         let names = [&self.link, &self.pub_link, &self.sub_link, &self.medium];
         names.into_iter().any(Option::is_some) || self.stations.is_some()
@@ -61,7 +61,7 @@ impl LinkArgs {
         Ok(testbed)
     }
 
-    /// What is tuned of TCP in the emulated hosts.
+    /// Returns the settings of TCP for the emulated hosts.
     pub(crate) fn tcp_tuning(&self) -> TcpTuning {
         TcpTuning {
             rto_min: self.tcp_rto_min,

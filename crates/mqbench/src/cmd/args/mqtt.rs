@@ -1,4 +1,4 @@
-//! The options of clients.
+//! The MQTT options of clients.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     units::parse_duration,
 };
 
-/// Longer than a SYN takes that is lost four times.
+/// Longer than a TCP handshake whose SYN is lost four times.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What clients say.
+/// MQTT options of clients.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT")]
 pub(crate) struct MqttArgs {
@@ -28,17 +28,17 @@ pub(crate) struct MqttArgs {
     /// Keep-alive in seconds, 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     keep_alive: u16,
-    /// QUIC subscribers send PINGREQ after this long without a packet, 0 for not at all
+    /// QUIC subscribers send PINGREQ after this time without a packet, 0 for never
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_quiet: Duration,
-    /// The same after a busy flow has fallen silent
+    /// QUIC subscribers send PINGREQ when a busy flow stops, after this time without a packet; 0 for never
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     probe_busy: Duration,
-    /// Which QUIC stream each message and each subscription goes on: control, per-topic,
-    /// per-publish or auto; per-topic:N and auto:N take N streams at most
+    /// QUIC stream of each message and each subscription: control, per-topic, per-publish or auto; per-topic:N and
+    /// auto:N use at most N streams
     #[arg(long, value_name = "STRATEGY", default_value = "control")]
     pub(crate) streams: QuicStreams,
-    /// Ask the broker to spread messages in such a way over QUIC streams that it opens (MQTT 5)
+    /// Ask the broker to spread messages over its own QUIC streams by this strategy (MQTT 5)
     #[arg(long, value_name = "STRATEGY", default_value = "control")]
     deliveries: Spread,
     /// Send QoS 0 messages as QUIC datagrams, and ask the broker for the same (MQTT 5)
@@ -55,13 +55,14 @@ pub(crate) struct MqttArgs {
         hide_env_values = true
     )]
     password: Option<String>,
-    /// How long a connection may take, until CONNACK; lossy links want more. Else 20s, and 3s of `connect`
+    /// Timeout of a connection until CONNACK, longer for lossy links; default: 20s, and 3s for `connect`
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
 }
 
 impl MqttArgs {
-    /// The same where somebody waits for each connection: without an option it may take `patience`.
+    /// Returns the options with `patience` as the default timeout of a connection, for commands whose user waits for
+    /// each.
     pub(crate) fn get_impatient(&self, patience: Duration) -> MqttOptions {
         MqttOptions {
             connect_timeout: self.connect_timeout.unwrap_or(patience),
@@ -89,7 +90,7 @@ impl MqttArgs {
     }
 }
 
-/// How clients connect, and what they say.
+/// Transport and MQTT options of clients.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! How clients connect.
+//! The transport options of clients.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use mq_transport::{
 
 use crate::units::{parse_duration, parse_time_threshold};
 
-/// How clients connect.
+/// Transport options of clients.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the command line"
@@ -44,30 +44,29 @@ pub(crate) struct TransportArgs {
     /// Key exchange groups in order of preference, such as x25519
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) groups: Vec<KeyExchangeGroup>,
-    /// Initial round-trip time that QUIC assumes
+    /// Round-trip time that QUIC assumes before its first measurement
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) initial_rtt: Option<Duration>,
-    /// Packets that QUIC may have under way before the first acknowledgement, on both sides with the program's own
-    /// broker; else 10, with bbr 200
+    /// QUIC's initial congestion window in packets, also of the program's own broker; default: 10, with bbr 200
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) initial_window: Option<u32>,
     /// The version of TLS over TCP: 1.2 or 1.3; else the newest that the broker has too. QUIC's is always 1.3
     #[arg(long, value_name = "VERSION")]
     pub(crate) tls_version: Option<TlsVersion>,
-    /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
-    /// after a gap such as 3ms or rtt/4, with ,2 twice; the program's own broker does the same
+    /// Repeat small QUIC datagrams before a sign of loss: off, auto, probe, or after a gap such as 3ms or rtt/4, with
+    /// ,2 twice; the program's own broker does so too
     #[arg(long, value_name = "POLICY")]
     pub(crate) repeat: Option<Repeat>,
     /// Ask the peer to acknowledge QUIC packets within this time instead of 25 ms, and reordered ones at once
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) max_ack_delay: Option<Duration>,
-    /// After how many later packets QUIC holds one for lost; else 3
+    /// Later packets after which QUIC declares a packet lost; default: 3
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) packet_threshold: Option<u32>,
-    /// After how many round trips QUIC holds a packet for lost; else 1.125
+    /// Round-trip times after which QUIC declares a packet lost; default: 1.125
     #[arg(long, value_name = "FACTOR", value_parser = parse_time_threshold)]
     pub(crate) time_threshold: Option<f32>,
-    /// How often QUIC sends a packet on a silent connection; else MQTT's keep-alive does
+    /// Interval of QUIC's keep-alive on an idle connection; default: none, since MQTT has a keep-alive
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) quic_keep_alive: Option<Duration>,
     /// Switch GSO and GRO off: one datagram a packet
@@ -76,7 +75,7 @@ pub(crate) struct TransportArgs {
     /// Switch QUIC's path MTU discovery off
     #[arg(long)]
     pub(crate) no_mtu_discovery: bool,
-    /// Write TLS secrets where SSLKEYLOGFILE says, for Wireshark
+    /// Write TLS secrets to the file that SSLKEYLOGFILE names, for Wireshark
     #[arg(long)]
     pub(crate) keylog: bool,
     /// Directory for qlog files, one a QUIC connection

@@ -30,32 +30,31 @@ use crate::{
     },
 };
 
-/// How long to wait for answers after the last question. An answer that takes longer has met a queue, and proves
-/// nothing.
+/// Time to wait for answers after the last question. A later answer was delayed by a queue, and would narrow no bound.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Options of `clock measure`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
-    /// Where `mqbench clock serve` runs, with its port if that is not 14568
+    /// Host that runs `mqbench clock serve`, with its port if that is not 14568
     #[arg(value_name = "HOST")]
     host: String,
-    /// How long to ask; Ctrl-C ends it earlier, and what was measured counts
+    /// Duration of the measurement; Ctrl-C ends it earlier, and the measurement until then counts
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     lasts: Duration,
     /// Time between questions
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
     interval: Duration,
-    /// What the way to HOST is known to take at least, such as an emulated delay
+    /// Lower bound of the delay to HOST, such as an emulated delay
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_there: Duration,
-    /// What the way back is known to take at least
+    /// Lower bound of the delay from HOST
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     least_back: Duration,
-    /// By how much the clocks' rates may change meanwhile, in parts per million
+    /// Largest change of the clocks' rates during the measurement, in parts per million
     #[arg(long, value_name = "PPM", default_value_t = 1.0, value_parser = ppm)]
     wander: f64,
-    /// File for what was measured (JSON), for `mqbench join --clock`
+    /// File for the measurement (JSON), for `mqbench join --clock`
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print JSON instead of text
@@ -89,16 +88,16 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Questions under way and answered.
+/// Questions that are sent, and their answers.
 struct ClockMeasurement {
     socket: Stamped,
     host: String,
     session: u64,
-    /// For each question, by its number, when it left, and its exchange.
+    /// Questions by their numbers: the time at which each was sent, and its exchange once it is answered.
     asked: Vec<(u64, Option<Exchange>)>,
-    /// The other side's name and error bound.
+    /// The server's name and error bound.
     remote: Option<Side>,
-    /// The system's reason why no answer comes.
+    /// The last error of the socket, as the reason why no answer arrives.
     refusal: Option<io::Error>,
 }
 
@@ -114,10 +113,10 @@ impl ClockMeasurement {
         }
     }
 
-    /// Asks until the time is over or the user interrupts, and waits for the last answers.
+    /// Sends questions until the time is over or the user interrupts, then waits for the last answers.
     async fn run(&mut self, interval: Duration, lasts: Duration) -> anyhow::Result<()> {
         let mut questions = tokio::time::interval(interval);
-        // Questions in a burst would only wait behind one another.
+        // A burst of questions would only queue.
         questions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = Instant::now() + lasts;
         let interrupted = tokio::signal::ctrl_c();
@@ -163,7 +162,7 @@ impl ClockMeasurement {
         }
     }
 
-    /// Notes an answer, if it is one to a question that has none yet.
+    /// Records an answer to a question that has none yet; drops other datagrams.
     fn record_answer(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
         let arrival = match arrival {
             Ok(arrival) => arrival,
@@ -189,7 +188,7 @@ impl ClockMeasurement {
         }
     }
 
-    /// The clock file of the answers.
+    /// Builds the clock file from the answers.
     async fn finish(self, args: &Args, remote: SocketAddr) -> anyhow::Result<ClockFile> {
         let Some(side) = self.remote else {
             let why = self
@@ -217,7 +216,7 @@ impl ClockMeasurement {
     }
 }
 
-/// `HOST` or `HOST:PORT`; an IPv6 address with a port stands in brackets.
+/// Resolves `HOST` or `HOST:PORT`; an IPv6 address with a port stands in brackets.
 async fn resolve(host: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = host.parse::<SocketAddr>() {
         return Ok(address);
@@ -241,7 +240,7 @@ async fn resolve(host: &str) -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("{name} has no address"))
 }
 
-/// The interval between questions, at least 1 ms.
+/// Parses the interval between questions, at least 1 ms.
 fn interval(text: &str) -> Result<Duration, String> {
     parse_duration(text).and_then(|interval| match interval {
         interval if interval < Duration::from_millis(1) => {
@@ -258,7 +257,7 @@ fn ppm(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "parts per million are a number from 0 to 100000".to_owned())
 }
 
-/// The result for people.
+/// Formats the result as text.
 fn describe(file: &ClockFile) -> String {
     let summary = &file.summary;
     let offset = format_time(summary.offset_ns.unsigned_abs());

@@ -1,4 +1,4 @@
-//! `mqbench clock serve`: tells the time to any machine that asks.
+//! `mqbench clock serve`: answers any machine that asks for the time.
 
 use std::{
     cell::Cell,
@@ -18,7 +18,7 @@ use crate::{
     report,
 };
 
-/// How often chrony is asked for this clock's error bound, which changes no faster.
+/// Interval at which chrony is asked for this clock's error bound, which changes no faster.
 const BOUND_EVERY: Duration = Duration::from_secs(30);
 
 /// Options of `clock serve`.
@@ -52,12 +52,12 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Answers each question.
 async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
     let host = host_name();
-    // One byte more than a question has, so that a longer datagram is recognised as none.
+    // The buffer is one byte longer than a question, so that a longer datagram is recognised.
     let mut buffer = [0; DATAGRAM + 1];
     loop {
         let arrival = match socket.receive(&mut buffer).await {
             Ok(arrival) => arrival,
-            // An ICMP error: a machine that has asked is gone.
+            // An ICMP error: a machine that has asked is no longer there.
             Err(error) if matches!(error.kind(), ConnectionRefused | ConnectionReset) => continue,
             Err(error) => return Err(error).context("cannot receive"),
         };

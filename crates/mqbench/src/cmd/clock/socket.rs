@@ -7,17 +7,17 @@ use tokio::{io::Interest, net::UdpSocket};
 use crate::clock::WallClock;
 
 /// A socket that stamps arriving datagrams. On Linux the stamp is the kernel's (`SO_TIMESTAMPNS`), which does not
-/// wait until this program is woken; elsewhere it is the time of reading.
+/// depend on when this program is scheduled; elsewhere it is the time of reading.
 pub(super) struct Stamped {
     socket: UdpSocket,
     clock: WallClock,
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 pub(super) struct Arrival {
     pub(super) length: usize,
     pub(super) from: SocketAddr,
-    /// When, by this process's clock.
+    /// Time of arrival by this process's clock, in nanoseconds since 1970.
     pub(super) at_ns: u64,
 }
 
@@ -80,7 +80,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::from(*v6)))
     });
     let from = from.ok_or_else(|| io::Error::other("a datagram has no sender"))?;
-    // The kernel stamps only datagrams that come after the request; an earlier one has the time of reading.
+    // The kernel stamps only datagrams that arrive after the request; an earlier one has the time of reading.
     Ok((message.bytes, from, stamp.unwrap_or_else(system_ns)))
 }
 

@@ -1,4 +1,4 @@
-//! One transport in a comparison: its clients and its results.
+//! A transport in a comparison: its clients and its results.
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// One transport: its clients, and its results so far.
+/// A transport with its clients and its results so far.
 pub(super) struct ComparedTransport {
     pub(super) name: String,
     pub(super) publisher: Route,
@@ -36,7 +36,7 @@ pub(super) struct ComparedTransport {
 pub(super) struct RoundOutcome {
     pub(super) turn: u32,
     pub(super) outcome: e2e::E2eResult,
-    /// `None` without a shared channel.
+    /// Messages that the other stations sent; `None` without a shared channel.
     pub(super) neighbours_sent: Option<u64>,
     pub(super) broker: Option<ProcessUse>,
     pub(super) clients: Option<ProcessUse>,
@@ -148,7 +148,7 @@ impl ComparedTransport {
         Ok(())
     }
 
-    /// Runs publisher, subscriber and the other stations; returns how many messages the other stations sent.
+    /// Runs publisher, subscriber and the other stations; returns the number of messages that the other stations sent.
     async fn publish(
         &self,
         plan: &e2e::Plan,
@@ -167,7 +167,7 @@ impl ComparedTransport {
         let mqtt = args.client.mqtt.get();
         for (dialler, dialled) in &mut self.diallers {
             for _ in 0..args.connections_per_round() {
-                // A connection that fails is a result; the run goes on.
+                // A failed connection is a result; the run continues.
                 dialled.push(dialler.dial(&mqtt).await.ok());
                 tokio::time::sleep(connect::PAUSE).await;
             }

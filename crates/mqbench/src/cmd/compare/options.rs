@@ -13,11 +13,10 @@ use crate::{
 /// Options of `compare`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
-    /// A broker to measure instead of our own, repeated: one URL a transport
+    /// A broker to measure instead of our own, repeated: one URL for each transport
     #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
     pub(super) broker: Vec<Address>,
-    /// What our own broker is measured over, in this order: tcp, tls, quic, ws, wss; the first is
-    /// what others are compared with
+    /// Transports to our own broker, in this order: tcp, tls, quic, ws, wss; the others are compared with the first
     #[arg(
         long,
         value_name = "NAMES",
@@ -33,13 +32,13 @@ pub(crate) struct Args {
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
     pub(super) size: usize,
-    /// Topics that messages go to in turn
+    /// Topics to which messages are published in turn
     #[arg(long, default_value = "1", value_parser = topics)]
     pub(super) topics: NonZeroU32,
     /// Time between messages
     #[arg(long, default_value = "4ms", value_parser = parse_duration)]
     pub(super) interval: Duration,
-    /// How often the transports take turns
+    /// Rounds, in each of which every transport has a turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) rounds: u32,
     /// Connections of each kind in each round

@@ -189,7 +189,7 @@ fn connect_times(transport: &ComparedTransport) -> Vec<ConnectTimes> {
         .collect()
 }
 
-/// The use of one process in all rounds together.
+/// Sums the use of one process over all rounds.
 fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
     uses.cloned().reduce(|mut sum, next| {
         sum.cpu_ns += next.cpu_ns;
@@ -201,11 +201,11 @@ fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
     })
 }
 
-/// What the transports are compared in: a name, and a transport's value of each round.
+/// A compared quantity: its name, and a function that returns its value in each round.
 type Quantity = (&'static str, fn(&ComparedTransport) -> Vec<f64>);
 
-/// One value a round, since messages of a round are not independent. Of connections it is the median: a lost SYN costs a
-/// second, and a mean would be of how many SYNs were lost.
+/// Quantities with one value a round, since messages of a round are not independent. For connections it is the median:
+/// a lost SYN delays one by a second, so a mean would show the number of lost SYNs.
 const QUANTITIES: [Quantity; 2] = [
     (report::compare::DELAY, |transport| {
         let rounds = transport.rounds.iter();
@@ -227,7 +227,7 @@ const QUANTITIES: [Quantity; 2] = [
     }),
 ];
 
-/// Each transport beside those before it, by Student's t.
+/// Compares each transport with those before it, by Student's t.
 fn comparisons(compared: &[ComparedTransport]) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (quantity, values) in QUANTITIES {

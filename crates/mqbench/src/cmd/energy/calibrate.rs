@@ -15,14 +15,13 @@ pub(crate) struct Args {
     /// Runs with their energy: what `energy measure --runs` wrote
     #[arg(value_name = "RUNS")]
     runs: PathBuf,
-    /// Coefficients to fit, such as idle_power_uw,cpu_power_uw; all that the runs have anything of by
-    /// default
+    /// Coefficients to fit, such as idle_power_uw,cpu_power_uw; by default all that the runs have data for
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = term)]
     terms: Vec<Term>,
-    /// Let coefficients be negative: to see what the runs say by themselves
+    /// Allow negative coefficients, to see the fit without constraints
     #[arg(long)]
     plain: bool,
-    /// Which machine it is
+    /// Description of the machine
     #[arg(long, value_name = "TEXT", default_value = "the machine of these runs")]
     description: String,
 }

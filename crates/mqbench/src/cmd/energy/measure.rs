@@ -1,4 +1,4 @@
-//! `mqbench energy measure`: the energy of some time, or of a command.
+//! `mqbench energy measure`: the energy of a period, or of a command.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The time after which a multimeter stops by itself even if the command has not ended.
+/// Time after which a multimeter stops by itself even if the command has not ended.
 const LONGEST_COMMAND: Duration = Duration::from_hours(1);
 
 /// Options of `energy measure`.
@@ -36,13 +36,13 @@ pub(crate) struct Args {
         help = "The meter: model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT], csv:FILE"
     )]
     meter: MeterSpec,
-    /// For how long, unless there is a command
+    /// Duration of the measurement, unless there is a command
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
     time: Option<Duration>,
-    /// How many messages were delivered meanwhile: the energy of each
+    /// Messages delivered in this time, to print the energy of each
     #[arg(long, value_name = "COUNT")]
     messages: Option<u64>,
-    /// Add the energy, and what this machine did meanwhile, to a file for `calibrate`
+    /// Append the energy, and this machine's activity in that time, to a file for `calibrate`
     #[arg(long, value_name = "FILE")]
     runs: Option<PathBuf>,
     /// A command whose energy is measured, and its arguments
@@ -52,14 +52,14 @@ pub(crate) struct Args {
     instrument: InstrumentArgs,
 }
 
-/// How instruments are set.
+/// Settings of instruments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Instrument")]
 struct InstrumentArgs {
-    /// Between two readings: of a sensor 10ms, of a multimeter 1ms
+    /// Time between two readings; default: of a sensor 10ms, of a multimeter 1ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     interval: Option<Duration>,
-    /// For how long of each interval a multimeter looks; half of it
+    /// Part of each interval over which a multimeter integrates; default: half of it
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range
@@ -68,7 +68,7 @@ struct InstrumentArgs {
     /// The supply's voltage, for a multimeter or a file that has the current alone
     #[arg(long, value_name = "VOLT")]
     volts: Option<f64>,
-    /// Where a multimeter's readings are kept; a new file by default
+    /// File for a multimeter's readings; a new file by default
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 }
@@ -219,7 +219,7 @@ fn show(
     report::print(&report::energy::measured(&measured))
 }
 
-/// The command's own exit code.
+/// Returns the command's own exit code.
 fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)

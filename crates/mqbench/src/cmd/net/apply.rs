@@ -25,10 +25,10 @@ use crate::{
     this_program::{shell_exit_code, status_mask},
 };
 
-/// How long a command may take to end after Ctrl-C, which a terminal sends to it as well.
+/// Time that a command has to end after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it may take to end after SIGTERM.
+/// Time that a command has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
@@ -48,13 +48,14 @@ pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
     runtime.block_on(apply_until_end(args, &controller, &direction))
 }
 
-/// After `apply`, the drop of `applied` restores the interface, also on an error or a panic.
+/// Applies the link until a signal or the command's end. The drop of `applied` restores the interface, also after an
+/// error or a panic.
 async fn apply_until_end(
     args: &ApplyArgs,
     controller: &Controller,
     direction: &Direction,
 ) -> anyhow::Result<ExitCode> {
-    // From here on a signal waits until the program asks for it; none ends the program halfway.
+    // From here on a signal waits until the program asks for it, so that none ends the program halfway.
     let mut signals = Signals::catch()?;
     let target = &args.target;
     let applied = controller.apply(&target.interface, direction, &target.name(), args.even_ssh)?;
@@ -86,7 +87,7 @@ async fn apply_until_end(
     code
 }
 
-/// The command's own exit code, as a shell has it.
+/// Runs the command; returns its exit code in a shell's form.
 async fn while_it_runs(
     program: &OsString,
     arguments: &[OsString],
@@ -106,7 +107,8 @@ async fn while_it_runs(
     ))
 }
 
-/// Ends the command within seven seconds, by the signal that ends this program.
+/// Ends the command within seven seconds: waits for it after SIGINT, which it received as well, then sends SIGTERM and
+/// at last SIGKILL.
 async fn end_child(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
     if signal == Signal::SIGINT
         && let Ok(status) = timeout(PATIENCE, child.wait()).await
@@ -124,11 +126,12 @@ async fn end_child(child: &mut Child, signal: Signal) -> std::io::Result<ExitSta
     child.wait().await
 }
 
-/// The signals that ask a program to end.
+/// The signals that ask this program to end.
 struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// All of them, except those that this process was started to ignore, as by `nohup`.
+    /// Catches SIGINT, SIGTERM, SIGHUP and SIGQUIT, except those that this process was started to ignore, as by
+    /// `nohup`.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = status_mask(&status, "SigIgn:");
@@ -164,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_ignored_is_known() {
-        // As under nohup: SIGHUP, and SIGPIPE as always.
+        // The mask under nohup: SIGHUP, and SIGPIPE as always.
         let ignored = |status| status_mask(status, "SigIgn:");
         assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored(""), 0);

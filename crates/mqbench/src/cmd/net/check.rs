@@ -12,7 +12,7 @@ use crate::{
     workload::ping::{self, Echoes},
 };
 
-/// How much shorter than configured a round trip may be: timer ticks and clocks are inexact.
+/// Tolerance below the configured round-trip time, since timer ticks and clocks are inexact.
 const SHORTER: Duration = Duration::from_millis(1);
 
 pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
@@ -52,15 +52,15 @@ pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
 /// The expected result of pings.
 struct ExpectedLink {
     round_trip: Duration,
-    /// The share of pings that is not answered.
+    /// Share of pings without an answer.
     lost: f64,
-    /// Whether losses are independent.
+    /// `true` if losses are independent of one another.
     single: bool,
 }
 
 impl ExpectedLink {
     fn new(direction: &Direction, shape: &Shape) -> Self {
-        // The other host discards a corrupted ping.
+        // The peer discards a corrupted ping.
         let arrives = (1.0 - direction.loss.mean()) * (1.0 - direction.corrupt.share());
         Self {
             round_trip: shape.median_delay(ping::FRAME),
@@ -70,7 +70,7 @@ impl ExpectedLink {
     }
 }
 
-/// A line with configured and measured value, and whether they agree.
+/// Compares configured and measured values; returns a line for each, and `true` if all agree.
 fn compare(expected: &ExpectedLink, echoes: &Echoes, tolerance: Duration) -> (String, bool) {
     let mut agrees = true;
     let mut table = format!("{:24}{:>12}  {}\n", "", "configured", "measured");
@@ -107,7 +107,7 @@ fn compare(expected: &ExpectedLink, echoes: &Echoes, tolerance: Duration) -> (St
     (table, agrees)
 }
 
-/// The range of losses in 99 of 100 cases: the binomial distribution without half a percent at each end.
+/// Returns the range of losses in 99 of 100 cases: the binomial distribution without half a percent at each end.
 fn likely(all: u32, share: f64) -> (u32, u32) {
     if share <= 0.0 {
         return (0, 0);

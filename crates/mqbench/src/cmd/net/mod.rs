@@ -16,33 +16,32 @@ use crate::{lab::placement::TrafficDirection, report};
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Where to remember what stood on an interface
+    /// Directory for the state of interfaces before a change
     #[arg(long, value_name = "DIR", default_value = Controller::DIRECTORY, global = true)]
     state: PathBuf,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Command {
-    /// Shape what leaves by an interface, until Ctrl-C or while COMMAND runs; then put back what
-    /// stood there
+    /// Shape the packets that leave by an interface, until Ctrl-C or while COMMAND runs; then restore the interface
     Apply(ApplyArgs),
-    /// What stands on an interface, or on all
+    /// Print the queueing disciplines of an interface, or of all
     Show {
-        /// Such as eth0
+        /// An interface such as eth0
         #[arg(value_name = "IFACE")]
         interface: Option<String>,
     },
-    /// Put back what stood on an interface, or on all: after --keep, or a program that was killed
+    /// Restore an interface, or all: after --keep, or after a program was killed
     Clear {
-        /// Such as eth0
+        /// An interface such as eth0
         #[arg(value_name = "IFACE")]
         interface: Option<String>,
     },
-    /// Compare an interface with a link: what the kernel says it does, and what pings find
+    /// Compare an interface with a link: the kernel's settings, and the delay and loss of pings
     Check(CheckArgs),
 }
 
-/// An interface, and what it is to do.
+/// An interface, and the link for it.
 #[derive(clap::Args, Clone, Debug)]
 struct Target {
     /// The interface whose outgoing packets are shaped, such as eth0
@@ -51,7 +50,7 @@ struct Target {
     /// A shipped link such as s22/wifi@loss=5%, or a file that ends in .toml
     #[arg(value_name = "LINK")]
     link: String,
-    /// Which of the link's directions: up on the clients' machine, down on the broker's
+    /// Direction of the link: up on the clients' machine, down on the broker's
     #[arg(long, default_value = "up", value_parser = way())]
     direction: TrafficDirection,
 }
@@ -64,7 +63,7 @@ struct Target {
 struct ApplyArgs {
     #[command(flatten)]
     target: Target,
-    /// Print the lines for tc that would do the same, and change nothing
+    /// Print the equivalent lines for tc, and change nothing
     #[arg(long, conflicts_with_all = ["keep", "command"])]
     print: bool,
     /// Return at once and leave the link set until `mqbench net clear`
@@ -73,7 +72,7 @@ struct ApplyArgs {
     /// Print `ready` as a line of its own when the link is set
     #[arg(long, conflicts_with_all = ["print", "keep", "command"])]
     announce: bool,
-    /// Even if the SSH session that this is typed into goes through the interface
+    /// Continue even if the SSH session of this command passes the interface
     #[arg(long)]
     even_ssh: bool,
     /// Run this with the link set, and end with its exit code
@@ -85,13 +84,13 @@ struct ApplyArgs {
 struct CheckArgs {
     #[command(flatten)]
     target: Target,
-    /// Ping this host behind the interface as well; what it sends back must not be shaped
+    /// Ping this host through the interface as well; its answers must not be shaped
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
-    /// How many pings
+    /// Number of pings
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=60000))]
     count: u16,
-    /// What the network itself may add to the round trip
+    /// Round-trip time of the network itself: tolerance above the configured one
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = parse_duration)]
     tolerance: Duration,
 }
@@ -115,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Target {
-    /// The direction of the link, loaded and checked.
+    /// Loads and checks the direction of the link.
     fn load(&self) -> anyhow::Result<Direction> {
         let direction = self.direction.in_link(Link::load(&self.link)?);
         if direction == Direction::default() {
@@ -130,12 +129,12 @@ impl Target {
         Ok(direction)
     }
 
-    /// The link and its direction, for people.
+    /// Returns the names of the link and its direction.
     fn name(&self) -> String {
         format!("{} {}", self.link, self.direction.name())
     }
 
-    /// The kernel's form of the direction. An interface that does not exist here counts as one with Ethernet's
+    /// Returns the kernel's form of the direction. An interface that does not exist here counts as one with Ethernet's
     /// MTU.
     fn shape(&self, direction: &Direction) -> anyhow::Result<Shape> {
         let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.interface));
@@ -144,7 +143,7 @@ impl Target {
     }
 }
 
-/// A line for the interface, followed by further disciplines and by the link and its owner.
+/// Formats a line for the interface, followed by further disciplines and by the link and its owner.
 fn describe(standing: &Standing) -> String {
     let mut text = format!("{}: {}\n", standing.interface, standing.root);
     for other in &standing.others {

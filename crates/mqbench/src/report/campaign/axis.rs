@@ -3,7 +3,7 @@
 /// An ordinate: one part, or two with a break between them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
-    /// From below.
+    /// The parts from below: the whole ordinate, or the two parts of a split one.
     parts: Vec<AxisPart>,
 }
 
@@ -50,7 +50,7 @@ impl Axis {
         &self.parts
     }
 
-    /// How high a value is, from 0 to 1.
+    /// Returns the height of a value as a share of the axis, from 0 to 1.
     pub(super) fn share(&self, value: f64) -> f64 {
         match &self.parts[..] {
             [lower, upper] if value > lower.high => 1.0 - UPPER + UPPER * upper.share(value),

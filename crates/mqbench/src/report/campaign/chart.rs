@@ -136,13 +136,13 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
     }))
 }
 
-/// The dashed line: the link's delay, or for ξ the value 1.
+/// Returns the value of the dashed line: the link's delay, or 1 for ξ.
 pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
     let xi = Metric::parse(&campaign.plot.metric).xi;
     panel.baseline.or(xi.map(|_| 1.0))
 }
 
-/// Whether outliers would press the boxes flat on a linear axis.
+/// Returns `true` if a linear axis would press the boxes flat: the largest value is more than four times the smallest.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
     if !campaign.plot.kind.is_boxes() || split_axis(campaign, panel).is_some() {
         return false;
@@ -154,7 +154,7 @@ pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bo
     least > 0.0 && most > 4.0 * least
 }
 
-/// The same for distributions.
+/// Returns `true` if a linear axis would press a distribution flat: its last bound is more than four times its first.
 pub(super) fn is_wide(panel: &Panel) -> bool {
     let ends = panel.distributions.iter();
     let mut ends = ends.filter_map(|one| Some((one.bounds_ms.first()?, one.bounds_ms.last()?)));

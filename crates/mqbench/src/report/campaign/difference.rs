@@ -8,7 +8,7 @@ use super::{
 };
 use crate::campaign::store::ResultSet;
 
-/// One cell of both sets.
+/// A cell that both sets have.
 struct Row {
     levels: Levels,
     runs: (usize, usize),
@@ -123,7 +123,7 @@ mod tests {
             line.contains("| 6 / 6 |") && line.ends_with("| more |"),
             "{line}"
         );
-        // One run has no interval.
+        // A single run has no interval.
         assert!(
             text.contains("| loss 5%, transport tls | 1 / 1 |"),
             "{text}"

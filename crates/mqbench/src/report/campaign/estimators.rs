@@ -1,4 +1,4 @@
-//! Two estimators of a job's time, and what their difference does to DL's conclusions.
+//! Two estimators of a job's round-trip time, and the effect of their difference on DL's conclusions.
 //!
 //! DL starts its clock at the last job that was sent. A result that takes longer than the interval between jobs
 //! is timed from a later job, so no time can be much longer than the interval. Each of DL's claims is judged
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::campaign::claims::{ClaimForm, Verdict};
 
-/// The metrics of DL's own estimator and of the one by number.
+/// The metrics of DL's own estimator and of the one by sequence number.
 const METRICS: [&str; 2] = ["rtt_last_mean", "rtt_mean"];
 
 /// The comparison for these claims of one campaign; `None` if no claim was measured by both estimators.
@@ -86,7 +86,7 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
     text
 }
 
-/// Whether both estimators show a difference, in opposite directions.
+/// Returns `true` if both estimators show a difference, in opposite directions.
 fn is_turned(one: &ClaimReport, other: &ClaimReport) -> bool {
     let side = |report: &ClaimReport| {
         let measured = report.measured.as_ref()?;

@@ -9,18 +9,18 @@ use super::{
 };
 use crate::campaign::file::{BoxesOf, PlotKind};
 
-/// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
+/// Repetitions from which on boxes and tests are over repetitions; with fewer, they are over messages.
 pub(super) const ENOUGH: usize = 5;
 /// The most outliers of one box that are drawn.
 const OUTLIERS: usize = 200;
 
 /// The runs of one cell.
 pub(super) struct RunGroup {
-    /// One value for each repetition.
+    /// The metric's value of each repetition.
     pub(super) values: Vec<f64>,
     /// The values recorded within the runs, in ms, ascending.
     pub(super) messages: Vec<f64>,
-    /// The statistic of messages that the metric is, if it is one.
+    /// The statistic of messages that the metric stands for; `None` for other metrics.
     pub(super) statistic: Option<Statistic>,
     boxes: BoxesOf,
     /// Repetitions whose last attempt was disturbed.
@@ -78,7 +78,7 @@ impl RunGroup {
         })
     }
 
-    /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
+    /// Returns the values for boxes and tests: repetitions if there are enough, else messages if the metric has their
     /// unit.
     fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
         if self.values.len() >= ENOUGH && self.boxes == BoxesOf::Runs {

@@ -27,23 +27,23 @@ pub(crate) struct Report {
     pub(crate) schema: &'static str,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
-    /// One manifest for each time that the set was resumed.
+    /// Manifest of each resumption of the set.
     pub(crate) continued: Vec<Manifest>,
-    /// The papers with a measured claim; those with more verdicts come first.
+    /// The papers with a measured claim; papers with more verdicts come first.
     pub(crate) papers: Vec<PaperReport>,
     pub(crate) claims: Vec<ClaimReport>,
     pub(crate) campaigns: Vec<CampaignReport>,
 }
 
 impl Report {
-    /// The changes of campaigns that stand beside others in this set, each once.
+    /// Returns the changes of campaigns that stand beside others in this set, each once.
     pub(super) fn changes(&self) -> Vec<&str> {
         let all = self.claims.iter().flat_map(|claim| &claim.beside);
         let all: BTreeSet<&str> = all.map(|beside| &beside.changes[..]).collect();
         all.into_iter().collect()
     }
 
-    /// The claims that the results' campaigns are held against.
+    /// Returns the claims that the results' campaigns are judged by.
     pub(super) fn claims_of_campaigns(&self) -> Vec<&ClaimReport> {
         let ids = || self.campaigns.iter().flat_map(|campaign| &campaign.claims);
         let held = |claim: &&ClaimReport| ids().any(|id| *id == claim.claim.id);
@@ -51,10 +51,10 @@ impl Report {
     }
 }
 
-/// What the runs say of a paper.
+/// Verdicts on the claims of a paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct PaperReport {
-    /// The letters by which claims and campaigns name it.
+    /// The abbreviation by which claims and campaigns name the paper.
     pub(crate) name: String,
     pub(crate) title: String,
     /// Authors, place and year.
@@ -62,13 +62,13 @@ pub(crate) struct PaperReport {
     pub(crate) doi: Option<String>,
     /// Claims that are reproduced.
     pub(crate) held: usize,
-    /// Claims that are not reproduced, or opposite.
+    /// Claims that are not reproduced, or whose opposite is.
     pub(crate) failed: usize,
-    /// Those of them that are of a difference, where there is none that counts.
+    /// Claims among `failed` that state a difference where the runs found none that counts.
     pub(crate) no_difference: usize,
     /// Claims without a verdict: undecided, not tested, not measured.
     pub(crate) open: usize,
-    /// The verdicts in one to three sentences.
+    /// Summary of the verdicts in one to three sentences.
     pub(crate) says: Vec<String>,
 }
 
@@ -77,13 +77,13 @@ pub(crate) struct PaperReport {
 pub(crate) struct ClaimReport {
     pub(crate) claim: Claim,
     pub(crate) verdict: Verdict,
-    /// Why, in a few words.
+    /// The reason for the verdict, in a few words.
     pub(crate) why: String,
     /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
-    /// What the interval is over.
+    /// Basis of the interval.
     pub(crate) of: Basis,
-    /// The same of the campaign with changes, such as `repeat=probe`, if the set has it.
+    /// Verdicts by the campaign with changes, such as `repeat=probe`, if the set has it.
     pub(crate) beside: Vec<ClaimBeside>,
 }
 
@@ -95,24 +95,24 @@ pub(crate) struct ClaimBeside {
     pub(crate) verdict: Verdict,
     /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
-    /// What the interval is over.
+    /// Basis of the interval.
     pub(crate) of: Basis,
 }
 
-/// What a statistic is over.
+/// Values that a statistic is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Basis {
-    /// One value a repetition: independent values.
+    /// Values of the repetitions, one each, which are independent.
     Repetitions,
-    /// The messages of the runs, pooled. Messages of one run are not independent, so intervals are too narrow
-    /// and probabilities too small.
+    /// Messages of all runs, pooled. Messages of one run are not independent, so intervals are too narrow and p-values
+    /// too small.
     Messages,
-    /// There are too few values.
+    /// No statistic, since there are too few values.
     None,
 }
 
-/// One campaign.
+/// Report of a campaign.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct CampaignReport {
     pub(crate) name: String,
@@ -120,25 +120,25 @@ pub(crate) struct CampaignReport {
     pub(crate) source: String,
     pub(crate) plot: PlotReport,
     pub(crate) runs: CampaignRuns,
-    /// The meters of its runs; none if the runs have no energy.
+    /// The meters of the campaign's runs; none if the runs have no energy.
     pub(crate) energy: Vec<EnergyReport>,
     /// The keys that are the same in every cell, with the names of campaign files.
     pub(crate) fixed: BTreeMap<String, Value>,
-    /// One figure for each level of the facet, and of every factor that the plot does not name.
+    /// A figure for each level of the facet, and of every factor that the plot does not name.
     pub(crate) panels: Vec<Panel>,
-    /// The parameters of the transports, by their names in the records, each with all values that its runs have.
+    /// The parameters of the transports, by their names in the records, each with all values of the campaign's runs.
     pub(crate) parameters: BTreeMap<String, BTreeSet<String>>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) warnings: Vec<WarningReport>,
-    /// Attempts that were disturbed and repeated; no other number counts them.
+    /// Attempts that were disturbed and repeated; no other count includes them.
     pub(crate) repeated: Vec<RepeatedAttempts>,
-    /// The ids of its claims, in the order of the report.
+    /// The ids of the campaign's claims, in the order of the report.
     pub(crate) claims: Vec<String>,
-    /// The comparison of DL's two estimators, for its campaigns.
+    /// The comparison of DL's two estimators; `None` for campaigns of other papers.
     pub(crate) estimators: Option<Estimators>,
 }
 
-/// The same claims by two estimators of a time.
+/// Verdicts on claims by two estimators of a round-trip time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Estimators {
     /// The effect of the difference on the conclusion, in whole sentences.
@@ -146,7 +146,7 @@ pub(crate) struct Estimators {
     pub(crate) pairs: Vec<EstimatorPair>,
 }
 
-/// One claim by both estimators.
+/// A claim by both estimators.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct EstimatorPair {
     pub(crate) says: String,
@@ -154,11 +154,11 @@ pub(crate) struct EstimatorPair {
     pub(crate) last: String,
     /// The id of the claim with each result matched with its own job.
     pub(crate) matched: String,
-    /// Whether both estimators show a difference, in opposite directions.
+    /// `true` if both estimators show a difference, in opposite directions.
     pub(crate) turned: bool,
 }
 
-/// The plot of its figures.
+/// The plot of a campaign's figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PlotReport {
     pub(crate) kind: PlotKind,
@@ -167,7 +167,7 @@ pub(crate) struct PlotReport {
     pub(crate) quantity: String,
     /// The meaning of the metric.
     pub(crate) meaning: String,
-    /// The unit; empty for a ratio or a number.
+    /// The unit; empty for a ratio or a count.
     pub(crate) unit: String,
     pub(crate) x: String,
     /// The abscissa in words.
@@ -176,7 +176,7 @@ pub(crate) struct PlotReport {
     pub(crate) facet: Option<String>,
 }
 
-/// How many runs there are.
+/// Counts of a campaign's runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CampaignRuns {
     #[serde(flatten)]
@@ -185,25 +185,25 @@ pub(crate) struct CampaignRuns {
     pub(crate) warned: usize,
 }
 
-/// A meter that runs have their energy from.
+/// A meter from which runs have their energy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct EnergyReport {
     /// The meter's name, as the command line takes it.
     pub(crate) meter: String,
-    /// Whether the meter measures or computes.
+    /// Measured or modelled energy.
     pub(crate) basis: mq_energy::Basis,
-    /// What the energy covers, if the meter measures.
+    /// Part of the machine whose energy is measured; `None` for a model.
     pub(crate) scope: Option<String>,
-    /// How many runs have this meter.
+    /// Number of runs with this meter.
     pub(crate) runs: usize,
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Panel {
-    /// The levels of the figure; none if it is the only one.
+    /// The levels of the figure; empty for a campaign's only figure.
     pub(crate) levels: BTreeMap<String, String>,
-    /// What the figure shows, in a sentence; empty without a run.
+    /// Description of the figure in a sentence; empty without a run.
     pub(crate) shows: String,
     /// Runs of the figure whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
@@ -228,14 +228,14 @@ impl Panel {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// A cell for each level along the abscissa; null without a run.
+    /// A cell for each level along the abscissa; `None` without a run.
     pub(crate) points: Vec<Option<Point>>,
 }
 
 /// A cell's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Repetitions.
+    /// Number of repetitions.
     pub(crate) n: usize,
     /// Runs of the cell whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
@@ -243,10 +243,10 @@ pub(crate) struct Point {
     pub(crate) values: Vec<f64>,
     pub(crate) mean: f64,
     pub(crate) median: f64,
-    /// The 95 % interval of the mean, by bootstrap.
+    /// Lower end of the 95 % interval of the mean, by bootstrap; `high` is its upper end.
     pub(crate) low: Option<f64>,
     pub(crate) high: Option<f64>,
-    /// What the interval is over.
+    /// Basis of the interval.
     pub(crate) interval_of: Basis,
     #[serde(rename = "box")]
     pub(crate) quartiles: Option<BoxReport>,
@@ -256,50 +256,51 @@ pub(crate) struct Point {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct BoxReport {
     pub(crate) of: Basis,
-    /// How many values.
+    /// Number of values.
     pub(crate) n: u64,
     pub(crate) q1: f64,
     pub(crate) median: f64,
     pub(crate) q3: f64,
-    /// The whiskers' ends.
+    /// Lower end of the whiskers; `high` is their upper end.
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// How many values are beyond the whiskers.
+    /// Number of values beyond the whiskers.
     pub(crate) outlier_count: usize,
-    /// These values, thinned out evenly if they are too many to draw; the first and the last stay.
+    /// Values beyond the whiskers, thinned out evenly by rank if they are too many to draw; the first and the last
+    /// stay.
     pub(crate) outliers: Vec<f64>,
 }
 
-/// Whether the series differ at one level of the abscissa.
+/// Test of the differences between the series at one level of the abscissa.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SignificanceTest {
     pub(crate) x: String,
     pub(crate) of: Basis,
-    /// Kruskal and Wallis: whether all series are of one distribution.
+    /// Kruskal–Wallis test of the hypothesis that all series have one distribution.
     pub(crate) kruskal_wallis: Option<KruskalWallis>,
     pub(crate) pairs: Vec<Pair>,
 }
 
-/// Two series at one level; all of it says how a lies to b.
+/// Comparison of two series at one level of the abscissa: of `a` with `b`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Pair {
     pub(crate) a: String,
     pub(crate) b: String,
-    /// By Dunn's test, adjusted by Holm for the pairs of this level.
+    /// p-value of Dunn's test, adjusted by Holm for the pairs of this level.
     pub(crate) p: Option<f64>,
-    /// The share of all pairs of a value of a and one of b in which a's is less.
+    /// Share of all pairs of a value of `a` and one of `b` in which the value of `a` is less.
     pub(crate) below: f64,
-    /// The share in which a's is more.
+    /// Share of these pairs in which the value of `a` is greater.
     pub(crate) above: f64,
     /// `above` less `below`.
     pub(crate) cliffs_delta: f64,
-    /// Romano's word for it.
+    /// Romano's word for the size of `cliffs_delta`.
     pub(crate) size: &'static str,
-    /// The mean of a over the mean of b.
+    /// Mean of `a` over the mean of `b`.
     pub(crate) ratio: Option<Interval>,
 }
 
-/// The distribution of the values within the runs of one cell.
+/// Distribution of the values within the runs of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Distribution {
     pub(crate) x: String,
@@ -307,18 +308,18 @@ pub(crate) struct Distribution {
     /// The name of the values, such as `latency`.
     pub(crate) of: String,
     pub(crate) count: u64,
-    /// Bounds in ms, one more than shares; the same for all series of an x.
+    /// Bounds of the bins in ms, one more than `shares`; all series of an x have equal bounds.
     pub(crate) bounds_ms: Vec<f64>,
-    /// The share of all values between each two bounds.
+    /// Share of all values in each bin.
     pub(crate) shares: Vec<f64>,
-    /// A percentage, and the value in ms that so many percent do not exceed.
+    /// Percentiles: a percentage, and the value in ms that this percentage of values does not exceed.
     pub(crate) percentiles_ms: Vec<(f64, f64)>,
 }
 
-/// One direction of a link of some runs.
+/// A direction of a link, over some runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LinkReport {
-    /// The role whose link it is, such as `publisher`.
+    /// The role at the link, such as `publisher`.
     pub(crate) of: String,
     pub(crate) name: String,
     /// `up` or `down`; `all` for a shared channel.
@@ -328,7 +329,7 @@ pub(crate) struct LinkReport {
     pub(crate) measured: LinkMeasured,
 }
 
-/// A direction as configured.
+/// Configuration of a direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkConfigured {
     pub(crate) delay_ns: Option<u64>,
@@ -337,22 +338,22 @@ pub(crate) struct LinkConfigured {
     pub(crate) loss: Option<f64>,
 }
 
-/// A direction as measured, over all of its runs.
+/// Measurements of a direction, summed over all of its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkMeasured {
     pub(crate) packets: u64,
     pub(crate) lost: u64,
     pub(crate) overflowed: u64,
-    /// How much later than due packets left the emulator, of the worst run.
+    /// 99th percentile of the time between a packet's due time and its leaving the emulator, of the worst run.
     pub(crate) lateness_p99_ns: Option<u64>,
 }
 
-/// A kind of warning of finished runs.
+/// Warnings of one kind in finished runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct WarningReport {
-    /// The warning's name in a record.
+    /// The kind's name in a record.
     pub(crate) kind: String,
-    /// Runs that have it.
+    /// Number of runs with such a warning.
     pub(crate) runs: usize,
     /// Each warning: its run and its text.
     pub(crate) found: Vec<WarningFound>,
@@ -366,13 +367,13 @@ pub(crate) struct WarningFound {
     pub(crate) says: String,
 }
 
-/// A run that was repeated.
+/// A disturbed attempt that was repeated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct RepeatedAttempts {
     pub(crate) levels: BTreeMap<String, String>,
     pub(crate) repetition: u32,
     pub(crate) attempt: u32,
     pub(crate) warnings: Vec<Warning>,
-    /// Why it ended early, if it did.
+    /// The error that ended the attempt early; `None` if it was completed.
     pub(crate) error: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Whether series differ at one level of the abscissa, and by how much.
+//! Tests and effect sizes of the differences between series at one level of the abscissa.
 
 use mq_measure::stats;
 
@@ -25,7 +25,7 @@ pub(super) fn test(
         return None;
     }
     let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
-    // A jitter has one value a run; messages have none.
+    // A jitter is one value a run, and no value of a message.
     let of_messages = groups.iter().all(|group| {
         group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
     });
@@ -44,7 +44,7 @@ pub(super) fn test(
     };
     let dunn = stats::dunn(&values).unwrap_or_default();
     let resample = Resample::new(seed);
-    // How the later one lies to the earlier: QUIC to TLS.
+    // The later series is compared with the earlier one: QUIC with TLS.
     let pairs = (0..values.len()).flat_map(|b| (b + 1..values.len()).map(move |a| (a, b)));
     let pairs = pairs.map(|(a, b)| {
         let (below, above) = stats::dominance(values[a], values[b]);

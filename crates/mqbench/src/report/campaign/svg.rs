@@ -26,7 +26,7 @@ const OTHERS: [&str; 8] = [
     "#6a51a3", "#2b8a57", "#b5458a", "#a67c00", "#1b7f8c", "#7a4b2a", "#3a3f45", "#9a8fd8",
 ];
 
-/// File name and content.
+/// Returns the file's name and content.
 pub(crate) fn file(campaign: &CampaignReport, panel: &Panel) -> (String, String) {
     let name = chart::file_name(campaign, panel) + ".svg";
     (name, Drawing::new(campaign, panel).draw())
@@ -118,7 +118,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// The names of the series, in as many rows as they need; the lower edge of the last.
+    /// Draws the names of the series, in as many rows as they need; returns the lower edge of the last.
     fn legend(&mut self) -> f64 {
         let (mut x, mut y) = (LEFT, 33.0);
         for at in 0..self.panel.series.len() {
@@ -136,7 +136,7 @@ impl<'a> Drawing<'a> {
         y + 12.0
     }
 
-    /// The levels along the abscissa, in as many lines as they need; the base of the last line.
+    /// Draws the levels along the abscissa, in as many lines as they need; returns the base of the last line.
     fn abscissa(&mut self) -> f64 {
         let mut deepest = BOTTOM + LINE + 4.0;
         for (at, x) in self.panel.x.iter().enumerate() {
@@ -155,7 +155,7 @@ impl<'a> Drawing<'a> {
         BOTTOM - self.axis.share(value) * (BOTTOM - self.top)
     }
 
-    /// One series.
+    /// Draws a series.
     fn series(&mut self, at: usize) {
         let panel = self.panel;
         let (series, colour) = (&panel.series[at], colour(panel, at));
@@ -291,7 +291,7 @@ fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
     Axis::new(least, most, chart::starts_logarithmic(campaign, panel))
 }
 
-/// The words in lines of so many characters; a longer word has a line of its own.
+/// Breaks words into lines of at most `most` characters; a longer word has a line of its own.
 fn lines(text: &str, most: f64) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::campaign::claims::{CONFIDENCE, Claim, ClaimForm, Measured, TrendDirection, Verdict};
 
-/// A ξ this near to 1 counts as this far from it: a gain of nothing has no share that could be told.
+/// Smallest gain, as the distance of a ξ from 1, of which a tolerance is a share. A gain of zero would leave no
+/// tolerance.
 const LEAST_GAIN: f64 = 0.25;
 
 /// The verdict by the claim's campaign, and by the same campaign with changes beside it.
@@ -70,11 +71,11 @@ fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
     }
 }
 
-/// What the runs of a claim's levels say.
+/// Value of a claim in the runs of its levels.
 struct Found {
-    /// The mean of `of`, or its quotient by that of `with`.
+    /// The mean of `of`, or its quotient by the mean of `with`.
     value: f64,
-    /// The same with what is unknown of it; `None` with fewer than two runs a cell.
+    /// The value with its uncertainty; `None` with fewer than two runs a cell.
     estimate: Option<Estimate>,
     /// See [`Measured::effect`].
     effect: f64,
@@ -114,8 +115,8 @@ impl Found {
         })
     }
 
-    /// A quotient. The effect is the least of those that the divisor has room for: the tolerance is a share of it, and may
-    /// not be too large by chance.
+    /// Builds a quotient. Its effect is the smallest one within the interval of the divisor: the tolerance is a share
+    /// of the effect, and may not be too large by chance.
     fn of_two(of: &Estimate, with: &Estimate, effect: impl Fn(f64) -> f64) -> Self {
         let Interval { low, high, .. } = with.interval(CONFIDENCE);
         Self {
@@ -134,7 +135,7 @@ impl Found {
         }
     }
 
-    /// The value alone.
+    /// The interval of the value alone, without width.
     fn point(&self, claim: &Claim) -> Interval {
         let point = Interval {
             estimate: self.value,
@@ -162,7 +163,7 @@ fn in_form(claim: &Claim, quotient: Interval) -> Interval {
     }
 }
 
-/// The levels of both sides. For a trend these are the last level of its factor and the first.
+/// Returns the levels of `of` and `with`. For a trend these are the last and the first level of its factor.
 fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
     let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();
@@ -185,7 +186,8 @@ fn sides(claim: &Claim, finished: &FinishedRuns) -> (Levels, Option<Levels>) {
         })
 }
 
-/// How many steps go against a trend, if more than half of them do.
+/// Returns the number of steps against a trend and the number of steps, as text; `None` if no more than half are
+/// against it.
 fn against(claim: &Claim, finished: &FinishedRuns, metric: &Metric) -> Option<String> {
     if claim.direction == Some(TrendDirection::Flat) {
         return None;
@@ -213,10 +215,10 @@ mod tests {
     use super::*;
     use crate::campaign::claims;
 
-    /// One of the two sides: its true mean, and its runs' relative standard deviation.
+    /// True mean and relative standard deviation of the runs of one side.
     type Truth = (f64, f64);
 
-    /// Means of runs as they come: delays with losses lean to the right, others do not.
+    /// Simulated means of runs: delays with losses are skewed to the right, others are not.
     struct Runs {
         random: SplitMix64,
         skewed: bool,
@@ -321,8 +323,8 @@ mod tests {
         }
     }
 
-    /// The same of a spread: the mean distance from the median. A bootstrap of standard deviations calls up to 9 % of them
-    /// reproduced.
+    /// The test statistic here is a spread: the mean distance from the median. A bootstrap of standard deviations calls
+    /// up to 9 % of such campaigns reproduced.
     #[test]
     fn a_spread_that_is_just_not_less_is_rarely_reproduced() {
         let (campaigns, most) = campaigns();

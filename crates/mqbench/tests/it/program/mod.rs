@@ -19,7 +19,7 @@ pub(crate) fn mqbench(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// The error, in one line.
+/// Asserts that a command fails; returns its error, which is one line.
 pub(crate) fn mistake(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -28,8 +28,8 @@ pub(crate) fn mistake(arguments: &[&str]) -> String {
     text
 }
 
-/// The line for a mistake in the arguments. The program fails, prints nothing on standard output and this line on
-/// standard error; clap may add a hint below.
+/// Asserts that the program fails for a mistake in its arguments; returns the line for it. The program prints nothing
+/// on standard output and this line on standard error; clap may add a hint below.
 pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -44,7 +44,7 @@ pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
     first
 }
 
-/// Whether a program could not run because the machine has no namespaces; prints that if so.
+/// Returns `true`, and prints a line, if a program could not run because the machine has no namespaces.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn skipped(stderr: &[u8]) -> bool {
     let said = String::from_utf8_lossy(stderr);
@@ -55,7 +55,7 @@ pub(crate) fn skipped(stderr: &[u8]) -> bool {
     skipped
 }
 
-/// The records of the campaign `some` in a result set, without a line that is not whole.
+/// Returns the records of the campaign `some` in a result set, without an incomplete last line.
 pub(crate) fn records(out: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(out.join("records/some.jsonl")).unwrap_or_default();
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
@@ -65,7 +65,7 @@ pub(crate) fn records(out: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// Runs a campaign; its records, or `None` where this machine cannot emulate a network.
+/// Runs a campaign; returns its records, or `None` where this machine cannot emulate a network.
 pub(crate) fn run_campaign(campaign: &str) -> Option<Vec<Value>> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("some.toml");

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-/// The file of that campaign.
+/// Returns the path of a shipped campaign.
 pub(crate) fn campaign(name: &str) -> PathBuf {
     let campaigns = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/campaigns");
     campaigns.join(format!("{name}.toml"))
 }
 
-/// Its text, with one repetition and these lines instead of what its quick runs do otherwise.
+/// Returns a shipped campaign with one repetition, and with these lines in place of those of its quick runs.
 pub(crate) fn with_quick(name: &str, quick: &str) -> String {
     let text = std::fs::read_to_string(campaign(name)).unwrap();
     let (before, rest) = text.split_once("[quick]\n").unwrap();

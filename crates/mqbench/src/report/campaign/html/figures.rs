@@ -32,7 +32,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Stri
     )
 }
 
-/// A banner, if runs that count were disturbed. One that failed may have measured nothing.
+/// A banner, if the last attempt of a run was disturbed. A failed run may have no value.
 fn disturbed(panel: &Panel) -> String {
     let runs = match panel.disturbed {
         0 => return String::new(),
@@ -44,7 +44,7 @@ fn disturbed(panel: &Panel) -> String {
     format!("<p class=\"notice\">{runs} measured is drawn all the same.</p>\n")
 }
 
-/// What is drawn, and how.
+/// Describes the marks of a figure: bars, points or boxes, their intervals, and the line of the link's delay.
 fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let drawn = match plot.kind {

@@ -159,7 +159,7 @@ fn runs(campaign: &CampaignReport) -> String {
     text
 }
 
-/// Which energy is measured, and which is modelled.
+/// A paragraph for each meter of the runs: its name, and measured or modelled energy.
 fn energy(campaign: &CampaignReport) -> String {
     let each = campaign.energy.iter();
     let each = each.map(|of| {

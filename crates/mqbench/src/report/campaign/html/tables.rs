@@ -14,7 +14,7 @@ pub(super) fn table(
     table_of(caption, &columns, rows, texts)
 }
 
-/// The same, with column names that are HTML already.
+/// A table like [`table`], whose column names are HTML already.
 pub(super) fn table_of(
     caption: &str,
     columns: &[&str],

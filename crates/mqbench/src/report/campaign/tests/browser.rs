@@ -159,7 +159,7 @@ fn axe_finds_nothing_serious_in_the_page() {
             page.size(width, height);
             for (parts, state) in [(close, "closed"), (open, "open")] {
                 page.eval(parts);
-                // What opens is drawn.
+                // Parts are drawn once they are opened.
                 std::thread::sleep(Duration::from_millis(300));
                 let state = format!("{scheme}, {width} px, {state}");
                 assert_accessible(&mut page, &script, &state);
@@ -236,11 +236,11 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
     nothing_went_wrong(&mut page);
 }
 
-/// Whether each drawing is as wide as its place.
+/// Script that returns, for each drawing, `true` if it is as wide as its place.
 const FIT: &str = "[...document.querySelectorAll('.chart')].map(chart => \
      Math.abs(chart.querySelector('svg').clientWidth - chart.clientWidth) <= 1)";
 
-/// The words of figures that lie over one another, or beyond their figure.
+/// Script that returns the words of figures that overlap one another or leave their figure.
 const COLLISIONS: &str = "(() => {
     const found = [];
     for (const chart of document.querySelectorAll('.chart')) {
@@ -262,13 +262,13 @@ const COLLISIONS: &str = "(() => {
     return found;
 })()";
 
-/// Whether a figure is drawn as it was.
+/// Returns a script that is true if a figure's drawing equals `drawing`.
 fn shows(figure: &str, drawing: &str) -> String {
     let drawing = Value::from(drawing);
     format!("document.querySelector('#{figure} svg').innerHTML === {drawing}")
 }
 
-/// The tooltip shows what is under the pointer, and goes with it a moment later.
+/// Checks that the tooltip shows the value under the pointer; then moves the pointer away, and the tooltip disappears.
 fn told_under_the_pointer(page: &mut Page) {
     page.eval(
         "document.querySelector('#c0p0').scrollIntoView({ block: 'center', behavior: 'instant' })",
@@ -285,7 +285,7 @@ fn told_under_the_pointer(page: &mut Page) {
     page.call("Input.dispatchMouseEvent", &away);
 }
 
-/// No error on the console, and no request but for the file itself and what it makes.
+/// Checks that the console has no error, and that the page requests only its own file and what it makes.
 fn nothing_went_wrong(page: &mut Page) {
     page.eval("0");
     for event in &page.events {
