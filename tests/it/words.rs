@@ -30,7 +30,7 @@ const LEFT: &[(&str, usize)] = &[
     ("crates/mq-testkit", 0),
     ("crates/mq-transport", 0),
     ("crates/mqbench", 231),
-    ("crates/mqbroker", 48),
+    ("crates/mqbroker", 45),
     ("fuzz", 0),
     ("tests", 0),
 ];
