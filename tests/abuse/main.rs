@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
 
 mod counting;
+mod gaps;
 mod heap;
 mod peers;
 mod wire;

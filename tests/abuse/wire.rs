@@ -73,6 +73,13 @@ impl Target {
         (client, hello)
     }
 
+    /// Returns the configuration of a QUIC client with another transport.
+    pub(crate) fn quic_config(&self, transport: quinn::TransportConfig) -> quinn::ClientConfig {
+        let mut config = self.quic_config.clone();
+        config.transport_config(Arc::new(transport));
+        config
+    }
+
     /// Starts a QUIC handshake with the peer at `at`.
     pub(crate) fn knock(&self, at: SocketAddr) -> quinn::Connecting {
         self.endpoint

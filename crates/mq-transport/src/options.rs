@@ -464,7 +464,9 @@ pub struct QuicOptions {
     /// wait. Default: 1 MiB for each connection.
     pub send_window: u64,
     /// Bidirectional streams that the peer may have open at a time; on a server the control lane is one of
-    /// them. Default: 64, of which the peer is granted 10 until it has opened a second stream. A stream that is open and idle takes some 2 KiB; its unread bytes count against
+    /// them. Default: 64, of which the peer is granted 10 until it has opened a second stream. With
+    /// [`ListenOptions::window_memory`] the number grows by half whenever three quarters are open, where 40 KiB for each
+    /// further stream find room. A stream that is open and idle takes some 2 KiB; its unread bytes count against
     /// [`receive_window`](Self::receive_window), however many streams there are.
     pub max_bidi_streams: u32,
     /// Unidirectional streams that the peer may have open at a time. Default: 64, of which it is granted 4 at first.

@@ -8,7 +8,7 @@ use crate::{Error, error::Mistake, files};
 /// Sets a user's password in a password file, or with `None` removes the user.
 ///
 /// A crash leaves the old file or the new one, whole. A new file is readable for its owner alone;
-/// an existing file keeps its owner.
+/// an existing file keeps its owner, its group and its mode.
 ///
 /// # Errors
 /// [`Error::Access`] if the file cannot be read or written, has no such user to remove, or cannot
@@ -43,15 +43,15 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = files::successor(path);
     // An existing file belongs to a running process, or was left by a crash: the operator decides.
     let file = files::create_private(&name)?;
-    if let Err(error) = keep_owner(path, &name) {
+    if let Err(error) = keep_access(path, &name) {
         let _ = fs::remove_file(&name);
         return Err(error);
     }
     files::succeed(file, path, bytes)
 }
 
-/// Gives the new file the old one's owner, so that a broker of that user can still read it.
-fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
+/// Gives the new file the old one's owner, group and mode, so that a broker of that user or group can still read it.
+fn keep_access(path: &Path, successor: &Path) -> io::Result<()> {
     #[cfg(unix)]
     if let Ok(old) = fs::metadata(path) {
         use std::os::unix::fs::MetadataExt as _;
@@ -60,6 +60,7 @@ fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
             std::os::unix::fs::chown(successor, Some(old.uid()), Some(old.gid()))?;
         }
+        fs::set_permissions(successor, old.permissions())?;
     }
     #[cfg(not(unix))]
     let _ = (path, successor);
@@ -99,5 +100,22 @@ mod tests {
         assert!(users[0].starts_with("bob:$scram-sha-256$"), "{text}");
         assert_eq!(users.len(), 1, "{text}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_changed_password_file_stays_readable_for_the_group_that_could_read_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passwords");
+        let password = || Some((&b"a"[..], Hashing::ScramSha256));
+        change_password(&path, "ann", password()).unwrap();
+        for mode in [0o640, 0o400] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            change_password(&path, "ann", password()).unwrap();
+            let kept = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(kept & 0o777, mode);
+        }
     }
 }

@@ -72,12 +72,13 @@ pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
     }
 }
 
-/// Streams that a peer may open before it has opened a data stream; then it may have as many as the options say.
+/// Streams that a peer may open at first. With its first data stream it gets as many as the options say, or the number grows
+/// with the memory for them ([`Windows`](super::windows::Windows)).
 /// quinn makes a place for each in advance: 64 of each kind would be a quarter of a silent connection's memory.
-const INITIAL_BIDI_STREAMS: u32 = 10;
-const INITIAL_UNI_STREAMS: u32 = 4;
+pub(super) const INITIAL_BIDI_STREAMS: u32 = 10;
+pub(super) const INITIAL_UNI_STREAMS: u32 = 4;
 
-/// Streams of each kind that the peer may have open once it has opened a data stream.
+/// Streams of each kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     pub(super) bidirectional: u32,

@@ -46,8 +46,11 @@ type Accepting =
 pub(crate) struct Lanes {
     connection: quinn::Connection,
     all: BTreeMap<LaneId, Lane>,
-    /// Stream limits that the peer gets once it has opened a data stream; `None` from then on.
+    /// Stream limits that the peer gets once it has opened a data stream; `None` from then on, and if the connection's
+    /// windows have them.
     limits: Option<StreamLimits>,
+    /// Streams that the peer has opened since [`has_accepted`](Self::has_accepted) was called.
+    accepted: u64,
     /// The peer's next bidirectional stream, and its next unidirectional one.
     accepting: [Option<NextStream>; 2],
     /// The peer's next datagram.
@@ -140,7 +143,7 @@ impl Signal {
 }
 
 impl Lanes {
-    pub(super) fn new(connection: &quinn::Connection, limits: StreamLimits) -> Self {
+    pub(super) fn new(connection: &quinn::Connection, limits: Option<StreamLimits>) -> Self {
         let signal = Arc::<Signal>::default();
         let next_stream = |number: usize, next| {
             let waker = signal.waker(News::NextStream(number));
@@ -156,7 +159,8 @@ impl Lanes {
         Self {
             connection: connection.clone(),
             all: BTreeMap::new(),
-            limits: Some(limits),
+            limits,
+            accepted: 0,
             accepting: streams,
             datagrams: Some((next_datagram(connection.clone()), datagrams)),
             arrived: VecDeque::new(),
@@ -172,6 +176,27 @@ impl Lanes {
             bytes_sent: 0,
             bytes_received: 0,
         }
+    }
+
+    /// Returns `true` if the peer has opened streams since the last call.
+    pub(super) fn has_accepted(&mut self) -> bool {
+        mem::take(&mut self.accepted) > 0
+    }
+
+    /// Returns the numbers of open streams that the client has opened, the control stream among them.
+    pub(super) fn opened_by_client(&self) -> StreamLimits {
+        let mut open = StreamLimits {
+            bidirectional: 1,
+            unidirectional: 0,
+        };
+        for lane in self.all.keys().filter(|lane| !lane.is_server_opened()) {
+            if lane.is_unidirectional() {
+                open.unidirectional += 1;
+            } else {
+                open.bidirectional += 1;
+            }
+        }
+        open
     }
 
     /// Opens a bidirectional stream, if the peer grants one more now.
@@ -325,6 +350,7 @@ impl Lanes {
                         None => only_theirs(self.connection.clone()),
                     };
                     self.insert(send, recv);
+                    self.accepted += 1;
                     if let Some(limits) = self.limits.take() {
                         let connection = &self.connection;
                         connection.set_max_concurrent_bi_streams(limits.bidirectional.into());

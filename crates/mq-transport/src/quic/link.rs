@@ -167,7 +167,7 @@ impl QuicLink {
             handshake_end,
         } = usable;
         Self {
-            lanes: Lanes::new(&connection, limits.streams),
+            lanes: Lanes::new(&connection, limits.streams_at_once()),
             windows: Windows::new(&limits),
             connection,
             repeater,
@@ -433,6 +433,10 @@ impl QuicLink {
     fn poll_receive_lanes(&mut self, cx: &Context<'_>) -> Poll<Progress> {
         let before = self.lanes.bytes_received;
         let progress = self.lanes.poll_read(cx);
+        if self.lanes.has_accepted() {
+            let open = self.lanes.opened_by_client();
+            self.windows.note_streams(&self.connection, open);
+        }
         let count = self.lanes.bytes_received - before;
         if count > 0 {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -542,9 +546,11 @@ impl QuicLink {
         self.connection.closed().await;
     }
 
-    /// Lets the flow-control windows grow, once the application has admitted the peer.
+    /// Lets the flow-control windows and the number of streams grow, once the application has admitted the peer.
     pub(crate) fn let_in(&mut self) {
         self.windows.let_in();
+        let open = self.lanes.opened_by_client();
+        self.windows.note_streams(&self.connection, open);
     }
 
     pub(crate) fn lanes(&self) -> &Lanes {

@@ -8,6 +8,10 @@
 //! |---|---|---|
 //! | received data (RFC 9000 §4.1) | 16 KiB | to its double when half of it is read within two round trips |
 //! | sent data, until it is acknowledged | 16 KiB | to two congestion windows when a write waits |
+//!
+//! A stream is such memory as well, beyond its window: quinn keeps whole datagrams for single bytes behind a gap, up to a
+//! bound for each stream ([`OF_A_STREAM`]). So the number of streams that the peer may open grows in the same way: by half
+//! when three quarters of them are open.
 
 use std::{
     fmt,
@@ -17,7 +21,7 @@ use std::{
 
 use quinn::{Connection, VarInt};
 
-use super::config::StreamLimits;
+use super::config::{INITIAL_BIDI_STREAMS, INITIAL_UNI_STREAMS, StreamLimits};
 use crate::{ListenOptions, QuicOptions};
 
 /// Receive window, in bytes, of a client that the application has not admitted yet.
@@ -25,6 +29,10 @@ const FIRST_RECEIVE: u32 = 16 * 1024;
 
 /// Send window, in bytes, of a client at first: bytes kept until the client acknowledges them.
 const FIRST_SEND: u64 = 16 * 1024;
+
+/// Bytes that a peer's stream may hold beyond its window. quinn copies what is behind a gap together once the datagrams
+/// that it keeps for it are 32 KiB larger; the rest is the last datagram, its list of pieces, and the stream itself.
+const OF_A_STREAM: u32 = 40 * 1024;
 
 /// The memory of the windows of all connections, which the application bounds.
 pub trait WindowMemory: fmt::Debug + Send + Sync {
@@ -38,7 +46,7 @@ pub trait WindowMemory: fmt::Debug + Send + Sync {
 /// The limits that a connection begins with, and those that it may reach.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionLimits {
-    pub(super) streams: StreamLimits,
+    streams: StreamLimits,
     receive: u32,
     send: u64,
     /// Memory budget; `None` where windows have their full size from the start.
@@ -53,6 +61,11 @@ impl ConnectionLimits {
             send: quic.send_window,
             memory: memory.cloned(),
         }
+    }
+
+    /// Returns the stream limits that the peer gets with its first data stream; `None` if [`Windows`] raises them.
+    pub(super) fn streams_at_once(&self) -> Option<StreamLimits> {
+        self.memory.is_none().then_some(self.streams)
     }
 }
 
@@ -79,6 +92,9 @@ struct Growing {
     most_receive: u32,
     send: u64,
     most_send: u64,
+    /// Streams that the peer may have open, and may come to have.
+    streams: StreamLimits,
+    most_streams: StreamLimits,
     /// Bytes read since `since`.
     read: u64,
     since: Instant,
@@ -96,6 +112,11 @@ impl Windows {
                 most_receive: limits.receive,
                 send: limits.send.min(FIRST_SEND),
                 most_send: limits.send,
+                streams: StreamLimits {
+                    bidirectional: limits.streams.bidirectional.min(INITIAL_BIDI_STREAMS),
+                    unidirectional: limits.streams.unidirectional.min(INITIAL_UNI_STREAMS),
+                },
+                most_streams: limits.streams,
                 read: 0,
                 since: Instant::now(),
                 counted: 0,
@@ -120,6 +141,13 @@ impl Windows {
             if growing.read >= u64::from(growing.receive / 2) {
                 growing.half_was_read(connection);
             }
+        }
+    }
+
+    /// Raises the limits on the peer's streams that are nearly used, if there is memory. `open` has the peer's open streams.
+    pub(super) fn note_streams(&mut self, connection: &Connection, open: StreamLimits) {
+        if let Some(growing) = &mut self.0 {
+            growing.grow_streams(connection, open);
         }
     }
 
@@ -158,6 +186,38 @@ impl Growing {
             connection.set_send_window(larger);
         }
         grows
+    }
+
+    fn grow_streams(&mut self, connection: &Connection, open: StreamLimits) {
+        let larger = |limit: u32, open: u32, most: u32| {
+            if open >= limit - limit / 4 {
+                limit.saturating_add(limit.div_ceil(2)).min(most)
+            } else {
+                limit
+            }
+        };
+        let bidirectional = larger(
+            self.streams.bidirectional,
+            open.bidirectional,
+            self.most_streams.bidirectional,
+        );
+        if self.count_streams(bidirectional - self.streams.bidirectional) {
+            self.streams.bidirectional = bidirectional;
+            connection.set_max_concurrent_bi_streams(bidirectional.into());
+        }
+        let unidirectional = larger(
+            self.streams.unidirectional,
+            open.unidirectional,
+            self.most_streams.unidirectional,
+        );
+        if self.count_streams(unidirectional - self.streams.unidirectional) {
+            self.streams.unidirectional = unidirectional;
+            connection.set_max_concurrent_uni_streams(unidirectional.into());
+        }
+    }
+
+    fn count_streams(&mut self, streams: u32) -> bool {
+        self.count(u64::from(streams) * u64::from(OF_A_STREAM))
     }
 
     /// Counts bytes by which a window grows; `false` if it does not grow.

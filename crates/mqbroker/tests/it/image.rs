@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 
 use mq_testkit::free_port;
 
+use crate::runc::{Bundle, bind};
+
 const STATE: &str = "/var/lib/mqbroker";
 const ARCH: &str = if cfg!(target_arch = "aarch64") {
     "arm64"
@@ -58,7 +60,7 @@ fn make(folder: &Path) -> PathBuf {
 /// A container of the image as an engine makes it: a root, a volume, and the configuration of its
 /// processes.
 struct Container {
-    folder: tempfile::TempDir,
+    bundle: Bundle,
     config: Value,
     broker: Option<Child>,
     id: String,
@@ -66,7 +68,8 @@ struct Container {
 
 impl Container {
     fn unpack(image: &Path, folder: tempfile::TempDir) -> Self {
-        let place = |name: &str| folder.path().join(name);
+        let bundle = Bundle::new(folder);
+        let place = |name: &str| bundle.folder().join(name);
         let unpack = |archive: &Path, to: &str| {
             fs::create_dir_all(place(to)).unwrap();
             succeed(
@@ -97,22 +100,12 @@ impl Container {
             id: format!("mq-image-{}", std::process::id()),
             config: config["config"].clone(),
             broker: None,
-            folder,
+            bundle,
         }
-    }
-
-    fn root(&self) -> PathBuf {
-        self.folder.path().join("bundle/rootfs")
     }
 
     fn words(&self, key: &str) -> Vec<String> {
         serde_json::from_value(self.config[key].clone()).unwrap()
-    }
-
-    fn runc(&self) -> Command {
-        let mut runc = Command::new("runc");
-        runc.arg("--root").arg(self.folder.path().join("runc"));
-        runc
     }
 
     /// Returns the command that runs the program with these arguments, in a container of that name.
@@ -121,39 +114,28 @@ impl Container {
         words.extend(arguments.iter().cloned());
         let user = self.config["User"].as_str().unwrap();
         let (user, group) = user.split_once(':').unwrap();
-        let volume = self.folder.path().join("volume");
+        let volume = self.bundle.folder().join("volume");
         let mut mounts = vec![
             json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-            json!({"destination": STATE, "type": "bind", "source": volume, "options": ["bind", "rw"]}),
+            bind(volume, STATE, "rw"),
         ];
         // Libraries for a program that is not static.
         if std::env::var_os("MQ_IMAGE").is_none() {
             let folders = ["/lib", "/lib64", "/usr/lib"];
             let here = folders.iter().filter(|folder| Path::new(folder).exists());
-            mounts.extend(here.map(|folder| {
-                json!({"destination": folder, "type": "bind", "source": folder, "options": ["bind", "ro"]})
-            }));
+            mounts.extend(here.map(|folder| bind(folder, folder, "ro")));
         }
         let [user, group]: [u32; 2] = [user.parse().unwrap(), group.parse().unwrap()];
-        let spec = json!({
-            "ociVersion": "1.0.2",
-            "process": {
-                "user": {"uid": user, "gid": group},
-                "args": words,
-                "env": self.config["Env"],
-                "cwd": self.config["WorkingDir"],
-                "noNewPrivileges": true,
-            },
-            "root": {"path": "rootfs", "readonly": true},
-            "mounts": mounts,
-            // Without a network namespace: the test's clients are outside.
-            "linux": {"namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]},
+        let process = json!({
+            "user": {"uid": user, "gid": group},
+            "args": words,
+            "env": self.config["Env"],
+            "cwd": self.config["WorkingDir"],
+            "noNewPrivileges": true,
         });
-        let bundle = self.folder.path().join("bundle");
-        fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
-        let mut runc = self.runc();
-        runc.args(["run", "--bundle"]).arg(bundle).arg(id);
-        runc
+        // Without a namespace of the network: the test's clients are outside.
+        let namespaces = ["pid", "ipc", "uts", "mount"];
+        self.bundle.run(id, &process, true, &mounts, &namespaces)
     }
 
     /// Runs the image's health check, whose result `docker ps` shows.
@@ -161,7 +143,7 @@ impl Container {
         let test = self.config["Healthcheck"]["Test"].as_array().unwrap();
         let words: Vec<_> = test.iter().map(|word| word.as_str().unwrap()).collect();
         assert_eq!(words[0], "CMD");
-        let mut runc = self.runc();
+        let mut runc = self.bundle.runc();
         runc.arg("exec")
             .arg(&self.id)
             .args(&words[1..])
@@ -170,13 +152,13 @@ impl Container {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+        fs::read_to_string(self.bundle.folder().join("log")).unwrap()
     }
 
     /// Ends the broker as `docker stop` does, and waits for it.
     fn stop(&mut self) {
         let signal = self.config["StopSignal"].as_str().unwrap();
-        succeed(self.runc().args(["kill", &self.id, signal]));
+        succeed(self.bundle.runc().args(["kill", &self.id, signal]));
         let status = self.broker.take().unwrap().wait().unwrap();
         assert!(status.success(), "{status}\n{}", self.log());
     }
@@ -185,7 +167,11 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         if let Some(mut broker) = self.broker.take() {
-            let _ = self.runc().args(["delete", "--force", &self.id]).output();
+            let _ = self
+                .bundle
+                .runc()
+                .args(["delete", "--force", &self.id])
+                .output();
             let _ = broker.wait();
         }
     }
@@ -225,11 +211,7 @@ async fn exchange(url: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
-    if mq_testkit::program(&["runc"]).is_none() {
-        return;
-    }
-    if !nix::unistd::geteuid().is_root() {
-        mq_testkit::skipped("only root runs containers with runc");
+    if !crate::runc::is_usable() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -241,7 +223,7 @@ async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
     };
     let mut container = Container::unpack(&image, folder);
     assert!(container.config["Volumes"][STATE].is_object());
-    let before = listing(&container.root());
+    let before = listing(&container.bundle.root());
     for line in before
         .lines()
         .filter(|line| !line.starts_with("./var/lib/mqbroker "))
@@ -275,7 +257,7 @@ async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
         urls.iter()
             .flat_map(|url| ["--listen".to_owned(), url.clone()]),
     );
-    let log = fs::File::create(container.folder.path().join("log")).unwrap();
+    let log = fs::File::create(container.bundle.folder().join("log")).unwrap();
     let id = container.id.clone();
     let child = container.run(&id, &words).stderr(log).spawn().unwrap();
     container.broker = Some(child);
@@ -300,8 +282,8 @@ async fn the_image_serves_as_its_own_user_and_writes_to_its_volume_alone() {
         !log.contains("Read-only") && !log.contains("denied"),
         "{log}"
     );
-    assert_eq!(listing(&container.root()), before);
-    let volume = container.folder.path().join("volume");
+    assert_eq!(listing(&container.bundle.root()), before);
+    let volume = container.bundle.folder().join("volume");
     assert!(volume.join("store").is_file(), "{}", listing(&volume));
     let mode = fs::metadata(&volume).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);

@@ -6,6 +6,8 @@
 mod cluster_programs;
 mod program;
 mod raw;
+#[cfg(target_os = "linux")]
+mod runc;
 
 mod admin;
 mod admin_port;
