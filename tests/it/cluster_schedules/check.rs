@@ -21,6 +21,9 @@ type Events = [(Duration, Event)];
 /// Time after a client's death within which its session may have come back before its will was due.
 const WILL_MARGIN: Duration = Duration::from_secs(30);
 
+/// Part of the storage, in percent, from which on nodes refuse messages.
+const FULL_PERCENT: u8 = 95;
+
 /// Time after the storage was set back in which the records of sessions may still be those of the copy.
 const RECORDS_WRITTEN: Duration = Duration::from_secs(10);
 
@@ -96,6 +99,8 @@ struct Seen<'a> {
     set_back: Option<SetBack>,
     /// Times at which something was done to nodes or to what they share.
     harmed_at: Vec<Duration>,
+    /// Times from which on the storage was full, or was not.
+    filled_at: Vec<(Duration, bool)>,
     /// Times at which a node has begun, or something that disturbed the cluster has ended.
     mended_at: Vec<Duration>,
     problems: Vec<String>,
@@ -110,6 +115,7 @@ impl<'a> Seen<'a> {
             mortals: BTreeMap::new(),
             set_back: None,
             harmed_at: Vec::new(),
+            filled_at: Vec::new(),
             mended_at: Vec::new(),
             problems: Vec::new(),
         };
@@ -225,9 +231,22 @@ impl<'a> Seen<'a> {
                     self.mended_at.push(at);
                     self.harmed_at.push(at);
                 }
+                Step::Fill { percent } => {
+                    self.filled_at.push((at, *percent >= FULL_PERCENT));
+                    self.harmed_at.push(at);
+                }
                 _ => self.harmed_at.push(at),
             }
         }
+    }
+
+    /// Returns `true` if a message was published while the storage was full: the publisher of a refused message that does
+    /// not learn of it, since its node dies, sends it again behind later ones.
+    fn was_full(&self, message: &Published) -> bool {
+        let mut before = self.filled_at.iter();
+        before
+            .rfind(|(at, _)| *at <= message.at)
+            .is_some_and(|(_, is_full)| *is_full)
     }
 
     fn problem(&mut self, problem: String) {
@@ -344,7 +363,9 @@ impl<'a> Seen<'a> {
                 else {
                     continue;
                 };
-                if self.may_come_again(&self.published[number]) || !known.insert(number) {
+                let message = &self.published[number];
+                let may_be_late = self.may_come_again(message) || self.was_full(message);
+                if may_be_late || !known.insert(number) {
                     continue;
                 }
                 let before = last.insert(topic, number);
@@ -384,7 +405,9 @@ impl<'a> Seen<'a> {
                         let due_from = mended.max().copied().unwrap_or_default().max(at);
                         next.began_at < due_from + delay + WILL_MARGIN
                     };
-                    let is_back = all.get(n + 1).is_some_and(is_back);
+                    let mut later = all[n + 1..].iter();
+                    let next = later.find(|next| next.is_connected).or(all.get(n + 1));
+                    let is_back = next.is_some_and(is_back);
                     (usize::from(!is_back), 1)
                 }
             }
