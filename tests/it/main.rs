@@ -44,6 +44,8 @@ mod qlog;
 mod quic_flows;
 mod quic_peers;
 mod quic_streams;
+#[cfg(unix)]
+mod readme;
 mod rebinding;
 mod replay;
 mod retained;
