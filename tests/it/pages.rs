@@ -370,6 +370,17 @@ fn what_the_architecture_names_is_there() {
 }
 
 #[test]
+fn what_contributing_names_is_there() {
+    let root = root();
+    let page = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let gone = gone(&page, &root);
+    assert!(gone.is_empty(), "{}", gone.join("\n"));
+    let named = quoted(&page);
+    let files = named.iter().filter(|text| is_path_of_a_file(text));
+    assert!(files.count() > 20, "{named:#?}");
+}
+
+#[test]
 fn a_name_or_path_that_is_gone_is_found() {
     let page = "`mq_broker::hub::Hub::publish`, `hub/mod.rs`, `bridge/`, `Overflow::Spill`, `mq_broker::hub::Hut`, `/`,\n\
                 `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
