@@ -39,6 +39,7 @@ mod operators;
 #[cfg(unix)]
 mod operators_page;
 mod packages;
+mod page_form;
 mod pages;
 mod qlog;
 mod quic_flows;

@@ -22,7 +22,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The targets of a page's links, without other sites; text between backticks has no links.
-fn links(text: &str) -> Vec<&str> {
+pub(crate) fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let outside = prose.flat_map(|prose| prose.split('`').step_by(2));
     let links = outside.flat_map(|text| {
@@ -33,19 +33,28 @@ fn links(text: &str) -> Vec<&str> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// The anchors of a page's headings, as sites that show Markdown make them.
+/// The anchor of a heading, as sites that show Markdown make it.
+pub(crate) fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter_map(|character| match character {
+        ' ' => Some('-'),
+        '-' | '_' => Some(character),
+        _ => character.is_alphanumeric().then_some(character),
+    });
+    kept.collect()
+}
+
+/// The anchors of a page's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
-    let anchor = |heading: &str| -> String {
-        let heading = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = heading.chars().filter_map(|character| match character {
-            ' ' => Some('-'),
-            '-' | '_' => Some(character),
-            _ => character.is_alphanumeric().then_some(character),
-        });
-        kept.collect()
-    };
     headings.map(anchor).collect()
+}
+
+/// Every page below `docs/`.
+pub(crate) fn docs() -> Vec<PathBuf> {
+    let folder = root().join("docs");
+    let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
+    folders.concat()
 }
 
 #[test]
@@ -82,8 +91,7 @@ fn the_index_has_every_page() {
     let folder = root().join("docs");
     let index = fs::read_to_string(folder.join("README.md")).unwrap();
     let linked: BTreeSet<_> = links(&index).into_iter().collect();
-    let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
-    for page in folders.concat() {
+    for page in docs() {
         let name = page.strip_prefix(&folder).unwrap().to_str().unwrap();
         assert!(name == "README.md" || linked.contains(name), "{name}");
     }
