@@ -351,6 +351,17 @@ fn is_path_of_a_file(text: &str) -> bool {
     is_relative && ends.into_iter().any(|end| text.ends_with(end))
 }
 
+/// The words of a page's pictures: the names and paths in blocks of Mermaid.
+fn pictured(text: &str) -> Vec<&str> {
+    let blocks = text.split("```").skip(1).step_by(2);
+    let pictures = blocks.filter_map(|block| block.strip_prefix("mermaid\n"));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_:/.-".contains(c);
+    let words = pictures.flat_map(move |picture| picture.split(move |c| !is_part(c)));
+    words
+        .map(|word| word.trim_matches([':', '.', '-']))
+        .collect()
+}
+
 /// The names and paths of a page that no file below `root` has.
 fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
     let (defined, bases) = (Defined::below(root), bases(root));
@@ -361,7 +372,8 @@ fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
             is_path_of_a_file(text) && !bases.iter().any(|base| base.join(text).exists())
         }
     };
-    quoted(page).into_iter().filter(is_gone).collect()
+    let named = quoted(page).into_iter().chain(pictured(page));
+    named.filter(is_gone).collect()
 }
 
 #[test]
@@ -391,14 +403,16 @@ fn what_contributing_names_is_there() {
 #[test]
 fn a_name_or_path_that_is_gone_is_found() {
     let page = "`mq_broker::hub::Hub::publish`, `hub/mod.rs`, `bridge/`, `Overflow::Spill`, `mq_broker::hub::Hut`, `/`,\n\
-                `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
+                `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n```mermaid\na[\"1: hub/mod.rs, hub/mood.rs\"] --> b[store::Shop]\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
     assert_eq!(
         gone(page, &root()),
         [
             "mq_broker::hub::Hut",
             "hub/mode.rs",
             "bridges/",
-            "store::router"
+            "store::router",
+            "hub/mood.rs",
+            "store::Shop"
         ]
     );
 }
