@@ -39,11 +39,14 @@ mod operators;
 #[cfg(unix)]
 mod operators_page;
 mod packages;
+mod page_form;
 mod pages;
 mod qlog;
 mod quic_flows;
 mod quic_peers;
 mod quic_streams;
+#[cfg(unix)]
+mod readme;
 mod rebinding;
 mod replay;
 mod retained;

@@ -22,7 +22,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The targets of a page's links, without other sites; text between backticks has no links.
-fn links(text: &str) -> Vec<&str> {
+pub(crate) fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let outside = prose.flat_map(|prose| prose.split('`').step_by(2));
     let links = outside.flat_map(|text| {
@@ -33,19 +33,28 @@ fn links(text: &str) -> Vec<&str> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// The anchors of a page's headings, as sites that show Markdown make them.
+/// The anchor of a heading, as sites that show Markdown make it.
+pub(crate) fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter_map(|character| match character {
+        ' ' => Some('-'),
+        '-' | '_' => Some(character),
+        _ => character.is_alphanumeric().then_some(character),
+    });
+    kept.collect()
+}
+
+/// The anchors of a page's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
-    let anchor = |heading: &str| -> String {
-        let heading = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = heading.chars().filter_map(|character| match character {
-            ' ' => Some('-'),
-            '-' | '_' => Some(character),
-            _ => character.is_alphanumeric().then_some(character),
-        });
-        kept.collect()
-    };
     headings.map(anchor).collect()
+}
+
+/// Every page below `docs/`.
+pub(crate) fn docs() -> Vec<PathBuf> {
+    let folder = root().join("docs");
+    let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
+    folders.concat()
 }
 
 #[test]
@@ -82,8 +91,7 @@ fn the_index_has_every_page() {
     let folder = root().join("docs");
     let index = fs::read_to_string(folder.join("README.md")).unwrap();
     let linked: BTreeSet<_> = links(&index).into_iter().collect();
-    let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
-    for page in folders.concat() {
+    for page in docs() {
         let name = page.strip_prefix(&folder).unwrap().to_str().unwrap();
         assert!(name == "README.md" || linked.contains(name), "{name}");
     }
@@ -343,6 +351,17 @@ fn is_path_of_a_file(text: &str) -> bool {
     is_relative && ends.into_iter().any(|end| text.ends_with(end))
 }
 
+/// The words of a page's pictures: the names and paths in blocks of Mermaid.
+fn pictured(text: &str) -> Vec<&str> {
+    let blocks = text.split("```").skip(1).step_by(2);
+    let pictures = blocks.filter_map(|block| block.strip_prefix("mermaid\n"));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_:/.-".contains(c);
+    let words = pictures.flat_map(move |picture| picture.split(move |c| !is_part(c)));
+    words
+        .map(|word| word.trim_matches([':', '.', '-']))
+        .collect()
+}
+
 /// The names and paths of a page that no file below `root` has.
 fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
     let (defined, bases) = (Defined::below(root), bases(root));
@@ -353,7 +372,8 @@ fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
             is_path_of_a_file(text) && !bases.iter().any(|base| base.join(text).exists())
         }
     };
-    quoted(page).into_iter().filter(is_gone).collect()
+    let named = quoted(page).into_iter().chain(pictured(page));
+    named.filter(is_gone).collect()
 }
 
 #[test]
@@ -370,16 +390,29 @@ fn what_the_architecture_names_is_there() {
 }
 
 #[test]
+fn what_contributing_names_is_there() {
+    let root = root();
+    let page = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let gone = gone(&page, &root);
+    assert!(gone.is_empty(), "{}", gone.join("\n"));
+    let named = quoted(&page);
+    let files = named.iter().filter(|text| is_path_of_a_file(text));
+    assert!(files.count() > 20, "{named:#?}");
+}
+
+#[test]
 fn a_name_or_path_that_is_gone_is_found() {
     let page = "`mq_broker::hub::Hub::publish`, `hub/mod.rs`, `bridge/`, `Overflow::Spill`, `mq_broker::hub::Hut`, `/`,\n\
-                `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
+                `hub/mode.rs`, `--hosts`, `ws://HOST/`\n```\n`no::such`\n```\n```mermaid\na[\"1: hub/mod.rs, hub/mood.rs\"] --> b[store::Shop]\n```\n`bridges/` `crates/mq-broker/src/hub/` `store::router`";
     assert_eq!(
         gone(page, &root()),
         [
             "mq_broker::hub::Hut",
             "hub/mode.rs",
             "bridges/",
-            "store::router"
+            "store::router",
+            "hub/mood.rs",
+            "store::Shop"
         ]
     );
 }
