@@ -405,9 +405,11 @@ impl<'a> Seen<'a> {
                         let due_from = mended.max().copied().unwrap_or_default().max(at);
                         next.began_at < due_from + delay + WILL_MARGIN
                     };
-                    let mut later = all[n + 1..].iter();
-                    let next = later.find(|next| next.is_connected).or(all.get(n + 1));
-                    let is_back = next.is_some_and(is_back);
+                    // A connection whose client does not wait for CONNACK may have resumed the session as well.
+                    let later = &all[n + 1..];
+                    let connected = later.iter().position(|next| next.is_connected);
+                    let until = connected.map_or(later.len(), |connected| connected + 1);
+                    let is_back = later[..until].iter().any(is_back);
                     (usize::from(!is_back), 1)
                 }
             }
