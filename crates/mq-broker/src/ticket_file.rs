@@ -77,11 +77,11 @@ impl TicketFile {
         })?;
         match decode(&bytes, &file.scope()) {
             Ok(tickets) => {
-                info!(file = %shown, tickets = tickets.len(), "tickets of the last run restored");
+                info!(file = %shown, tickets = tickets.len(), "session tickets restored");
                 file.store.restore(tickets);
             }
             Err(problem) => {
-                warn!("ticket file {shown} was removed: {problem}; clients do a full handshake");
+                warn!(file = %shown, reason = %problem, "ticket file unusable and removed; clients do a full handshake");
             }
         }
         Ok(file)
@@ -102,8 +102,9 @@ impl TicketFile {
         let tickets = self.store.drain();
         if let Err(error) = self.replace(&encode(&tickets, &self.scope())) {
             warn!(
-                "ticket file {} cannot be written ({error}); clients do a full handshake",
-                self.path.display()
+                file = %self.path.display(),
+                %error,
+                "cannot write ticket file; clients do a full handshake"
             );
         }
     }

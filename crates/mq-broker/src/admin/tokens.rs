@@ -54,7 +54,7 @@ impl Tokens {
         let read = read(&self.path)?;
         Ok(move || {
             *lock(&self.hashes) = read;
-            info!("the tokens of operators were read again");
+            info!("operators' tokens reloaded");
         })
     }
 }

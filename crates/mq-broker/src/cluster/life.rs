@@ -205,7 +205,7 @@ impl Cluster {
     ) -> Result<PutOutcome, EngineError> {
         let (version, mut status) = read_status(&*self.engine, &self.author.node).await?;
         if status.life > self.author.life {
-            self.fail("another node has its name");
+            self.fail("another node has the same name");
             return Ok(PutOutcome::Conflict);
         }
         // It is an earlier one if the values were set back.
@@ -376,7 +376,7 @@ impl Cluster {
         info!(
             node = author.node,
             life = author.life,
-            "a node's life is ended"
+            "cluster: fencing node"
         );
         self.append_fences(author).await?;
         let ended = self.appending_empty_entries(0..self.engine.shards(), self.until_over(author));

@@ -58,7 +58,7 @@ impl Cluster {
                 }
                 let wanted = self.messages_to_copy(shard, *old, &too_large);
                 if let Err(error) = self.copy_messages(shard, wanted, &mut too_large).await {
-                    warn!(shard, %error, "messages that wait for long cannot be copied");
+                    warn!(shard, %error, "cluster: cannot copy queued messages to session records");
                 }
             }
             before = self.next_positions();

@@ -103,7 +103,7 @@ impl NatsEngine {
             }
             if warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARNING_INTERVAL) {
                 warned_at = Some(Instant::now());
-                warn!(node, %problem, "the node waits for the servers of its cluster");
+                warn!(node, reason = %problem, "cluster: waiting for NATS servers");
             }
             sleep(CONNECT_RETRY_INTERVAL).await;
         }
@@ -183,14 +183,14 @@ fn options(
 impl LastServerError {
     fn note(&self, event: &Event) {
         match event {
-            Event::Connected => info!("connected to a server of the cluster"),
-            Event::Disconnected => warn!("the connection to a server of the cluster is lost"),
+            Event::Connected => info!("cluster: connected to NATS server"),
+            Event::Disconnected => warn!("cluster: connection to NATS server lost"),
             Event::ServerError(error) => {
                 let error = error.to_string();
                 let before = lock(&self.0).replace(error.clone());
                 // A server says it again at each try.
                 if before.as_ref() != Some(&error) {
-                    warn!(%error, "a server of the cluster refuses something");
+                    warn!(%error, "cluster: NATS server reported an error");
                 }
             }
             _ => {}
@@ -321,7 +321,8 @@ pub(super) async fn create_streams(
     if known.num_replicas != *replicas {
         warn!(
             replicas = known.num_replicas,
-            "the cluster keeps the replicas that it was made with"
+            configured = replicas,
+            "cluster: number of replicas differs from the configuration and stays"
         );
     }
     for shard in 0..*shards {
