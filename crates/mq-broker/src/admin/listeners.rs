@@ -141,7 +141,7 @@ fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, Socket
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             return Err(std::io::Error::other(
-                "there is something else than a socket",
+                "another kind of file than a socket exists there",
             ));
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {

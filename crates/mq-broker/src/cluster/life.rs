@@ -383,7 +383,7 @@ impl Cluster {
         let ended = timeout(FENCE_TIMEOUT, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
-            EngineError::unavailable(format!("the fence of {node} does not come back"))
+            EngineError::unavailable(format!("the fence of {node} was not read back in time"))
         })
     }
 
@@ -412,7 +412,7 @@ impl Cluster {
 }
 
 pub(super) fn unknown_status_form(node: &str) -> EngineError {
-    EngineError::unknown_form(format!("what is known of {node} is of no known form"))
+    EngineError::unknown_form(format!("malformed record of node {node}"))
 }
 
 // An append of a fence that was tried within this time is one with the earlier try; a later one is a second fence,

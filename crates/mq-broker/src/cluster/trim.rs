@@ -114,7 +114,7 @@ impl Cluster {
         }
         for (id, value) in self.engine.values(KeyKind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
-                EngineError::unknown_form(format!("the session of {id:?} is of no known form"))
+                EngineError::unknown_form(format!("malformed session record of {id:?}"))
             })?;
             if record.session.is_none() {
                 continue;

@@ -69,9 +69,7 @@ impl Cluster {
         let mut count = 0_u64;
         for (topic, value) in self.engine.values(KeyKind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
-                EngineError::unknown_form(format!(
-                    "the retained message of {topic:?} has no known form"
-                ))
+                EngineError::unknown_form(format!("malformed retained message of {topic:?}"))
             })?;
             if let Some(message) = change.message {
                 local.restore_retained(message);

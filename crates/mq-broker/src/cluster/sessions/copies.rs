@@ -116,8 +116,8 @@ impl Cluster {
                 && next.entry() <= last + MAX_SKIPPED_ENTRIES
             {
                 let entry = timeout(ENTRY_TIMEOUT, entries.recv()).await.ok().flatten();
-                let entry =
-                    entry.ok_or_else(|| EngineError::unavailable("an old entry does not come"))?;
+                let entry = entry
+                    .ok_or_else(|| EngineError::unavailable("timeout reading an old log entry"))?;
                 last = entry.number;
                 let batch = LogEntry::decode(&entry.bytes);
                 let items = match batch {

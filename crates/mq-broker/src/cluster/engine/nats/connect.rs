@@ -88,17 +88,17 @@ impl NatsEngine {
                     return Err(EngineError::misconfigured(problem));
                 }
                 Ok(Err(ConnectFailure::Unavailable(problem))) => problem,
-                Err(_) => "they do not answer".to_owned(),
+                Err(_) => "no answer".to_owned(),
             };
             let problem = match lock(&last_error.0).take() {
-                Some(last_error) => format!("{problem}; a server says: {last_error}"),
+                Some(last_error) => format!("{problem}; server's error: {last_error}"),
                 None => problem,
             };
             if began.elapsed() + CONNECT_RETRY_INTERVAL >= settings.connect_timeout {
                 let servers = settings.servers.join(", ");
                 let seconds = settings.connect_timeout.as_secs();
                 return Err(EngineError::unavailable(format!(
-                    "{servers} did not let it in within {seconds} s: {problem}"
+                    "no connection to {servers} within {seconds} s: {problem}"
                 )));
             }
             if warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARNING_INTERVAL) {
@@ -226,7 +226,7 @@ fn connect_failure(error: &ConnectError, settings: &NatsSettings) -> ConnectFail
         }
         _ => match tls_error(error) {
             Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                format!("servers: what answers at {servers} speaks no TLS")
+                format!("servers: {servers} answer without TLS")
             }
             Some(error) if settings.ca.is_none() && servers.starts_with("nats:") => format!(
                 "servers: {servers} want TLS ({error}): take tls://, and name their authorities by `ca`"
