@@ -31,6 +31,7 @@ mod interop;
 mod jwt;
 mod layers;
 mod limits;
+mod log_lines;
 mod modules;
 #[cfg(unix)]
 mod operation;

@@ -353,7 +353,7 @@ impl Broker {
             .await
             .is_err()
         {
-            warn!("connections were cut: they did not end in time");
+            warn!("shutdown timed out; remaining connections aborted");
         }
         self.tasks.shutdown().await;
         // Timers as well: what they would do now is for the next owners of the sessions.
@@ -368,7 +368,7 @@ impl Broker {
                 .await
                 .is_err()
             {
-                warn!("the ticket file was not written in time; clients do a full handshake");
+                warn!("ticket file not written in time; clients do a full handshake");
             }
         }
         let Some(writer) = self.hub.store_writer() else {
@@ -478,7 +478,7 @@ impl Acceptor {
                 Ok(incoming) => self.admit(incoming, &metrics, &mut connections),
                 Err(error) => {
                     // Out of file descriptors, for one. Trying again at once would only spin.
-                    warn!(%error, address = %listener.local_address(), "accepting failed");
+                    warn!(%error, listener = %listener.local_address(), "cannot accept connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -500,7 +500,10 @@ impl Acceptor {
     ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
-            debug!(peer = peer.map(display), "asked to prove its address");
+            debug!(
+                peer = peer.map(display),
+                "address validation requested from client"
+            );
             self.hub.metrics.retried.add(1);
             incoming.ask_for_its_address();
             return;
@@ -559,7 +562,7 @@ impl Acceptor {
         let incoming = match incoming {
             Ok(incoming) => incoming,
             Err(error) => {
-                debug!(peer, %error, "a socket could not be moved");
+                debug!(peer, %error, "cannot move socket to another worker");
                 return None;
             }
         };
@@ -569,7 +572,7 @@ impl Acceptor {
             open = open => open,
             // No client has connected yet, so there is nobody to say goodbye to.
             _ = self.shutdown.changed() => {
-                debug!(peer, "handshake cut by the shutdown");
+                debug!(peer, "handshake aborted by shutdown");
                 return None;
             }
         };
@@ -650,7 +653,7 @@ fn ended_or_going(
     match ended {
         Ok(Some(movable)) => movable.spawn(connections),
         Err(error) if error.is_panic() => {
-            tracing::error!(%error, "a connection's task panicked");
+            tracing::error!(%error, "connection task panicked");
         }
         Ok(None) | Err(_) => {}
     }

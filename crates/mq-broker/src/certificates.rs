@@ -88,7 +88,7 @@ impl Reloadable for Certificates {
             let fingerprint = options.identity.as_ref().map(ServerIdentity::fingerprint);
             info!(
                 fingerprint = fingerprint.as_deref(),
-                "certificates, client authorities and revocation lists were read again"
+                "certificates, client CAs and revocation lists reloaded"
             );
             *self.options() = options;
         }))

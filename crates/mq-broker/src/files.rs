@@ -13,7 +13,7 @@ use std::{
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = mq_transport::read_regular_file(path)?;
     String::from_utf8(bytes).map_err(|_| {
-        let problem = "it is no text in UTF-8";
+        let problem = "not UTF-8 text";
         io::Error::new(io::ErrorKind::InvalidData, problem)
     })
 }

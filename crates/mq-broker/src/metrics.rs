@@ -344,7 +344,7 @@ impl Sampler {
             tracing::info!(
                 peer = self.peer.map(tracing::field::display),
                 open = link.data_lanes() + 1,
-                "a client waits for more QUIC streams than it may open; max_streams of [quic] grants more"
+                "client waits for more QUIC streams than max_streams of [quic] allows"
             );
         }
     }

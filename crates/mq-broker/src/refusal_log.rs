@@ -89,7 +89,7 @@ impl ClientLine {
         match self {
             Self::Connected => "connected",
             Self::Disconnected => "disconnected",
-            Self::StreamEnded => "ended a data stream",
+            Self::StreamEnded => "data stream ended",
         }
     }
 }
@@ -249,12 +249,12 @@ impl RefusalLog {
     fn flush(&self, now: Instant) {
         for kind in RefusalKind::ALL {
             if let Some(left_out) = self.limit(kind).flush(now) {
-                warn!(left_out, "{}, more often than the log shows", kind.words());
+                warn!(left_out, "{}; further lines left out", kind.words());
             }
         }
         for line in ClientLine::ALL {
             if let Some(left_out) = lock(&self.client_limits[line as usize]).flush(now) {
-                info!(left_out, "{}, more often than the log shows", line.words());
+                info!(left_out, "{}; further lines left out", line.words());
             }
         }
     }

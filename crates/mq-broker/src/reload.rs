@@ -94,7 +94,10 @@ impl Reload {
         let differs = differs.filter(|((_, before), (_, now))| before != now);
         let names: Vec<_> = differs.map(|((name, _), _)| *name).collect();
         if !names.is_empty() {
-            warn!("changed, and needs a restart: {}", names.join(", "));
+            warn!(
+                keys = names.join(", "),
+                "reload: changed keys need a restart"
+            );
         }
         Ok(())
     }
@@ -116,7 +119,9 @@ impl Reload {
             let name = part.name();
             match part.prepare(None) {
                 Ok(change) => change(),
-                Err(error) => warn!("{name} stay as they were: {error}"),
+                Err(error) => {
+                    warn!(name, %error, "reload: failed; previous contents stay in force");
+                }
             }
         }
     }
@@ -261,7 +266,7 @@ struct Access(Arc<FileAccess>);
 
 impl Reloadable for Access {
     fn name(&self) -> &'static str {
-        "users and rules"
+        "users and access rules"
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -279,7 +284,7 @@ pub(crate) struct OperatorTokens(pub(crate) Arc<Tokens>);
 
 impl Reloadable for OperatorTokens {
     fn name(&self) -> &'static str {
-        "the tokens of operators"
+        "operators' tokens"
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -199,7 +199,7 @@ impl StoreWriter {
                 Some((since, age)) if oldest < self.patience.not_ready_after => {
                     slow = None;
                     let waited_s = (age + (now - since)).as_secs();
-                    info!(waited_s, "store: the disk writes again");
+                    info!(waited_s, "store: disk writes again");
                 }
                 _ => {}
             }

@@ -77,11 +77,11 @@ impl TicketFile {
         })?;
         match decode(&bytes, &file.scope()) {
             Ok(tickets) => {
-                info!(file = %shown, tickets = tickets.len(), "tickets of the last run restored");
+                info!(file = %shown, tickets = tickets.len(), "session tickets restored");
                 file.store.restore(tickets);
             }
             Err(problem) => {
-                warn!("ticket file {shown} was removed: {problem}; clients do a full handshake");
+                warn!(file = %shown, reason = %problem, "ticket file unusable and removed; clients do a full handshake");
             }
         }
         Ok(file)
@@ -102,8 +102,9 @@ impl TicketFile {
         let tickets = self.store.drain();
         if let Err(error) = self.replace(&encode(&tickets, &self.scope())) {
             warn!(
-                "ticket file {} cannot be written ({error}); clients do a full handshake",
-                self.path.display()
+                file = %self.path.display(),
+                %error,
+                "cannot write ticket file; clients do a full handshake"
             );
         }
     }
@@ -159,14 +160,14 @@ fn encode(tickets: &[(Vec<u8>, Vec<u8>)], scope: &[u8; SCOPE_LEN]) -> Vec<u8> {
 
 /// Decodes the tickets, or returns the reason why they cannot be used.
 fn decode(bytes: &[u8], scope: &[u8; SCOPE_LEN]) -> Result<Tickets, &'static str> {
-    const DAMAGED: &str = "it is damaged";
+    const DAMAGED: &str = "damaged";
     let (magic, _) = bytes.split_first_chunk().ok_or(DAMAGED)?;
     if *magic != MAGIC {
         let known = magic[..7] == MAGIC[..7];
         return Err(if known {
-            "it is of another version of this broker"
+            "written by another version of this broker"
         } else {
-            "it is no ticket file"
+            "not a ticket file"
         });
     }
     let (body, sum) = bytes
@@ -310,7 +311,7 @@ mod tests {
         for (path, remedy) in [
             (
                 path.clone(),
-                "cannot be read (it is a folder, and has to be a regular file): give",
+                "cannot be read (a folder, not a regular file): give",
             ),
             (folder.path().join("none/tickets"), "choose a folder"),
         ] {

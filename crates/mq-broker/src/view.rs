@@ -365,7 +365,7 @@ pub enum CannotBan {
     #[error("a ban lasts from 1 to {LONGEST_BAN_MINUTES} minutes")]
     Minutes,
     /// There are 10,000 bans.
-    #[error("there are too many bans")]
+    #[error("too many bans are in force")]
     TooMany,
 }
 

@@ -97,7 +97,7 @@ pub enum Error {
         what: &'static str,
     },
     /// A request was not answered in time.
-    #[error("no response came within {after:?}")]
+    #[error("no response within {after:?}")]
     NoResponse {
         /// The timeout that passed.
         after: Duration,
@@ -120,7 +120,7 @@ pub enum Error {
     #[error("the application asked for another connection")]
     ReconnectAsked,
     /// There is no connection now.
-    #[error("there is no connection now")]
+    #[error("not connected")]
     NotConnected,
     /// The client was closed before all was sent and acknowledged.
     #[error("closed with {unsent} messages not sent and {unacknowledged} not acknowledged")]

@@ -110,7 +110,7 @@ impl Responses {
         let waiting = number.and_then(|number| lock(&self.waiting).remove(&number));
         let is_taken = waiting.is_some_and(|waiting| waiting.send(message).is_ok());
         if !is_taken {
-            tracing::debug!(topic = %self.topic, "a response without a waiting request");
+            tracing::debug!(topic = %self.topic, "response without a waiting request");
             self.unmatched.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -95,7 +95,9 @@ pub enum Error {
         scheme: Scheme,
     },
     /// The kernel has no such congestion control for TCP, or keeps it for root.
-    #[error("this kernel has no TCP congestion control `{name}` for this user: it has {available}")]
+    #[error(
+        "this kernel has no TCP congestion control `{name}` for this user: available are {available}"
+    )]
     NoCongestionControl {
         /// The requested congestion control.
         name: CongestionControl,

@@ -38,7 +38,7 @@ fn refuse_other_kinds(found: FileType) -> io::Result<()> {
     if found.is_file() {
         return Ok(());
     }
-    let problem = format!("it is {}, and has to be a regular file", kind(found));
+    let problem = format!("{}, not a regular file", kind(found));
     Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 

@@ -398,7 +398,7 @@ impl Link {
         if tokio::time::timeout(deadline, closing).await.is_err() {
             tracing::debug!(
                 deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
-                "the peer did not take all bytes before the deadline"
+                "close timed out with bytes unsent"
             );
         }
         #[cfg(feature = "quic")]

@@ -19,7 +19,7 @@ pub(crate) async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, Error>
     let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await;
     let found: Vec<_> = found.map_err(unknown)?.collect();
     if found.is_empty() {
-        return Err(unknown(io::Error::other("it has no address")));
+        return Err(unknown(io::Error::other("the socket has no address")));
     }
     Ok(found)
 }

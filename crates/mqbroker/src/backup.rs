@@ -49,7 +49,7 @@ pub(crate) fn restore(backup: &Path, store: &Path, force: bool) -> anyhow::Resul
     if !force {
         let sessions = found.map_or(0, |found| found.sessions.len());
         bail!(
-            "{}: there is such a file already, a store with {sessions} sessions: --force replaces it",
+            "{}: the file exists already, a store with {sessions} sessions: --force replaces it",
             store.display()
         );
     }

@@ -198,7 +198,7 @@ async fn serve(
         let identity = ServerIdentity::self_signed()?;
         warn!(
             fingerprint = %identity.fingerprint(),
-            "made a development certificate (fingerprint: SHA-256); in earnest use --cert and --key"
+            "development certificate created; use --cert and --key in production"
         );
         settings.listen.identity = Some(identity);
     }

@@ -103,7 +103,7 @@ fn ask(mut stream: impl Read + Write, at: &str) -> anyhow::Result<()> {
     read.with_context(|| format!("the broker at {at} does not answer"))?;
     let (head, said) = answer
         .split_once("\r\n\r\n")
-        .with_context(|| format!("what answers at {at} is no broker"))?;
+        .with_context(|| format!("the server at {at} is not a broker"))?;
     if head.split(' ').nth(1) == Some("200") {
         return Ok(());
     }

@@ -90,13 +90,11 @@ impl Files {
         if let Some(earlier) = &mut self.hangs {
             if !earlier.is_finished() {
                 if cause == Cause::Asked {
-                    warn!(
-                        "nothing was changed: files are still being read, and their storage hangs"
-                    );
+                    warn!("reload: ignored while an earlier read of the files hangs");
                 }
                 return;
             }
-            info!("the storage of the files answers again");
+            info!("reload: storage of the files answers again");
             let ended = earlier.await;
             self.hangs = None;
             self.end(ended);
@@ -115,7 +113,7 @@ impl Files {
         }
         warn!(
             seconds = PATIENCE.as_secs(),
-            "files were not read in time, as their storage hangs: what is in force stays"
+            "reload: files not read in time; previous contents stay in force"
         );
         self.hangs = Some(job);
     }
@@ -124,8 +122,8 @@ impl Files {
         match ended {
             Ok(Ok(Some(watch))) => self.watch = watch,
             Ok(Ok(None)) => {}
-            Ok(Err(error)) => warn!("nothing was changed: {error}"),
-            Err(error) => warn!("nothing was changed: {error}"),
+            Ok(Err(error)) => warn!(%error, "reload: failed; nothing was changed"),
+            Err(error) => warn!(%error, "reload: failed; nothing was changed"),
         }
     }
 }

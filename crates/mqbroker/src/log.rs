@@ -153,7 +153,7 @@ impl Log {
             log_writer::log_panics();
         }
         if !is_understood {
-            tracing::warn!("RUST_LOG is not understood: the level is info");
+            tracing::warn!("log: malformed RUST_LOG; level is info");
         }
         Ok(has_begun.then(|| Arc::new(log)))
     }
@@ -188,7 +188,7 @@ impl LogLevels for Log {
             .reload(parsed)
             .map_err(|error| error.to_string())?;
         if *now != filter {
-            tracing::info!(filter, "the log's levels are others now");
+            tracing::info!(filter, "log: levels changed");
         }
         filter.clone_into(&mut now);
         Ok(())

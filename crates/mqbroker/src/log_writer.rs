@@ -104,7 +104,7 @@ pub(crate) fn log_panics() {
         let place = panic.location().map(ToString::to_string);
         let thread = thread::current();
         let reason = panic.payload_as_str().unwrap_or("no text");
-        tracing::error!(place, thread = thread.name(), "a thread panicked: {reason}");
+        tracing::error!(place, thread = thread.name(), reason, "thread panicked");
         // Where the panic ends the process, no other place writes its line.
         if thread.id() == main || cfg!(panic = "abort") {
             flush();
@@ -190,7 +190,7 @@ impl LogWriter {
             let (line, lost) = self.next();
             write_line(&mut output, &line);
             if lost > 0 {
-                tracing::error!(lost, "log: nobody read standard error, and lines were lost");
+                tracing::error!(lost, "log: lines lost, as standard error was not read");
             }
         }
     }

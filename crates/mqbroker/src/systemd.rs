@@ -6,7 +6,7 @@ use tracing::warn;
 /// Tells systemd the service's state, if systemd started this process.
 pub(crate) fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        warn!(%error, "systemd could not be told");
+        warn!(%error, "cannot notify systemd");
     }
 }
 

@@ -74,7 +74,8 @@ impl AdminListeners {
             })?);
             if settings.token_file.is_some() && !address.ip().is_loopback() {
                 warn!(
-                    "{address} answers operators unencrypted: use loopback and an SSH tunnel, or a proxy with TLS"
+                    %address,
+                    "admin: HTTP listener reachable from other machines without TLS; use loopback and an SSH tunnel, or a proxy with TLS"
                 );
             }
         }
@@ -140,7 +141,7 @@ fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, Socket
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             return Err(std::io::Error::other(
-                "there is something else than a socket",
+                "another kind of file than a socket exists there",
             ));
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -158,7 +159,7 @@ fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, Socket
 }
 
 async fn pause(error: &std::io::Error) {
-    warn!(%error, "an operator's connection could not be accepted");
+    warn!(%error, "admin: cannot accept connection");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
@@ -187,10 +188,10 @@ where
         tokio::select! {
             served = tokio::time::timeout(patience, served) => match served {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(%error, "an operator's request failed"),
-                Err(_) => debug!("an operator's request took too long"),
+                Ok(Err(error)) => debug!(%error, "admin: request failed"),
+                Err(_) => debug!("admin: request timed out"),
             },
-            () = slot.wanted() => debug!("an operator's connection was silent while others came"),
+            () = slot.wanted() => debug!("admin: silent connection closed in favour of a new one"),
         }
     });
 }

@@ -269,7 +269,7 @@ async fn back_up(admin: &Admin, body: Incoming, slot: &ConnectionSlot) -> Answer
     });
     match written.await {
         Ok((path, Ok(()))) => {
-            info!(path = %path.display(), "backed up");
+            info!(path = %path.display(), "backup written");
             text(StatusCode::OK, format!("{}\n", path.display()))
         }
         Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),

@@ -54,7 +54,7 @@ impl Tokens {
         let read = read(&self.path)?;
         Ok(move || {
             *lock(&self.hashes) = read;
-            info!("the tokens of operators were read again");
+            info!("operators' tokens reloaded");
         })
     }
 }
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<Vec<[u8; 32]>, Error> {
         hashes.push(Sha256::digest(token).into());
     }
     if hashes.is_empty() {
-        return Err(wrong(None, "there is no token in it".to_owned()));
+        return Err(wrong(None, "the file has no token".to_owned()));
     }
     Ok(hashes)
 }

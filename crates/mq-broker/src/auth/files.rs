@@ -189,7 +189,7 @@ impl FileAccess {
             *lock::write(&self.rules) = Arc::new(rules);
             // After the rules: a reader that sees the generation sees them, too.
             self.generation.store(generation, Ordering::Release);
-            info!("users and rules were read again");
+            info!("users and access rules reloaded");
         }))
     }
 
@@ -272,7 +272,7 @@ impl FileAccess {
         let judged = token.judge(keys, settings, now, log_in);
         Some(judged.map_err(|why| {
             let (client, why) = (Escaped(&log_in.client_id), why.to_string());
-            debug!(%client, peer = log_in.peer_address.map(tracing::field::display), why = %Escaped(&why), "a token is refused");
+            debug!(%client, peer = log_in.peer_address.map(tracing::field::display), reason = %Escaped(&why), "token refused");
             Refusal::BadUserNameOrPassword
         }))
     }

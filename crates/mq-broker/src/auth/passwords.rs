@@ -302,7 +302,7 @@ impl Hash {
             Some(("v=19", rest)) => (argon2::Version::V0x13, rest),
             Some(("v=16", rest)) => (argon2::Version::V0x10, rest),
             Some((costs, _)) if costs.starts_with("m=") => (argon2::Version::V0x10, text),
-            _ => return Err("it is of no version of argon2id that is known".to_owned()),
+            _ => return Err("unknown version of argon2id".to_owned()),
         };
         let (costs, salt, hash) = three(rest)?;
         let (mut memory, mut passes, mut lanes) = (None, None, None);
@@ -315,14 +315,14 @@ impl Hash {
             }
         }
         let (Some(memory), Some(passes), Some(lanes)) = (memory, passes, lanes) else {
-            return Err("it lacks one of the costs m, t and p".to_owned());
+            return Err("one of the costs m, t and p is missing".to_owned());
         };
         let params = Params::new(memory, passes, lanes, None)
-            .map_err(|error| format!("its costs cannot be used: {error}"))?;
+            .map_err(|error| format!("the costs cannot be used: {error}"))?;
         let decode = |text: &str| STANDARD_NO_PAD.decode(text).map_err(|_| not_base64());
         let (salt, hash) = (decode(salt)?, decode(hash)?);
         if salt.len() < 8 || !(16..=64).contains(&hash.len()) {
-            return Err("its salt or its hash is cut short".to_owned());
+            return Err("the salt or the hash is too short".to_owned());
         }
         Ok(Self::Argon2id {
             version,
@@ -399,7 +399,7 @@ fn decode_hash(text: &str) -> Result<Vec<u8>, String> {
     if hash.len() == 64 {
         Ok(hash)
     } else {
-        Err("its hash is not one of 64 bytes".to_owned())
+        Err("the hash does not have 64 bytes".to_owned())
     }
 }
 

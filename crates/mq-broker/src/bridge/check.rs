@@ -31,11 +31,11 @@ impl BridgeSettings {
                     is_published_there,
                 }));
             }
-            Ok(_) => "it has too many levels".to_owned(),
+            Ok(_) => "too many levels".to_owned(),
             Err(error) => error.kind().to_string(),
         };
         Err(format!(
-            "its state cannot be told under {topic:?} ({problem}): give another `notification_topic`, or \
+            "cannot publish the state under {topic:?} ({problem}): give another `notification_topic`, or \
              `notifications = false`"
         ))
     }
@@ -63,10 +63,10 @@ impl BridgeSettings {
     pub(crate) fn check(&self) -> Result<Topics, String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_name) {
-            return Err("its name needs letters, digits, -, _ and . alone".to_owned());
+            return Err("the name may have only letters, digits, -, _ and .".to_owned());
         }
         if self.addresses.is_empty() {
-            return Err("it has no address".to_owned());
+            return Err("no address is configured".to_owned());
         }
         let is_open = |address: &&Address| !address.scheme.is_encrypted() && !address.is_local();
         let open = self.addresses.iter().find(is_open);
@@ -79,7 +79,7 @@ impl BridgeSettings {
             ));
         }
         if self.keep_alive.as_secs() > u16::MAX.into() {
-            return Err("its keep-alive is longer than 65535 s".to_owned());
+            return Err("the keep-alive is longer than 65535 s".to_owned());
         }
         self.state(self.client_id.as_deref().unwrap_or_default())?;
         let topics = Topics::new(&self.topics)?;
@@ -87,8 +87,8 @@ impl BridgeSettings {
             && let Some((there, here)) = topics.circle()
         {
             return Err(format!(
-                "what goes out to {there} would come back by {here} and go out again for ever: before MQTT 5.0 \
-                 the other broker cannot leave it out, so take other prefixes"
+                "messages sent to {there} would return by {here} and circulate for ever, as the remote broker cannot \
+                 leave them out before MQTT 5.0: use other prefixes"
             ));
         }
         Ok(topics)

@@ -59,7 +59,7 @@ impl Dialler {
                     return Ok(link);
                 }
                 Err(error) => {
-                    debug!(%address, %error, "an address of a bridge does not answer");
+                    debug!(%address, %error, "bridge: cannot connect to address");
                     failed = Some(error);
                 }
             }

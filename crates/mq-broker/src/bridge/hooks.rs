@@ -96,7 +96,7 @@ impl BridgeHooks for Hooks {
             peer = at.link.peer_address.map(tracing::field::display),
             transport = %at.link.scheme,
             session_present = ack.session_present,
-            "a bridge is connected"
+            "bridge: connected"
         );
         let version = at.connection.version();
         at.hold.show_to_operators(Presence::new(
@@ -130,11 +130,11 @@ impl BridgeHooks for Hooks {
         let wanted = bridge.topics.wanted_there(false);
         for (wanted, reason) in wanted.iter().zip(&ack.reasons) {
             if reason.is_error() {
-                let (bridge, filter) = (&bridge.name, wanted.filter.as_str());
+                let (bridge, topic) = (&bridge.name, wanted.filter.as_str());
                 let reason = reason.name();
                 warn!(
                     bridge,
-                    filter, reason, "the other broker refuses a bridge's topic"
+                    topic, reason, "bridge: remote broker refused subscription"
                 );
             }
         }

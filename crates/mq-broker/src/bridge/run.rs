@@ -101,7 +101,7 @@ impl BridgeTask {
             error!(
                 bridge = bridge.name,
                 reason = reason.name(),
-                "a bridge gets no session"
+                "bridge: cannot open session"
             );
             return;
         }
@@ -143,7 +143,7 @@ impl BridgeTask {
                         config.connect.is_bridge = false;
                         info!(
                             bridge = bridge.name,
-                            "the remote broker does not know bridges, and gets a client's CONNECT"
+                            "bridge: remote broker refused the bridge bit of CONNECT; connecting as a client"
                         );
                         continue;
                     }
@@ -155,7 +155,7 @@ impl BridgeTask {
                     if !core::mem::replace(&mut is_told, true) {
                         // Escaped, as it may quote the peer.
                         let error = error.to_string();
-                        warn!(bridge = bridge.name, error = %Escaped(&error), "a bridge reaches nobody");
+                        warn!(bridge = bridge.name, error = %Escaped(&error), "bridge: cannot reach remote broker");
                     }
                 }
             }
@@ -183,7 +183,7 @@ async fn serve(bridge: &Arc<Bridge>, connection: BridgeLink) -> BridgeLinkEnd {
     let hold = match hold {
         Ok(hold) => hold,
         Err(reason) => {
-            debug!(bridge = bridge.name, %reason, "a bridge gets no session");
+            debug!(bridge = bridge.name, %reason, "bridge: cannot attach session");
             return connection.close().await;
         }
     };
@@ -203,11 +203,14 @@ fn log_end(bridge: &Bridge, ended: &BridgeLinkEnd) {
     match reason {
         CloseReason::Refused(ack) => {
             let reason = ack.reason.name();
-            warn!(bridge, reason, "the other broker refuses a bridge");
+            warn!(bridge, reason, "bridge: remote broker refused CONNECT");
         }
         CloseReason::ByPeer(by) if by.reason == ReasonCode::SessionTakenOver => {
-            warn!(bridge, "another client has a bridge's client identifier");
+            warn!(
+                bridge,
+                "bridge: session at the remote broker taken over by another client of the same identifier"
+            );
         }
-        reason => info!(bridge, %reason, "a bridge's connection has ended"),
+        reason => info!(bridge, %reason, "bridge: disconnected"),
     }
 }

@@ -148,7 +148,7 @@ impl Topics {
             }
         }
         if outgoing.is_empty() && incoming.is_empty() {
-            return Err("it carries no topic".to_owned());
+            return Err("no topic is configured".to_owned());
         }
         Ok(Self { outgoing, incoming })
     }

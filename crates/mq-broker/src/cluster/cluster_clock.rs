@@ -163,10 +163,10 @@ impl ClusterClock {
         };
         match (&problem, &state.problem) {
             (Some(problem), None) => warn!(
-                %problem,
-                "the time of the cluster is not known: sessions that may be over are not adopted"
+                reason = %problem,
+                "cluster: time unknown; sessions that may have expired are not adopted"
             ),
-            (None, Some(_)) => info!("the time of the cluster is known again"),
+            (None, Some(_)) => info!("cluster: time known again"),
             _ => {}
         }
         state.problem = problem;
@@ -176,10 +176,10 @@ impl ClusterClock {
             if is_off {
                 warn!(
                     offset_ms,
-                    "the wall clock of this machine differs from the servers' time"
+                    "cluster: wall clock differs from the servers' time"
                 );
             } else {
-                info!("the wall clock of this machine shows the servers' time again");
+                info!("cluster: wall clock agrees with the servers' time again");
             }
         }
     }

@@ -34,7 +34,7 @@ impl Cluster {
             .await
             .is_err()
         {
-            warn!("not all records of sessions were written in time");
+            warn!("cluster: session records not written in time");
         }
         self.is_leaving.store(true, Ordering::Release);
         let ending = async {
@@ -43,14 +43,14 @@ impl Cluster {
                 sleep(RETRY_INTERVAL).await;
             }
             while let Err(error) = self.append_fences(&self.author).await {
-                warn!(%error, "this node's life cannot be ended yet");
+                warn!(%error, "cluster: cannot fence this node, retrying");
                 sleep(RETRY_INTERVAL).await;
             }
         };
         if timeout(END_OF_LIFE_TIMEOUT, ending).await.is_ok() {
-            info!(node = self.author.node, "the node has left its cluster");
+            info!(node = self.author.node, "cluster: node left");
         } else {
-            warn!("other nodes have to wait for the lease: this node's life could not be ended");
+            warn!("cluster: node left without a fence; its sessions wait for the end of its lease");
         }
     }
 

@@ -205,7 +205,7 @@ impl Cluster {
     ) -> Result<PutOutcome, EngineError> {
         let (version, mut status) = read_status(&*self.engine, &self.author.node).await?;
         if status.life > self.author.life {
-            self.fail("another node has its name");
+            self.fail("another node has the same name");
             return Ok(PutOutcome::Conflict);
         }
         // It is an earlier one if the values were set back.
@@ -376,14 +376,14 @@ impl Cluster {
         info!(
             node = author.node,
             life = author.life,
-            "a node's life is ended"
+            "cluster: fencing node"
         );
         self.append_fences(author).await?;
         let ended = self.appending_empty_entries(0..self.engine.shards(), self.until_over(author));
         let ended = timeout(FENCE_TIMEOUT, ended).await;
         ended.map_err(|_| {
             let node = &author.node;
-            EngineError::unavailable(format!("the fence of {node} does not come back"))
+            EngineError::unavailable(format!("the fence of {node} was not read back in time"))
         })
     }
 
@@ -412,7 +412,7 @@ impl Cluster {
 }
 
 pub(super) fn unknown_status_form(node: &str) -> EngineError {
-    EngineError::unknown_form(format!("what is known of {node} is of no known form"))
+    EngineError::unknown_form(format!("malformed record of node {node}"))
 }
 
 // An append of a fence that was tried within this time is one with the earlier try; a later one is a second fence,

@@ -230,7 +230,7 @@ impl Cluster {
             empty_entries_sent: AtomicU64::default(),
             take_ups: TakeUps::default(),
             record_writes: Semaphore::new(MAX_RECORD_WRITES),
-            value_outage: Mutex::new(Outage::new("access to the records of sessions", None)),
+            value_outage: Mutex::new(Outage::new("session record access", None)),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
@@ -287,11 +287,11 @@ impl Cluster {
     }
 
     /// Ends this life: nothing is acknowledged from here on.
-    fn fail(&self, why: &str) {
+    fn fail(&self, reason: &str) {
         if !self.ledger.has_failed() && !self.is_leaving.load(Ordering::Acquire) {
             error!(
                 node = self.author.node,
-                "the node leaves its cluster: {why}"
+                reason, "cluster: node failed; it acknowledges no further message"
             );
         }
         self.ledger.fail();

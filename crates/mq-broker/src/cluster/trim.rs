@@ -35,7 +35,7 @@ impl Cluster {
                 continue;
             }
             if let Err(error) = self.trim_all().await {
-                warn!(%error, "the logs cannot be trimmed");
+                warn!(%error, "cluster: cannot trim logs");
             }
         }
     }
@@ -64,7 +64,8 @@ impl Cluster {
             if first > needed {
                 warn!(
                     shard = shard.number,
-                    first, "a log is too large: what is older is lost for sessions that are away"
+                    first,
+                    "cluster: log too large; older messages are lost for disconnected sessions"
                 );
             }
             kept.first = first;
@@ -74,7 +75,7 @@ impl Cluster {
             let put = self.engine.put(key, version, bytes, Expiry::Never).await?;
             if let PutOutcome::Written(_) = put {
                 self.engine.trim(shard.number, first).await?;
-                info!(shard = shard.number, first, "a log is trimmed");
+                info!(shard = shard.number, first, "cluster: log trimmed");
             }
         }
         Ok(())
@@ -113,7 +114,7 @@ impl Cluster {
         }
         for (id, value) in self.engine.values(KeyKind::Session).await? {
             let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
-                EngineError::unknown_form(format!("the session of {id:?} is of no known form"))
+                EngineError::unknown_form(format!("malformed session record of {id:?}"))
             })?;
             if record.session.is_none() {
                 continue;

@@ -136,7 +136,7 @@ impl BridgeConfig {
         let others = &settings.bridges;
         let bridge = mistakes.within(table, |mistakes| {
             if others.iter().any(|other| other.name == self.name) {
-                mistakes.push("there are two of that name");
+                mistakes.push("two bridges have this name");
             }
             let bridge = self.into_settings(mistakes);
             if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {

@@ -298,7 +298,7 @@ impl Config {
             && let Some(at) = settings.open_to_others()
         {
             mistakes.push(format!(
-                "listen: other machines reach {at}, and everybody would be let in: name users in \
+                "listen: other machines reach {at}, and every client would be let in: name users in \
                  [auth], or allow it by `allow_anonymous = true` there or by --allow-anonymous"
             ));
         }
@@ -503,7 +503,9 @@ fn without(text: &str, at: usize) -> Option<String> {
 fn read_secret(path: &Path) -> Result<String, String> {
     let shown = path.display();
     if files::is_open_to_all(path) {
-        return Err(format!("everybody can read {shown}: chmod o= {shown}"));
+        return Err(format!(
+            "{shown} is readable by every user of this machine: chmod o= {shown}"
+        ));
     }
     let text = files::read_text(path);
     let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;

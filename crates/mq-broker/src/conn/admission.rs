@@ -151,7 +151,7 @@ impl Admission {
         wire.incoming_memory = wire.hub.memory_share();
         let connack_at = wire.connection.outbox().position();
         if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
-            debug!(client = %Escaped(&client_id), %error, "CONNACK could not be sent");
+            debug!(client = %Escaped(&client_id), %error, "cannot send CONNACK");
             wire.connection.handle_link_lost();
         } else {
             wire.link.let_in();

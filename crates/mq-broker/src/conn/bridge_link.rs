@@ -83,7 +83,7 @@ impl BridgeLink {
         wire.incoming_memory = wire.hub.memory_share();
         if let Err(error) = wire.connection.connect(clock::now()) {
             let session = &*hold.session.client_id;
-            debug!(session, %error, "CONNECT could not be sent");
+            debug!(session, %error, "bridge: cannot send CONNECT");
             wire.connection.handle_link_lost();
         }
         let connack_at = wire.connection.outbox().position();

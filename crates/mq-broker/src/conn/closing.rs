@@ -200,7 +200,7 @@ fn log_early_end(wire: &Wire, reason: &CloseReason) {
         }
         CloseReason::ConnectTimeout => ("no CONNECT in time", None),
         _ => {
-            debug!(%reason, "a link without a session ended");
+            debug!(%reason, "connection ended without a session");
             return;
         }
     };

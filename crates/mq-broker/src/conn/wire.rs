@@ -160,7 +160,7 @@ impl Wire {
         debug!(
             peer = peer.map(tracing::field::display),
             seconds = delay.as_secs_f64(),
-            "slowed down a client"
+            "connection delayed after protocol errors"
         );
         let mut shutdown = self.shutdown.clone();
         // Both outcomes end the wait.
@@ -263,7 +263,7 @@ impl Wire {
             self.early = None;
         } else if early.deadline <= now {
             let peer = self.link.info().peer_address.map(tracing::field::display);
-            debug!(peer, "a handshake was not completed in time");
+            debug!(peer, "handshake timed out after early data");
             self.connection.handle_link_lost();
         }
     }
@@ -294,7 +294,7 @@ impl Wire {
             Some(Ok(Progress::Closed)) => self.connection.handle_link_lost(),
             Some(Err(error)) => {
                 // Escaped, as it may quote the peer.
-                debug!(error = %Escaped(&error.to_string()), "the link failed");
+                debug!(error = %Escaped(&error.to_string()), "connection failed");
                 self.connection.handle_link_lost();
             }
         }
@@ -332,7 +332,7 @@ impl Wire {
             && let Some(datagram) = self.link.next_datagram()
         {
             if let Err(error) = self.connection.handle_datagram(clock::now(), datagram) {
-                debug!(%error, "dropped a datagram");
+                debug!(%error, "datagram dropped");
             }
         }
     }
@@ -340,7 +340,7 @@ impl Wire {
     /// Handles the end of a data lane by the client; the connection continues.
     fn lane_closed(&mut self, lane: LaneId, how: LaneClosed, now: Instant) {
         if how != LaneClosed::Finished {
-            debug!(%lane, %how, "a client broke a data lane off");
+            debug!(stream = %lane, %how, "data stream aborted by client");
         }
         self.connection.handle_lane_closed(now, lane, how.into());
         self.handle_received(lane, now);
@@ -395,7 +395,7 @@ impl Wire {
     ) {
         if let Err(error) = answer(&mut self.connection) {
             // The answer is larger than the client accepts, or the connection is over anyway.
-            debug!(%error, "an answer could not be sent");
+            debug!(%error, "cannot send packet");
             self.disconnect_for(ReasonCode::ImplementationSpecificError);
         }
     }

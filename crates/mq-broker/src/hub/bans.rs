@@ -84,7 +84,7 @@ impl Bans {
         drop(bans);
         let was_banned = was.is_some_and(|until| until > now);
         if was_banned {
-            info!(banned = %Escaped(&banned.to_string()), "an operator lifts a ban");
+            info!(banned = %Escaped(&banned.to_string()), "ban lifted by operator");
         }
         was_banned
     }

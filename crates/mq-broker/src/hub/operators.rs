@@ -280,7 +280,7 @@ impl Operators<'_> {
         if !session.is_some_and(|session| session.kick(ReasonCode::AdministrativeAction)) {
             return Err(NotConnected(client_id.to_owned()));
         }
-        info!(client = %Escaped(client_id), "an operator disconnects a client");
+        info!(client = %Escaped(client_id), "client disconnected by operator");
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Operators<'_> {
         let now = clock::now();
         let until = now + Duration::from_secs(60 * u64::from(minutes));
         let banned = hub.bans.add(banned, until, now)?;
-        info!(banned = %Escaped(&banned.to_string()), minutes, "an operator bans");
+        info!(banned = %Escaped(&banned.to_string()), minutes, "ban added by operator");
         let is_meant = |session: &Session| match &banned {
             Banned::Client(id) => session.client_id.as_str() == id,
             Banned::User(user) => {

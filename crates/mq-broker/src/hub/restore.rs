@@ -50,7 +50,7 @@ impl Restore<'_> {
         dropped += spilled.map_or(0, |spilled| spilled.messages);
         warn!(
             session = %Escaped(&session),
-            dropped, "ended the session of a bridge that is not configured"
+            dropped, "bridge: session ended, as its bridge is no longer configured"
         );
         store.record(vec![Change::Session(session, SessionChange::Ended)]);
     }

@@ -242,7 +242,10 @@ impl Settings {
         for (what, path) in key.into_iter().chain(passwords).chain(of_node) {
             if files::is_open_to_all(path) {
                 let path = path.display();
-                warn!("everybody can read the {what} {path}: chmod o= {path}");
+                warn!(
+                    kind = what,
+                    "secret readable by every user of this machine: chmod o= {path}"
+                );
             }
         }
     }

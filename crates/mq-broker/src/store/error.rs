@@ -43,7 +43,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// The file of a backup exists already: choose another name.
-    #[error("{place}: there is such a file already")]
+    #[error("{place}: the file exists already")]
     BackupExists {
         /// The file.
         place: String,
@@ -58,7 +58,7 @@ pub enum StoreError {
     },
     /// The store has failed for good: stop the broker, and start it again once the store can be
     /// written.
-    #[error("it has failed")]
+    #[error("the store has failed")]
     Failed,
     /// Any other error, such as one of a database.
     #[error("{place}: {source}")]

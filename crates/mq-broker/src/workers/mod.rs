@@ -246,7 +246,7 @@ impl WorkerPool {
             worker.rebalancing.set_busy(is_busy);
         }
         if let Some(MoveOrder { from, to, count }) = order {
-            debug!(from, to, count, "connections go to another thread");
+            debug!(from, to, count, "moving connections to another worker");
             self.workers[from].rebalancing.order_moves(to, count);
         }
     }

@@ -284,7 +284,7 @@ impl Streams {
     fn unmatched(&mut self, staged: Staged) {
         let wanted = lock(&self.shared.catch_all).clone();
         let Some(inbox) = wanted else {
-            tracing::debug!(topic = %staged.message.topic, "a message matches no subscription");
+            tracing::debug!(topic = %staged.message.topic, "message matches no subscription");
             self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
             self.acks.extend(staged.ticket);
             return;

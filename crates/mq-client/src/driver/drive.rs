@@ -250,7 +250,7 @@ impl Driver {
                 connection.handle_bytes(now, lane, link.received(lane));
             }
             Some(Ok(Progress::LaneClosed(lane, how))) => {
-                tracing::debug!(%lane, %how, "the server ended a data lane");
+                tracing::debug!(stream = %lane, %how, "data stream ended by server");
                 if how == LaneClosed::Finished {
                     current.lanes.closed(lane);
                 } else {
@@ -301,12 +301,12 @@ impl Driver {
                 ProtoEvent::RequestLost { packet_id } => self.requests.lost(packet_id),
                 ProtoEvent::PingResp => current.lanes.ponged(),
                 ProtoEvent::LaneFailed { lane, error } => {
-                    tracing::warn!(%lane, %error, "ended a data lane");
+                    tracing::warn!(stream = %lane, %error, "data stream ended");
                     current.lanes.broken(lane);
                 }
                 ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),
-                _ => tracing::debug!("ignored an event that is a server's"),
+                _ => tracing::debug!("event of a server ignored"),
             }
         }
         None
@@ -607,7 +607,7 @@ fn take_datagrams(connection: &mut Connection, link: &mut Link, now: Instant) {
         && let Some(datagram) = link.next_datagram()
     {
         if let Err(error) = connection.handle_datagram(now, datagram) {
-            tracing::debug!(%error, "dropped a datagram");
+            tracing::debug!(%error, "datagram dropped");
         }
     }
 }

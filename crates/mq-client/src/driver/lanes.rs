@@ -124,7 +124,7 @@ impl Lanes {
     /// Records that the server has reset a lane.
     pub(super) fn broken_off(&mut self, lane: LaneId) {
         if !lane.is_server_opened() && self.taken == Taken::Unknown {
-            tracing::debug!("the server resets data lanes: no further one is opened");
+            tracing::debug!("server resets data streams; no further one is opened");
             self.taken = Taken::No;
         }
         self.broken(lane);

@@ -235,7 +235,7 @@ impl Driver {
             let outcome = self.drive(winner, dialled_at, &mut race).await;
             match (outcome, &mut race) {
                 (Outcome::Overtaken(winner), _) => {
-                    tracing::debug!("early data was overtaken by another address");
+                    tracing::debug!("early data overtaken by a connection to another address");
                     next = Some(winner);
                 }
                 (Outcome::Lost(error, None), Some(race)) if !self.reconnect_asked => {
@@ -368,7 +368,7 @@ impl Driver {
     /// were QoS 2 messages that the server had already taken. They are complete, but only the
     /// acknowledgements of the resent ones show which they are.
     fn session_lost(&mut self, resent: usize) {
-        tracing::info!(resent, "the server lost the session");
+        tracing::info!(resent, "session lost by server");
         self.resent = Some((resent, self.in_flight.keys().copied().collect()));
         if resent == 0 {
             self.released_are_complete();

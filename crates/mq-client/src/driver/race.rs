@@ -121,7 +121,7 @@ impl Race {
                 && let Poll::Ready(error) = refused.as_mut().poll(cx)
             {
                 // A forged answer must not end an attempt that may still succeed. It only starts the next.
-                tracing::debug!(address = %self.addresses[leader.index], %error, "UDP is refused");
+                tracing::debug!(address = %self.addresses[leader.index], %error, "UDP refused");
                 leader.refused = None;
                 failed = true;
             }
@@ -176,7 +176,7 @@ impl Race {
 
     fn note_failure(&mut self, index: usize, error: Error) {
         let address = self.addresses[index].clone();
-        tracing::debug!(%address, %error, "an attempt to connect failed");
+        tracing::debug!(%address, %error, "connection attempt failed");
         self.failures.push((address, error));
     }
 

@@ -227,7 +227,7 @@ fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
                 entry.end(Some(error));
             }
             if !answer(reply, Err(error.clone())) {
-                tracing::warn!(%error, "a subscription was refused and has ended");
+                tracing::warn!(%error, "subscription refused and ended");
             }
         }
         Pending::Unsubscribe(request) => {

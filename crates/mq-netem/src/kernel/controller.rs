@@ -441,7 +441,7 @@ impl Drop for Applied<'_> {
         if self.lock.is_some()
             && let Err(error) = self.controller.restore(&self.memory)
         {
-            tracing::error!("{error}");
+            tracing::error!(%error, "cannot restore interfaces");
         }
     }
 }

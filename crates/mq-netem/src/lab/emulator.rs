@@ -103,11 +103,11 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         let thread = thread.spawn(move || {
             worker.first = run_first();
             if !worker.first {
-                tracing::debug!("the emulator runs without real-time priority");
+                tracing::debug!("emulator runs without real-time priority");
             }
             while !worker.stop.is_told() {
                 if let Err(error) = worker.turn() {
-                    tracing::error!(%error, "the emulated link has failed");
+                    tracing::error!(%error, "emulated link failed");
                     return;
                 }
             }

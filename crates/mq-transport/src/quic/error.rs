@@ -29,7 +29,7 @@ impl Error {
             }
             E::ConnectionClosed(close) => Self::reset(close.to_string()),
             E::ApplicationClosed(close) => Self::reset(close.to_string()),
-            E::Reset => Self::reset("it has lost the connection's state"),
+            E::Reset => Self::reset("the peer has lost the connection's state"),
             E::TimedOut => Self::TimedOut,
             E::LocallyClosed => Self::Closed,
             other @ (E::VersionMismatch | E::CidsExhausted) => Self::Protocol {

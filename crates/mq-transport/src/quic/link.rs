@@ -278,10 +278,7 @@ impl QuicLink {
             return Poll::Ready(Err(Error::quic(error)));
         }
         if self.early_data == EarlyData::Pending {
-            tracing::debug!(
-                bytes = self.replay_len,
-                "early data rejected, sending it again"
-            );
+            tracing::debug!(bytes = self.replay_len, "early data rejected, resending");
             self.early_data = EarlyData::Rejected;
             let connection = self.connection.clone();
             self.reopening = Some(Box::pin(async move { connection.open_bi().await }));

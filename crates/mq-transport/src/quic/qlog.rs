@@ -107,7 +107,7 @@ impl Qlog {
         match self.open(side, limits.bytes) {
             Err(error) => {
                 if !std::mem::replace(&mut lock(&self.traces).has_failed, true) {
-                    tracing::warn!(%error, "connections are not traced");
+                    tracing::warn!(%error, "qlog: cannot write traces");
                 }
                 Ok(None)
             }

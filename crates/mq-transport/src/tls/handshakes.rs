@@ -108,7 +108,7 @@ impl HandshakePool {
             let runtime = catch_unwind(AssertUnwindSafe(|| self.start()));
             let runtime = runtime.ok().and_then(Result::ok);
             if runtime.is_none() {
-                tracing::warn!("no threads for handshakes: they compute among messages");
+                tracing::warn!("tls: cannot start handshake threads; handshakes delay messages");
             }
             runtime
         };

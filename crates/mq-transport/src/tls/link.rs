@@ -363,10 +363,7 @@ impl TlsLink {
                 self.early_data = EarlyData::Accepted;
                 self.replay = BytesMut::new();
             } else {
-                tracing::debug!(
-                    bytes = self.replay.len(),
-                    "early data rejected, sending it again"
-                );
+                tracing::debug!(bytes = self.replay.len(), "early data rejected, resending");
                 self.early_data = EarlyData::Rejected;
             }
         }

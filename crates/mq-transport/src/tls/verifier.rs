@@ -56,7 +56,7 @@ impl Trust {
                 return Ok(unchained(Some(wanted.to_ascii_lowercase())));
             }
             Self::Insecure => {
-                tracing::warn!("server certificates are not verified");
+                tracing::warn!("tls: server certificates are not verified");
                 return Ok(unchained(None));
             }
         };

@@ -239,7 +239,7 @@ impl From<Refusal> for Answer {
             ),
             refusal: Some(Error::Upgrade {
                 status: Some(status.as_u16()),
-                reason: format!("it was answered with {status}: {why}"),
+                reason: format!("the server answered {status}: {why}"),
             }),
         }
     }

@@ -303,8 +303,8 @@ async fn a_ca_certificate_as_a_servers_is_named_with_its_cure(scheme: Scheme) {
     serving.abort();
     assert_one_line(
         &error,
-        "the peer's certificate is not accepted: it says that it is a CA's, as `openssl req -x509` \
-         makes it by default; make it with `-addext basicConstraints=critical,CA:FALSE`",
+        "the peer's certificate is not accepted: marked as a CA's, as `openssl req -x509` does \
+         by default; make it with `-addext basicConstraints=critical,CA:FALSE`",
     );
 }
 

@@ -177,7 +177,7 @@ async fn a_revoked_client_cannot_come_back_with_a_ticket(scheme: Scheme) {
     authority.revoke(&[5, 7]);
     listener.reload_handle().reload(&options).unwrap();
     let (error, _) = refused(&bad, &mut listener).await;
-    assert!(error.contains("it was revoked"), "{error}");
+    assert!(error.contains("accepted: revoked"), "{error}");
     let kind = collect_ticket(&good, &mut listener).await;
     assert_eq!(kind, HandshakeKind::Full);
     let kind = collect_ticket(&good, &mut listener).await;
@@ -214,10 +214,10 @@ async fn revocation_lists_decide(scheme: Scheme) {
         (
             current.pem().unwrap().into_bytes(),
             false,
-            Some("it was revoked"),
+            Some("accepted: revoked"),
         ),
-        (current.der().to_vec(), false, Some("it was revoked")),
-        (both.into_bytes(), false, Some("it was revoked")),
+        (current.der().to_vec(), false, Some("accepted: revoked")),
+        (both.into_bytes(), false, Some("accepted: revoked")),
         (
             stranger.list(&[9], 2048).der().to_vec(),
             false,

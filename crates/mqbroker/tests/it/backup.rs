@@ -33,7 +33,7 @@ async fn what_was_backed_up_is_there_again_after_a_restore() {
     retained(&broker, "before").await;
     run(&[backup, &toml, &file]).unwrap();
     let again = run(&[backup, &toml, &file]).unwrap_err();
-    assert!(again.contains("there is such a file already"), "{again}");
+    assert!(again.contains("file exists already"), "{again}");
     assert_eq!(again.lines().count(), 1, "{again}");
     retained(&broker, "after").await;
     broker.end();
@@ -41,7 +41,7 @@ async fn what_was_backed_up_is_there_again_after_a_restore() {
     assert!(gone.contains("no broker answers at"), "{gone}");
     let store = broker.file("store");
     let taken = run(&[restore, &file, &store]).unwrap_err();
-    assert!(taken.contains("there is such a file already"), "{taken}");
+    assert!(taken.contains("file exists already"), "{taken}");
     std::fs::remove_file(&store).unwrap();
     run(&[restore, &file, &store]).unwrap();
     broker.start();

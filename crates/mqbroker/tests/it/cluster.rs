@@ -150,7 +150,7 @@ fn a_node_that_may_not_come_in_says_why_in_one_line() {
     let asked = plain.urls()[0].replace("nats:", "tls:");
     says(
         refused(&nats, &nats.table("b", &[asked], "password")),
-        "speaks no TLS",
+        "answer without TLS",
     );
     let unasked = urls[0].replace("tls:", "nats:");
     says(

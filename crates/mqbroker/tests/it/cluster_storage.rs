@@ -108,7 +108,7 @@ async fn nodes_over_full_servers_refuse_messages_by_0x97_and_go_on_once_there_is
     let said = log_of(&nats, "a");
     let full = said
         .iter()
-        .filter(|line| line.contains("the cluster's storage is full"));
+        .filter(|line| line.contains("cluster: storage full"));
     assert_eq!(full.count(), 1, "{said:#?}");
     nats.set_max_file_store("64MB");
     for server in &nats.running {
@@ -220,9 +220,7 @@ async fn set_back(count: usize) {
         None => panic!("{said:#?}"),
     }
     receive_all(&mut messages, owed).await;
-    let mut left = said
-        .iter()
-        .filter(|line| line.contains("leaves its cluster"));
+    let mut left = said.iter().filter(|line| line.contains("node failed"));
     assert_eq!(left.next(), None);
     if count == 1 {
         nats.store_the_same().await;

@@ -408,7 +408,7 @@ fn operators_see_a_disk_that_hangs_and_that_it_is_over() {
     loop {
         let log = fs::read_to_string(broker.file("log")).unwrap();
         let count = |line| log.matches(line).count();
-        if count("store: the disk writes again") == 1 {
+        if count("store: disk writes again") == 1 {
             assert_eq!(count("store: changes wait for the disk"), 1, "{log}");
             break;
         }

@@ -99,7 +99,7 @@ async fn a_client_that_is_refused_all_the_time_gets_ten_lines_a_second_and_its_c
     }
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
     // No further refusal follows: the summary is logged by itself.
-    let log = broker.log_with(&["refused a publish, more often than the log shows"]);
+    let log = broker.log_with(&["refused a publish; further lines left out"]);
     let lines = log.matches("refused a publish ").count();
     let left_out: usize = log
         .lines()
@@ -223,7 +223,7 @@ fn clients_that_come_and_go_get_a_hundred_lines_a_second_and_a_count() {
             let log = std::fs::read_to_string(broker.file("log")).unwrap();
             let lines = log.lines().filter(|line| line.contains(event));
             let (told, lines): (Vec<_>, Vec<_>) =
-                lines.partition(|line| line.contains("more often than the log shows"));
+                lines.partition(|line| line.contains("further lines left out"));
             let told = told.iter().chain(&lines);
             let left_out = told.filter_map(|line| line.split("left_out=").nth(1));
             let left_out: usize = left_out
@@ -250,7 +250,7 @@ async fn a_protocol_error_on_a_data_stream_is_a_line_with_client_peer_and_reason
     let lane = client.write_to_new_lane(&second_connect).await;
     broker.log_with(&[
         "INFO",
-        "ended a data stream",
+        "data stream ended",
         "client=sensor",
         "peer=127.0.0.1:",
         "transport=quic",

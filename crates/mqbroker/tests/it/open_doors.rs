@@ -37,10 +37,10 @@ fn a_broker_that_other_machines_reach_wants_users_or_to_be_told_that_none_are_ne
     let shown = config.to_str().unwrap();
     let listen = format!("listen = [\"{ELSEWHERE}\"]\n");
     std::fs::write(&config, &listen).unwrap();
-    assert!(mistake(&["--config", shown]).contains("everybody would be let in"));
+    assert!(mistake(&["--config", shown]).contains("every client would be let in"));
     let output = mqbroker(&["check-config", shown], "");
     let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("everybody would be let in"), "{told}");
+    assert!(told.contains("every client would be let in"), "{told}");
     std::fs::write(&config, format!("{listen}[auth]\nallow_anonymous = true\n")).unwrap();
     assert!(mistake(&["--config", shown]).contains("cannot listen on"));
 }

@@ -47,7 +47,7 @@ fn secrets_that_everybody_can_read_are_warned_about_with_the_cure() {
         broker.start();
         let log = broker.log_with(&[" listening "]);
         for path in &secrets {
-            let warning = format!("{0}: chmod o= {0}", path.display());
+            let warning = format!("chmod o= {}", path.display());
             assert_eq!(log.matches(&warning).count(), warnings, "{log}");
         }
     }

@@ -113,7 +113,7 @@ fn a_broker_whose_log_nobody_reads_serves_clients_and_counts_the_lines_that_are_
     assert_eq!(code, Some(0));
     reader.read_to_string(&mut log).unwrap();
     let count = |part: &str| log.lines().filter(|line| line.contains(part)).count();
-    let (written, told) = (count("a link without a session ended"), "lost=");
+    let (written, told) = (count("connection ended without a session"), "lost=");
     let lost = log.lines().filter_map(|line| line.split(told).nth(1));
     let lost = lost.map(|rest| rest.trim().parse::<usize>().unwrap());
     let lost: Vec<_> = lost.collect();

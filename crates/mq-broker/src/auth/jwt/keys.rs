@@ -43,11 +43,11 @@ impl Keys {
         let one = |problem: &str| vec![(None, problem.to_owned())];
         let set: Value = serde_json::from_str(text).map_err(|error| {
             let line = Some(error.line()).filter(|line| *line > 0);
-            vec![(line, format!("it is not JSON: {error}"))]
+            vec![(line, format!("not JSON: {error}"))]
         })?;
         let Some(keys) = set.get("keys").and_then(Value::as_array) else {
             return Err(one(
-                "it is no set of keys: `{\"keys\": [..]}` is (RFC 7517 §5)",
+                "not a key set, which is `{\"keys\": [..]}` (RFC 7517 §5)",
             ));
         };
         let mut found: Vec<Key> = Vec::new();
@@ -69,7 +69,7 @@ impl Keys {
             return Err(wrong);
         }
         if found.is_empty() {
-            return Err(one("it has no key for RS256, ES256 or EdDSA"));
+            return Err(one("no key for RS256, ES256 or EdDSA"));
         }
         Ok(Self(found))
     }
@@ -96,17 +96,17 @@ impl Keys {
 impl Key {
     /// Reads one key; `None` if it is for another use.
     fn parse(jwk: &Value) -> Result<Option<Self>, String> {
-        let jwk = jwk.as_object().ok_or("it is no JSON object")?;
+        let jwk = jwk.as_object().ok_or("not a JSON object")?;
         let kind = text(jwk, "kty")?.ok_or("`kty` is missing")?;
         if kind == "oct" {
             return Err(
-                "it is a shared secret, and tokens that anybody who can check them could \
-                        make are not taken"
+                "shared secrets are not supported: whoever verifies such tokens can forge \
+                        them"
                     .to_owned(),
             );
         }
         if jwk.contains_key("d") {
-            return Err("it is a private key: leave the public part here alone".to_owned());
+            return Err("a private key: leave only the public part in the file".to_owned());
         }
         let is_for_verifying = match (text(jwk, "use")?, jwk.get("key_ops")) {
             (Some(usage), _) if usage != "sig" => false,
@@ -237,11 +237,14 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_the_index_of_their_key() {
         for (key, problem) in [
-            (json!("x"), "it is no JSON object"),
+            (json!("x"), "not a JSON object"),
             (json!({}), "`kty` is missing"),
             (json!({"kty": 1}), "`kty` is no string"),
-            (json!({"kty": "oct", "k": "AA"}), "it is a shared secret"),
-            (with(ed25519("2"), "d", json!("AA")), "it is a private key"),
+            (
+                json!({"kty": "oct", "k": "AA"}),
+                "shared secrets are not supported",
+            ),
+            (with(ed25519("2"), "d", json!("AA")), "a private key"),
             (
                 with(ed25519("2"), "x", json!("AA")),
                 "`x` has 32 bytes on this curve, and this one has 1",
@@ -288,15 +291,15 @@ mod tests {
     #[test]
     fn a_file_that_is_no_set_of_keys_is_a_mistake() {
         for (text, problem) in [
-            ("[]", "it is no set of keys"),
-            ("{\"keys\": {}}", "it is no set of keys"),
-            ("{\"keys\": []}", "it has no key for RS256, ES256 or EdDSA"),
+            ("[]", "not a key set"),
+            ("{\"keys\": {}}", "not a key set"),
+            ("{\"keys\": []}", "no key for RS256, ES256 or EdDSA"),
         ] {
             assert!(problems(text)[0].contains(problem), "{text}");
         }
         let wrong = Keys::parse("{\n\"keys\": [\n}").err().unwrap();
         assert_eq!(wrong[0].0, Some(3), "{wrong:?}");
-        assert!(wrong[0].1.contains("it is not JSON"), "{wrong:?}");
+        assert!(wrong[0].1.contains("not JSON"), "{wrong:?}");
     }
 
     #[test]

@@ -4,33 +4,33 @@
 /// the refusal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(in crate::auth) enum Rejected {
-    #[error("its algorithm is not RS256, ES256 or EdDSA")]
+    #[error("the algorithm is not RS256, ES256 or EdDSA")]
     Algorithm,
-    #[error("it has a `crit`, and none of what that can ask for is understood here")]
+    #[error("the header `crit` is not supported")]
     Critical,
-    #[error("no key has its `kid`")]
+    #[error("the key file has no key with this `kid`")]
     UnknownKey,
-    #[error("the key of its `kid` is for another algorithm")]
+    #[error("the key with this `kid` is for another algorithm")]
     OtherAlgorithm,
-    #[error("it has no `kid`, and several keys are for its algorithm")]
+    #[error("`kid` is missing, and several keys are for this algorithm")]
     NoKeyId,
-    #[error("its signature is wrong")]
+    #[error("the signature is wrong")]
     Signature,
-    #[error("`{0}` is missing or not of its form")]
+    #[error("`{0}` is missing or malformed")]
     Claim(String),
-    #[error("its claims are no JSON object")]
+    #[error("the claims are not a JSON object")]
     Claims,
-    #[error("it has expired")]
+    #[error("the token has expired")]
     Expired,
-    #[error("it does not hold yet")]
+    #[error("the token is not valid yet")]
     NotYet,
-    #[error("it is another's: `iss` is not the issuer")]
+    #[error("`iss` is not the configured issuer")]
     Issuer,
-    #[error("it is for another: `aud` is not the audience")]
+    #[error("`aud` is not the configured audience")]
     Audience,
-    #[error("the user name of CONNECT is not its user")]
+    #[error("the user name of CONNECT is not the token's")]
     UserName,
-    #[error("the client identifier of CONNECT is not its")]
+    #[error("the client identifier of CONNECT is not the token's")]
     ClientId,
     #[error("`acl`, rule {0}: {1}")]
     Rule(usize, String),

@@ -149,7 +149,7 @@ impl Rule {
             return is_wrong("rules are about topics, without $share and the group");
         }
         if router::is_too_deep(topic.as_bytes()) {
-            return is_wrong("it has too many levels");
+            return is_wrong("too many levels");
         }
         let denies = permission == Permission::Deny;
         let filter = Filter::new(&topic).filled(MARKS, denies, who);

@@ -48,7 +48,7 @@ pub enum EngineError {
     #[error("the storage of the servers is full: {0}")]
     Full(#[source] EngineCause),
     /// No server leads the log, or the values: the request was not done. A later try may succeed.
-    #[error("no server leads it: {0}")]
+    #[error("the stream has no leader: {0}")]
     NoLeader(#[source] EngineCause),
     /// The settings of this node, or of the servers, are wrong: waiting mends nothing.
     #[error("{0}")]

@@ -13,7 +13,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(5);
 /// The tries of one thing that fail: one line in the log at the first, and one with their number once it works again.
 #[derive(Debug)]
 pub(in crate::cluster) struct Outage {
-    /// The thing that is tried, such as `append to a log`.
+    /// The thing that is tried, such as `log append`.
     what: &'static str,
     shard: Option<u16>,
     failures: Option<Failures>,
@@ -41,7 +41,7 @@ impl Outage {
         let Self { what, shard, .. } = *self;
         let now = Instant::now();
         let failures = self.failures.get_or_insert_with(|| {
-            warn!(shard, %error, "{what} fails, and is tried again");
+            warn!(shard, %error, "cluster: {what} failed, retrying");
             Failures {
                 count: 0,
                 first: now,
@@ -57,7 +57,12 @@ impl Outage {
         let Self { what, shard, .. } = *self;
         if let Some(Failures { count, first, last }) = self.failures.take() {
             let seconds = (last - first).as_secs();
-            info!(shard, failures = count, seconds, "{what} works again");
+            info!(
+                shard,
+                failures = count,
+                seconds,
+                "cluster: {what} works again"
+            );
         }
     }
 

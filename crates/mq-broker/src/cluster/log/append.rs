@@ -246,7 +246,7 @@ impl Cluster {
     /// batch overtakes another, whatever has to be tried again.
     pub(in crate::cluster) async fn append_batches(self: Arc<Self>, shard: u16) {
         let shard = &self.shards[usize::from(shard)];
-        let mut outage = Outage::new("append to a log", Some(shard.number));
+        let mut outage = Outage::new("log append", Some(shard.number));
         for count in 1.. {
             let mut batch = shard.next_batch().await;
             let began = Instant::now();
@@ -263,7 +263,7 @@ impl Cluster {
                         sleep(PROBE_INTERVAL).await;
                     }
                     Appended::Unknown => {
-                        return self.fail("messages could not be appended for a minute");
+                        return self.fail("cannot append messages for a minute");
                     }
                 }
             }

@@ -48,7 +48,7 @@ pub(in crate::cluster) async fn load_checkpoints(
         let value = engine.get(checkpoint_key(shard)).await?;
         let checkpoint = value.map(|value| Checkpoint::decode(&value.bytes));
         let checkpoint = checkpoint.transpose().map_err(|_| {
-            let problem = "what is known of a log is of no known form";
+            let problem = "malformed checkpoint";
             EngineError::unknown_form(problem)
         })?;
         checkpoints.push(checkpoint.unwrap_or_default());
@@ -69,16 +69,14 @@ impl Cluster {
         let mut count = 0_u64;
         for (topic, value) in self.engine.values(KeyKind::Retained).await? {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
-                EngineError::unknown_form(format!(
-                    "the retained message of {topic:?} has no known form"
-                ))
+                EngineError::unknown_form(format!("malformed retained message of {topic:?}"))
             })?;
             if let Some(message) = change.message {
                 local.restore_retained(message);
                 count += 1;
             }
         }
-        debug!(count, "retained messages are read");
+        debug!(messages = count, "cluster: retained messages loaded");
         Ok(())
     }
 
@@ -97,7 +95,7 @@ impl Cluster {
             left.sum::<u64>()
         };
         if left() > 0 {
-            info!(entries = left(), "reads on in the logs of the cluster");
+            info!(entries = left(), "cluster: reading newer log entries");
         }
         while left() > 0 {
             if self.ledger.has_failed() {
@@ -151,7 +149,7 @@ impl Cluster {
                     continue;
                 }
                 if let Err(error) = self.write_checkpoint(shard, checkpoint, changes).await {
-                    warn!(shard = shard.number, %error, "what is new in a log cannot be kept");
+                    warn!(shard = shard.number, %error, "cluster: cannot write checkpoint");
                 }
             }
         }

@@ -32,7 +32,7 @@ impl Cluster {
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
                     if self.is_ended_by(&author) {
-                        return self.fail("another node has ended its life");
+                        return self.fail("fenced by another node");
                     }
                     write(&self.fences).note(&author, shard, entry.number);
                     let mut state = lock(&here.state);
@@ -67,18 +67,14 @@ impl Cluster {
                     }
                 }
                 Err(_) => {
-                    error!(
-                        shard,
-                        entry = entry.number,
-                        "an entry of a log is of no known form"
-                    );
-                    return self.fail("it cannot read a log");
+                    error!(shard, entry = entry.number, "cluster: malformed log entry");
+                    return self.fail("malformed log entry");
                 }
             }
             lock(&here.state).finish_entry(entry.number);
             here.progress.finish(At::end_of(entry.number));
         }
-        self.fail("a log has no next entry for it");
+        self.fail("log has no next entry");
     }
 
     /// Returns `true` if an entry is behind the fence of its author.

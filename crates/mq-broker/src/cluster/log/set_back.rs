@@ -93,7 +93,7 @@ impl Cluster {
             end,
             known,
             missing,
-            "the log was set back: acknowledged messages in its missing entries are lost"
+            "cluster: log was set back; acknowledged messages in the missing entries are lost"
         );
         self.keep_lost_messages(shard, end);
         let Some(this) = self.this.upgrade() else {
@@ -123,7 +123,7 @@ impl Cluster {
         }
         info!(
             shard,
-            end, appended, "the log that was set back has new places"
+            end, appended, "cluster: log in use again after it was set back"
         );
         self.shards[usize::from(shard)].set_backs.end();
     }

@@ -111,7 +111,7 @@ impl Storage {
             warn!(
                 percent,
                 refused_from = REFUSE_PERCENT,
-                "the storage of the cluster's servers is nearly full"
+                "cluster: storage nearly full"
             );
         }
         state.has_warned = is_high;
@@ -134,13 +134,13 @@ impl State {
                 let error = error.map(tracing::field::display);
                 error!(
                     percent = self.percent,
-                    error, "the cluster's storage is full: messages of QoS 1 and 2 are refused"
+                    error, "cluster: storage full; messages of QoS 1 and 2 are refused"
                 );
             }
             Some((since, refused)) if !is_full => {
                 self.full = None;
                 let seconds = since.elapsed().as_secs();
-                info!(refused, seconds, "the cluster's storage has room again");
+                info!(refused, seconds, "cluster: storage has room again");
             }
             _ => {}
         }
@@ -160,11 +160,11 @@ impl Cluster {
                 due = Instant::now() + STORAGE_CHECK_INTERVAL;
                 match self.engine.fill_percent().await {
                     Ok(None) if core::mem::take(&mut is_first) => {
-                        info!("nobody says how much the cluster's servers may store");
+                        info!("cluster: storage limit unknown; set store_max_bytes");
                     }
                     Ok(percent) => self.storage.note_percent(percent),
                     // What was known stands: logs of a full server have no leader, which could be asked.
-                    Err(error) => debug!(%error, "the servers do not say how full they are"),
+                    Err(error) => debug!(%error, "cluster: cannot read storage usage"),
                 }
             }
             for shard in self.storage.refused() {

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::{record::Record, recorded_session::RecordedSession, take_up::MAX_TAKEN_UP_AT_ONCE};
 use crate::{
+    Escaped,
     cluster::{
         Cluster,
         engine::{EngineError, KeyKind, Value},
@@ -54,7 +55,7 @@ impl Cluster {
                 match self.end_life_if_dead(&author).await {
                     Ok(()) => is_news |= self.is_over(&author),
                     Err(error) => {
-                        warn!(node = author.node, %error, "a node's life cannot be ended");
+                        warn!(node = author.node, %error, "cluster: cannot fence node");
                     }
                 }
             }
@@ -75,7 +76,7 @@ impl Cluster {
                     Ok(true) => ADOPTION_INTERVAL,
                     Ok(false) => ADOPTION_RETRY_INTERVAL,
                     Err(error) => {
-                        warn!(%error, "sessions of ended nodes cannot be taken over");
+                        warn!(%error, "cluster: cannot adopt sessions of fenced nodes");
                         ADOPTION_RETRY_INTERVAL
                     }
                 };
@@ -126,7 +127,10 @@ impl Cluster {
                 drop(turn);
                 self.forget_claim_lock(&id);
             }
-            info!(count, "sessions that no living node had go on here");
+            info!(
+                sessions = count,
+                "cluster: sessions of fenced nodes adopted"
+            );
         }
         Ok(all_taken)
     }
@@ -163,7 +167,7 @@ impl Cluster {
                 continue;
             };
             let Ok(record) = Record::decode(&bytes) else {
-                warn!(client = %id, "a session is of no known form");
+                warn!(client = %Escaped(&id), "cluster: malformed session record");
                 continue;
             };
             let is_for_this = match &record.owner {

@@ -15,6 +15,7 @@ use super::{
     record::Record,
 };
 use crate::{
+    Escaped,
     auth::TakeOverPolicy,
     cluster::{
         Cluster,
@@ -158,7 +159,7 @@ impl Cluster {
             return Ok((Record::default(), 0));
         };
         let record = Record::decode(&bytes).map_err(|_| {
-            warn!(client = %id, "a session is of no known form");
+            warn!(client = %Escaped(id), "cluster: malformed session record");
             ClaimRefused::Busy
         })?;
         Ok((record, version))
@@ -249,7 +250,7 @@ impl Cluster {
     pub(super) async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
         if self.is_dead(owner) {
             if let Err(error) = self.end_life_if_dead(owner).await {
-                warn!(node = owner.node, %error, "a node's life cannot be ended");
+                warn!(node = owner.node, %error, "cluster: cannot fence node");
                 sleep(OWNER_POLL_INTERVAL).await;
             }
             return false;
@@ -261,7 +262,7 @@ impl Cluster {
             () = self.until_over(owner) => return false,
         };
         if let Err(error) = &answer {
-            debug!(node = owner.node, %error, "a node does not let a session go");
+            debug!(node = owner.node, %error, "cluster: node did not release session");
             sleep(OWNER_POLL_INTERVAL).await;
         }
         answer.is_ok()

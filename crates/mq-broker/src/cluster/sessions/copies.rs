@@ -58,7 +58,7 @@ impl Cluster {
                 }
                 let wanted = self.messages_to_copy(shard, *old, &too_large);
                 if let Err(error) = self.copy_messages(shard, wanted, &mut too_large).await {
-                    warn!(shard, %error, "messages that wait for long cannot be copied");
+                    warn!(shard, %error, "cluster: cannot copy queued messages to session records");
                 }
             }
             before = self.next_positions();
@@ -116,8 +116,8 @@ impl Cluster {
                 && next.entry() <= last + MAX_SKIPPED_ENTRIES
             {
                 let entry = timeout(ENTRY_TIMEOUT, entries.recv()).await.ok().flatten();
-                let entry =
-                    entry.ok_or_else(|| EngineError::unavailable("an old entry does not come"))?;
+                let entry = entry
+                    .ok_or_else(|| EngineError::unavailable("timeout reading an old log entry"))?;
                 last = entry.number;
                 let batch = LogEntry::decode(&entry.bytes);
                 let items = match batch {

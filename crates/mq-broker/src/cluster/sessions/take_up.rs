@@ -21,6 +21,7 @@ use super::{
     recorded_session::RecordedSession,
 };
 use crate::{
+    Escaped,
     cluster::{
         Cluster,
         engine::{Entry, Expiry, Key, KeyKind},
@@ -231,17 +232,17 @@ impl Cluster {
         let will = will.filter(|_| !wanted.is_will_published);
         let found = wanted.finish();
         info!(
-            client = %id,
+            client = %Escaped(&id),
             waiting = found.waiting.len(),
             in_flight = found.in_flight.len(),
-            "a session of another node goes on here"
+            "cluster: session taken over from another node"
         );
         if found.lost > 0 {
             local.count_dropped(found.lost);
             warn!(
-                client = %id,
+                client = %Escaped(&id),
                 messages = found.lost,
-                "a session has lost messages that are not in its logs any more"
+                "cluster: session lost messages that are no longer in the logs"
             );
         }
         let round = lock(&self.floor).round;
@@ -315,7 +316,7 @@ impl Cluster {
             loop {
                 let entry = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
-                    warn!(shard, "a log cannot be read again");
+                    warn!(shard, "cluster: cannot read log for session takeover");
                     return Err(ClaimRefused::Busy);
                 };
                 if entry.number > to.entry() {

@@ -183,14 +183,14 @@ impl Cluster {
             return NextWrite::Nothing;
         }
         let Ok(bytes) = self.encode(owned) else {
-            error!(client = %id, "a session has no form");
-            self.fail("a session cannot be written");
+            error!(client = %Escaped(id), "cluster: cannot encode session");
+            self.fail("cannot encode session record");
             return NextWrite::Nothing;
         };
         let calls = core::mem::take(&mut owned.waiting);
         if bytes.len() > self.engine.max_value_bytes() && owned.fate != SessionFate::Ends {
             let bytes = bytes.len();
-            warn!(client = %Escaped(id), bytes, "a session is too large for the cluster, and ends");
+            warn!(client = %Escaped(id), bytes, "cluster: session record too large; session ended");
             if owned.fate != SessionFate::Stays {
                 // The hub does not have it any more.
                 owned.fate = SessionFate::Ends;
@@ -252,7 +252,7 @@ impl Cluster {
                     matches!(fate, SessionFate::Released | SessionFate::Ends)
                 }
                 // Other nodes ask for a session, unless they have ended this node's life.
-                _ => return self.fail("another node has taken a session of it"),
+                _ => return self.fail("session taken over by another node"),
             };
             let later = if is_over {
                 sessions.remove(&id).map(|owned| owned.waiting)
@@ -284,7 +284,7 @@ impl Cluster {
             None => false,
         };
         if !has_ended {
-            self.fail("a session is too large for the cluster, and does not end");
+            self.fail("record of an ended session is too large");
         }
     }
 
@@ -353,7 +353,7 @@ impl Cluster {
             }
             sleep(RETRY_INTERVAL).await;
         }
-        self.fail("a value could not be put for a minute");
+        self.fail("cannot write key for a minute");
         Err(NodeEnded)
     }
 
@@ -375,7 +375,7 @@ impl Cluster {
         let mut sessions = lock(&self.sessions);
         error!(
             sessions = sessions.len(),
-            "the records of sessions were set back: this node writes those of its own again"
+            "cluster: session records were set back; this node rewrites its own"
         );
         let round = lock(&self.floor).round;
         let complete = sessions.iter_mut();

@@ -230,7 +230,7 @@ impl Attached<'_> {
                 self.wire.hub.remove_forbidden(session, journal);
             }
             Err(error) => {
-                error!(client = %Escaped(&session.client_id), %error, "messages cannot be read");
+                error!(client = %Escaped(&session.client_id), %error, "store: cannot read queued messages");
                 self.wire.disconnect_for(ReasonCode::UnspecifiedError);
             }
         }

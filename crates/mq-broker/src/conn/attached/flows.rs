@@ -217,7 +217,7 @@ impl Attached<'_> {
                 self.parked.remove(slot);
                 continue;
             };
-            warn!(client = %Escaped(client), %flow, "gave up a flow: too much waits for it");
+            warn!(client = %Escaped(client), %flow, "flow abandoned; too many messages wait for it");
             // The event for it follows; what waits goes now.
             self.wire.connection.forget_flow(now, flow);
             for delivery in self.parked.remove(slot) {

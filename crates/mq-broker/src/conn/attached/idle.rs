@@ -139,7 +139,7 @@ impl Attached<'_> {
             connection.finish_lane(lane);
         }
         let client = Escaped(&self.hold.session.client_id);
-        debug!(%client, %lane, %code, was_finished, "closed an idle data lane");
+        debug!(%client, stream = %lane, %code, was_finished, "idle data stream closed");
         if !was_finished {
             self.wire.closed_idle();
         }

@@ -279,7 +279,7 @@ impl<'a> Attached<'a> {
         move_to_worker(worker).await;
         self.hold.session.serve_on_this_worker();
         if let Err(error) = self.wire.link.move_here() {
-            debug!(%error, "a socket could not be moved");
+            debug!(%error, "cannot move socket to another worker");
         }
     }
 
@@ -478,7 +478,7 @@ impl<'a> Attached<'a> {
             stream = lane.0,
             reason = %CloseReason::Protocol(error),
             left_out = (left_out > 0).then_some(left_out),
-            "ended a data stream"
+            "data stream ended"
         );
     }
 

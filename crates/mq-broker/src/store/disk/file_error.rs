@@ -13,25 +13,23 @@ pub(super) enum FileError {
     #[error(transparent)]
     Database(Box<redb::Error>),
     #[error(
-        "it is of format {0}, of a later version: this broker reads formats up to {1}; run the \
-         version that wrote it, or put a backup of this one's in its place"
+        "format {0} of a later version, while this broker reads formats up to {1}: run the version that \
+         wrote the file, or restore a backup made by this version"
     )]
     Format(u64, u64),
-    #[error(
-        "it is no whole backup: it was cut off, or it is the store of a broker that kept nothing"
-    )]
+    #[error("incomplete backup: cut off, or of a broker that kept nothing")]
     NotWhole,
-    #[error("what it has is damaged: put a backup in its place")]
+    #[error("the content is damaged: restore a backup")]
     Damaged,
-    #[error("what it has is damaged ({0}): put a backup in its place")]
+    #[error("the content is damaged ({0}): restore a backup")]
     Decode(#[from] DecodeError),
     #[error("{}", opening(.0))]
     Opening(DatabaseError),
     #[error(transparent)]
     Io(std::io::Error),
-    #[error("a value cannot be written: {0}")]
+    #[error("cannot encode value: {0}")]
     Encode(#[from] EncodeError),
-    #[error("no thread can be started: {0}")]
+    #[error("cannot start thread: {0}")]
     Thread(std::io::Error),
 }
 
@@ -90,10 +88,10 @@ pub(super) fn opening(error: &DatabaseError) -> String {
     match error {
         DatabaseError::DatabaseAlreadyOpen => "another broker has it open".to_owned(),
         DatabaseError::UpgradeRequired(_) => {
-            "it is of a version that this broker cannot read any more".to_owned()
+            "the format is of an earlier version that this broker no longer reads".to_owned()
         }
         DatabaseError::Storage(StorageError::Corrupted(problem)) => {
-            format!("it is damaged ({problem}): put a backup in its place")
+            format!("the content is damaged ({problem}): restore a backup")
         }
         DatabaseError::Storage(StorageError::Io(error)) => error.to_string(),
         other => other.to_string(),

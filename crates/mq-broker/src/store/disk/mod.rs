@@ -142,7 +142,7 @@ impl DiskStore {
         let file = file.map_err(|error| of_file(FileError::Io(error)))?;
         if let Err(error) = make_private(&file) {
             let path = path.display();
-            warn!(%error, "the store {path} stays readable for others than its owner");
+            warn!(%path, %error, "store: cannot make the file private to its owner");
         }
         let store = FileBackend::new(file)
             .map_err(FileError::Opening)
@@ -274,7 +274,7 @@ impl Drop for DiskStore {
         self.calls.end();
         if !self.calls.wait_for_end(HUNG_AFTER) {
             let path = self.path.display();
-            error!(%path, "the disk hangs: changes that were not settled are given up");
+            error!(%path, "store: disk hangs; unsettled changes abandoned");
         } else if let Some(worker) = self.worker.take() {
             // The thread has logged its error, if it had one.
             let _ = worker.join();

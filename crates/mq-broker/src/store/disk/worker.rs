@@ -27,7 +27,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn run(mut self) {
         if let Err(error) = self.work() {
-            error!(path = %self.path.display(), %error, "the store has failed: nothing is kept any more");
+            error!(path = %self.path.display(), %error, "store: failed; no further change is stored");
         }
     }
 

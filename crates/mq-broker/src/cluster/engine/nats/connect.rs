@@ -88,22 +88,22 @@ impl NatsEngine {
                     return Err(EngineError::misconfigured(problem));
                 }
                 Ok(Err(ConnectFailure::Unavailable(problem))) => problem,
-                Err(_) => "they do not answer".to_owned(),
+                Err(_) => "no answer".to_owned(),
             };
             let problem = match lock(&last_error.0).take() {
-                Some(last_error) => format!("{problem}; a server says: {last_error}"),
+                Some(last_error) => format!("{problem}; server's error: {last_error}"),
                 None => problem,
             };
             if began.elapsed() + CONNECT_RETRY_INTERVAL >= settings.connect_timeout {
                 let servers = settings.servers.join(", ");
                 let seconds = settings.connect_timeout.as_secs();
                 return Err(EngineError::unavailable(format!(
-                    "{servers} did not let it in within {seconds} s: {problem}"
+                    "no connection to {servers} within {seconds} s: {problem}"
                 )));
             }
             if warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARNING_INTERVAL) {
                 warned_at = Some(Instant::now());
-                warn!(node, %problem, "the node waits for the servers of its cluster");
+                warn!(node, reason = %problem, "cluster: waiting for NATS servers");
             }
             sleep(CONNECT_RETRY_INTERVAL).await;
         }
@@ -183,14 +183,14 @@ fn options(
 impl LastServerError {
     fn note(&self, event: &Event) {
         match event {
-            Event::Connected => info!("connected to a server of the cluster"),
-            Event::Disconnected => warn!("the connection to a server of the cluster is lost"),
+            Event::Connected => info!("cluster: connected to NATS server"),
+            Event::Disconnected => warn!("cluster: connection to NATS server lost"),
             Event::ServerError(error) => {
                 let error = error.to_string();
                 let before = lock(&self.0).replace(error.clone());
                 // A server says it again at each try.
                 if before.as_ref() != Some(&error) {
-                    warn!(%error, "a server of the cluster refuses something");
+                    warn!(%error, "cluster: NATS server reported an error");
                 }
             }
             _ => {}
@@ -226,7 +226,7 @@ fn connect_failure(error: &ConnectError, settings: &NatsSettings) -> ConnectFail
         }
         _ => match tls_error(error) {
             Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                format!("servers: what answers at {servers} speaks no TLS")
+                format!("servers: {servers} answer without TLS")
             }
             Some(error) if settings.ca.is_none() && servers.starts_with("nats:") => format!(
                 "servers: {servers} want TLS ({error}): take tls://, and name their authorities by `ca`"
@@ -321,7 +321,8 @@ pub(super) async fn create_streams(
     if known.num_replicas != *replicas {
         warn!(
             replicas = known.num_replicas,
-            "the cluster keeps the replicas that it was made with"
+            configured = replicas,
+            "cluster: number of replicas differs from the configuration and stays"
         );
     }
     for shard in 0..*shards {

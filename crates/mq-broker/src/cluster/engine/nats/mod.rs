@@ -241,7 +241,7 @@ impl Engine for NatsEngine {
         );
         tokio::spawn(async move {
             let mut last = after;
-            let mut outage = Outage::new("reading of a log", Some(shard));
+            let mut outage = Outage::new("log read", Some(shard));
             while let Err(error) =
                 forward_entries(&context, &name, &mut last, &bring, &mut outage).await
             {
@@ -313,7 +313,7 @@ impl Engine for NatsEngine {
         debug!(
             node = self.node,
             is_first = taken.is_some(),
-            "other nodes may ask"
+            "cluster: receiving requests from other nodes"
         );
         taken.unwrap_or_else(|| mpsc::channel(1).1)
     }

@@ -70,10 +70,10 @@ impl NatsSettings {
             }
         }
         if !(1..=MAX_SHARDS).contains(&self.shards) {
-            return Err(format!("shards: it is within 1 and {MAX_SHARDS}"));
+            return Err(format!("shards: must be from 1 to {MAX_SHARDS}"));
         }
         if !(1..=MAX_REPLICAS).contains(&self.replicas) {
-            return Err(format!("replicas: it is within 1 and {MAX_REPLICAS}"));
+            return Err(format!("replicas: must be from 1 to {MAX_REPLICAS}"));
         }
         let addresses = self.servers.iter().map(|url| self.address(url));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
@@ -92,7 +92,7 @@ impl NatsSettings {
             ("certificate", self.identity.is_some()),
         ] {
             if is_given && !first {
-                return Err(format!("{key}: it is for servers of tls://"));
+                return Err(format!("{key}: only for servers of tls://"));
             }
         }
         Ok(addresses)
@@ -187,8 +187,8 @@ mod tests {
                 "a",
                 "name: \"a b\"",
             ),
-            (but(|it| it.shards = 0), "a", "shards: it is within 1 and"),
-            (but(|it| it.replicas = 6), "a", "replicas: it is within 1"),
+            (but(|it| it.shards = 0), "a", "shards: must be from 1 to"),
+            (but(|it| it.replicas = 6), "a", "replicas: must be from 1"),
             (but(|it| it.ca = Some("ca".into())), "a", "ca: it is for"),
         ] {
             let error = wrong.check(node).unwrap_err();

@@ -62,7 +62,7 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let read: Vec<_> = read.map_err(|error| wrong(key, path, error))?;
     if read.is_empty() {
-        return Err(wrong(key, path, "it has no certificate"));
+        return Err(wrong(key, path, "the file has no certificate"));
     }
     Ok(read)
 }

@@ -173,7 +173,7 @@ impl NatsEngine {
         let (values, prefix) = (self.values.clone(), self.prefix(kind));
         tokio::spawn(async move {
             while let Err(error) = forward_values(&values, &prefix, &bring).await {
-                debug!(%error, "values are watched anew");
+                debug!(%error, "cluster: watch of keys ended, restarting");
                 tokio::select! {
                     () = sleep(RETRY_INTERVAL) => {}
                     () = bring.closed() => return,
