@@ -55,7 +55,7 @@ fn a_broker_that_does_not_serve_is_not_healthy() {
             "HTTP/1.1 503 Service Unavailable\r\n\r\nthe store has failed\n",
             "mqbroker: the broker does not serve: the store has failed\n",
         ),
-        ("SSH-2.0-x\r\n", "is no broker\n"),
+        ("SSH-2.0-x\r\n", "is not a broker\n"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = listener.local_addr().unwrap().to_string();
