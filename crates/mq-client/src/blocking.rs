@@ -198,8 +198,8 @@ impl Client {
         self.send(request.response(payload)?)
     }
 
-    /// The events of the connection from now on, as an iterator that waits for the next event and
-    /// ends with the client. Up to 32 events wait for it, as for [`crate::EventStream`].
+    /// Subscribes to the events of the connection from now on; the iterator waits for the next event and ends with the
+    /// client. Up to 32 events wait for it, as for [`crate::EventStream`].
     #[must_use]
     pub fn events(&self) -> Events {
         let events = self.0.client.events();
@@ -207,7 +207,7 @@ impl Client {
         Events { events, runtime }
     }
 
-    /// The async client behind this handle, for its state, times and counts.
+    /// Returns the async client behind this handle, for its state, times and counts.
     #[must_use]
     pub fn inner(&self) -> &crate::Client {
         &self.0.client
@@ -270,12 +270,12 @@ impl Subscription {
         }
     }
 
-    /// The next message if one waits.
+    /// Returns the next message if one waits, without blocking; `None` otherwise.
     pub fn try_recv(&mut self) -> Option<Incoming> {
         self.subscription.try_recv()
     }
 
-    /// The server's answer to each filter.
+    /// Returns the server's reason code for each filter, in the order of the request.
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         self.subscription.granted()

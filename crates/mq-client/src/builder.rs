@@ -199,14 +199,14 @@ impl ClientBuilder {
         self
     }
 
-    /// The version of MQTT. Default: 5.0.
+    /// Sets the version of MQTT. Default: 5.0.
     pub fn version(mut self, version: Version) -> Self {
         self.config.connect.version = version;
         self
     }
 
-    /// The client identifier, by which the server knows the session. Default: `mq-` and eight random
-    /// hexadecimal digits, the same for all connections of the client.
+    /// Sets the client identifier, by which the server knows the session. Default: `mq-` and eight random hexadecimal
+    /// digits, the same for all connections of the client.
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -334,7 +334,7 @@ impl ClientBuilder {
         Ok(self.user_name(user_name)?.password(password))
     }
 
-    /// The user name alone.
+    /// Sets the user name and no password.
     ///
     /// # Errors
     /// [`Error::Text`] if it is no MQTT string.
@@ -343,13 +343,13 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// The password; MQTT 3.1 and 3.1.1 want a user name with it.
+    /// Sets the password; MQTT 3.1 and 3.1.1 want a user name with it.
     pub fn password(mut self, password: impl Into<Bytes>) -> Self {
         self.config.connect.password = Some(password.into());
         self
     }
 
-    /// The message that the server publishes when the connection is lost. Default: none.
+    /// Sets the message that the server publishes when the connection is lost. Default: none.
     pub fn will(mut self, will: Will) -> Self {
         self.config.connect.will = Some(will);
         self
@@ -372,13 +372,13 @@ impl ClientBuilder {
         Ok(self.auth_method(scram))
     }
 
-    /// A method of enhanced authentication (5.0, §4.12); earlier versions ignore it. Default: none.
+    /// Sets a method of enhanced authentication (5.0, §4.12); earlier versions ignore it. Default: none.
     pub fn auth_method(mut self, method: impl AuthMethod) -> Self {
         self.auth_method = Some(Box::new(method));
         self
     }
 
-    /// A name and a value of CONNECT for the server's application (5.0). Each call adds one.
+    /// Adds a name and a value of CONNECT for the server's application (5.0).
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -411,10 +411,10 @@ impl ClientBuilder {
         self
     }
 
-    /// All properties of CONNECT at once (5.0), in the place of earlier ones. The client overwrites
-    /// session expiry, Receive Maximum, maximum packet size and topic alias maximum by their own
-    /// options. It overwrites authentication method and data if there is an
-    /// [`auth_method`](Self::auth_method); leave them out if there is none.
+    /// Sets all properties of CONNECT at once (5.0), in the place of earlier ones. The client overwrites session
+    /// expiry, Receive Maximum, maximum packet size and topic alias maximum by their own options. It overwrites
+    /// authentication method and data if there is an [`auth_method`](Self::auth_method); leave them out if there is
+    /// none.
     pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
         self.config.connect.properties = properties;
         self
@@ -435,7 +435,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
+    /// Sets the size of the largest packet that the client accepts, in bytes. Default: what MQTT can carry, 256 MiB.
     pub fn maximum_packet_size(mut self, size: NonZeroU32) -> Self {
         self.config.max_packet_size = size;
         self
@@ -585,8 +585,8 @@ impl ClientBuilder {
         Ok(subscription)
     }
 
-    /// The messages that match no subscription, as [`Client::messages`], from the first on: those of a session that
-    /// is resumed may come before [`build`](Self::build) returns.
+    /// Returns a stream of the messages that match no subscription, as [`Client::messages`], from the first on:
+    /// messages of a session that is resumed may come before [`build`](Self::build) returns.
     #[must_use]
     pub fn messages(&self) -> Subscription {
         Subscription::to_the_rest(self.shared.clone())
@@ -716,8 +716,8 @@ impl ClientBuilder {
         }
     }
 
-    /// The first subscription identifier. A session of an earlier process may still have identifiers,
-    /// which 5.0 servers send back and which must not be mistaken for new ones.
+    /// Returns the first subscription identifier. A session of an earlier process may still have identifiers, which 5.0
+    /// servers send back and which must not be mistaken for new ones.
     fn first_id(&self) -> u32 {
         if self.config.connect.clean_start {
             return 1;

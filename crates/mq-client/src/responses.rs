@@ -177,8 +177,8 @@ impl Slot<'_> {
     }
 }
 
-/// The default response topic: `mq/responses/` and the client identifier, with characters that a topic
-/// name cannot have as `%` and two hexadecimal digits.
+/// Makes the default response topic of a client: `mq/responses/` and the client identifier, with characters that a
+/// topic name cannot have as `%` and two hexadecimal digits.
 ///
 /// If the server will choose the identifier, or if it is too long, the topic ends in a random number.
 pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {

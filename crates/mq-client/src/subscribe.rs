@@ -112,7 +112,7 @@ impl SubscribeOptions {
         self
     }
 
-    /// A name and a value of SUBSCRIBE for the server's application (5.0). Each call adds one.
+    /// Adds a name and a value of SUBSCRIBE for the server's application (5.0).
     ///
     /// # Errors
     /// [`Error::Text`].

@@ -64,20 +64,20 @@ impl TopicName {
         check_wildcards(text)
     }
 
-    /// A name that was checked.
+    /// Makes a topic name of `text`, which was checked.
     #[inline]
     pub(crate) fn from_checked(text: ByteStr) -> Self {
         Self(text)
     }
 
-    /// The empty name, which means "see the topic alias" on the wire.
+    /// Makes the empty name, which means "see the topic alias" on the wire.
     #[must_use]
     pub const fn empty() -> Self {
         Self(ByteStr::empty())
     }
 }
 
-/// An MQTT string of `text`.
+/// Makes an MQTT string of `text`, with the errors of topics.
 fn checked_string(text: impl Into<String>) -> Result<ByteStr, TopicError> {
     ByteStr::checked(text.into())
         .map_err(|(error, text)| string_error(error, text.as_bytes(), Characters::All))
@@ -173,13 +173,13 @@ impl TopicFilter {
         Self::from_byte_str(text)
     }
 
-    /// The parts of a shared subscription; `None` for an ordinary one.
+    /// Returns the parts of a shared subscription; `None` for an ordinary one.
     #[must_use]
     pub fn shared(&self) -> Option<SharedFilter<'_>> {
         shared_parts(&self.0).ok().flatten()
     }
 
-    /// The filter that messages are matched with: without `$share/group/`.
+    /// Returns the filter that messages are matched with: a shared subscription's without `$share/group/`.
     #[must_use]
     pub fn matching(&self) -> &str {
         self.shared()

@@ -56,7 +56,7 @@ pub enum TopicErrorKind {
 }
 
 impl TopicError {
-    /// An error of `text`, whose character that begins at the byte `place` breaks the rule.
+    /// Makes an error for `text`, in which the character that begins at the byte `place` breaks the rule.
     #[cold]
     pub(crate) fn new(kind: TopicErrorKind, text: &[u8], place: Option<usize>) -> Self {
         let shown = show(text, place).into();

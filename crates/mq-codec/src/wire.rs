@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// The bytes that were not read yet.
+    /// Returns the bytes of the packet that were not read yet.
     #[inline]
     fn rest(&self) -> &[u8] {
         &self.buffer[self.at..self.end]
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(self.share(length))
     }
 
-    /// A topic name, which may be empty; `refused` makes the error of the field.
+    /// Reads a topic name, which may be empty; `refused` makes the error of the field.
     #[inline]
     pub(crate) fn topic(
         &mut self,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         Ok(self.text(length))
     }
 
-    /// A topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
+    /// Reads a topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
     pub(crate) fn filter(&mut self, version: Version) -> Result<TopicFilter, DecodeError> {
         let length = self.u16()?.into();
         TopicFilter::check_received(self.peek(length)?, self.characters)
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
             .map_err(DecodeError::TopicFilter)
     }
 
-    /// The list at the end of a packet, with at least one entry; `none` makes the error for an empty list.
+    /// Reads the list at the end of a packet, with at least one entry; `none` makes the error for an empty list.
     pub(crate) fn list<T>(
         &mut self,
         none: fn(PacketType) -> DecodeError,
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         self.share(self.end - self.at)
     }
 
-    /// The next `length` bytes, without skipping them.
+    /// Returns the next `length` bytes, without skipping them.
     #[inline]
     fn peek(&self, length: usize) -> Result<&[u8], DecodeError> {
         self.rest().get(..length).ok_or_else(|| self.truncated())
@@ -349,7 +349,7 @@ pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
     length.0
 }
 
-/// The remaining length for the wire.
+/// Converts a packet's remaining length for the wire.
 #[inline]
 pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
     u32::try_from(size)

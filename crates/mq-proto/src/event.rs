@@ -179,7 +179,7 @@ pub struct AckTicket {
 }
 
 impl AckTicket {
-    /// The packet identifier of the message.
+    /// Returns the packet identifier of the message to be acknowledged.
     #[must_use]
     pub fn packet_id(&self) -> PacketId {
         self.packet_id

@@ -198,7 +198,7 @@ impl Streams {
         }
     }
 
-    /// The subscription to the response topic, if it was active.
+    /// Marks the subscription to the response topic as inactive, and returns its identifier if it was active.
     pub(super) fn deactivate_responses(&mut self) -> Option<SubscriptionId> {
         let mut entries = self.entries.iter_mut();
         let entry =

@@ -32,7 +32,7 @@ properties! {
 }
 
 impl Disconnect {
-    /// A DISCONNECT without properties.
+    /// Makes a DISCONNECT without properties.
     #[must_use]
     pub fn new(reason: ReasonCode) -> Self {
         Self {

@@ -24,7 +24,7 @@ pub(crate) const INCOMPLETE_PACKET: u32 = 0xBA;
 /// Error code of the draft for a connection that ends by an error of the protocol.
 pub(crate) const PROTOCOL_L0: u32 = 0xB4;
 
-/// Encoding of flow heads by a peer.
+/// The form in which a peer encodes the head of a flow: mqtt5's, or the draft's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Dialect {
     /// mqtt5's: the first flag is the lowest bit, and a lane may do without a head.
