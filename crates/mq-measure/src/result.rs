@@ -153,7 +153,7 @@ pub enum ConnectKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectTimes {
-    /// The kind of connection.
+    /// Way in which the connections were made: over TCP alone, or by a handshake in full, resumed, or with 0-RTT.
     pub kind: ConnectKind,
     /// Number of connections that succeeded and turned out to be of this kind.
     pub count: u64,

@@ -76,8 +76,8 @@ pub enum Error {
     InTheWay {
         /// Name of the interface.
         interface: String,
-        /// Kind and handle of the discipline as `tc` writes them, with the property that cannot be restored where there
-        /// is one.
+        /// The discipline that is in the way, as `tc` names it (kind and handle), and the property that could not be
+        /// restored, if one is the cause.
         qdisc: String,
     },
     /// Another program has replaced the link that this program had set.

@@ -89,7 +89,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// The answer to a command.
+/// Reply that the simulated multimeter sends back for a command.
 enum Reply {
     Nothing,
     Line(String),

@@ -24,7 +24,7 @@ impl FakeSys {
         })
     }
 
-    /// The folder in place of `/sys`.
+    /// Returns the folder that stands in for `/sys`.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.root.path()

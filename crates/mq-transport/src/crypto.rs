@@ -62,7 +62,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// The offers of a handshake; the same options on client and server.
+/// TLS settings of a client or a server: cipher suites, key exchange groups, versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptoOptions {
     /// Cipher suites in order of preference; the client's order decides. Default:

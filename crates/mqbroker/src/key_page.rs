@@ -21,7 +21,8 @@ pub fn write_key_page(folder: &Path) -> anyhow::Result<()> {
         .map_err(|error| anyhow!("cannot write to {}: {error}", page.display()))
 }
 
-/// A page of Markdown with headings, paragraphs, and tables of key, value, default and meaning.
+/// Makes the manual page (roff) of a Markdown page with headings, paragraphs, and tables of key, value, default and
+/// meaning.
 fn key_page(markdown: &str) -> String {
     let version = concat!("mqbroker ", env!("CARGO_PKG_VERSION"));
     let mut page = Roff::new();

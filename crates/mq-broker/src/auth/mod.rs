@@ -287,8 +287,7 @@ impl Principal {
         }))
     }
 
-    /// Returns the time at which its connections end at the latest, if [`until`](Self::until) has
-    /// set one.
+    /// Returns the time at which the broker closes this principal's connections, if [`until`](Self::until) has set one.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         self.0.expires_at

@@ -38,7 +38,7 @@ pub struct ClockFile {
     pub summary: FitSummary,
     /// Check of the measured offset against chrony's error bounds.
     pub cross_check: CrossCheck,
-    /// The warnings about the comparison.
+    /// The warnings about the comparison of the two machines' clocks.
     pub validity: Validity,
     /// Questions asked; those without an answer were lost on the way there or back.
     pub asked: u64,

@@ -8,9 +8,9 @@ use crate::stats::{Moments, nearest_rank};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PercentileSource {
-    /// All samples: exact.
+    /// Percentiles are exact: all samples are kept.
     Samples,
-    /// The histogram: within 0.1 %.
+    /// Percentiles are read from the histogram, with an error of 0.1 % at most.
     Histogram,
 }
 

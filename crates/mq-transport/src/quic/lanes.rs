@@ -58,7 +58,7 @@ pub(crate) struct Lanes {
     /// Received datagrams that the owner has not taken.
     arrived: VecDeque<Bytes>,
     signal: Arc<Signal>,
-    /// The waker of the connection's task that `signal` has.
+    /// A copy of the waker of the connection's task that was last stored in `signal`, to see whether it has changed.
     task: Option<Waker>,
     /// `true` if the next call reads the data lanes before the control lane.
     pub(super) go_first: bool,

@@ -66,13 +66,13 @@ pub(crate) struct Args {
     pub(crate) broker: BrokerArgs,
 }
 
-/// Between two frames, whatever comes.
+/// Shortest time between two frames, however many messages come.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Rates and ages change while nothing comes.
+/// Time between two frames while no message comes, so that rates and ages go on.
 const IDLE_FRAME: Duration = Duration::from_secs(1);
 
-/// Between two readings of the round-trip time.
+/// Time between two readings of the round-trip time.
 const READ_LINK: Duration = Duration::from_secs(2);
 
 /// Messages that are taken in under one lock: some ten microseconds.

@@ -49,7 +49,8 @@ impl Topic {
 /// All topics. Its times are since the beginning of the program.
 #[derive(Clone, Debug)]
 pub(crate) struct Topics {
-    /// More topics are left out, so that a flood of them neither takes all memory nor displaces those that are watched.
+    /// Largest number of topics that are kept. Further topics are left out, so that a flood of topics neither takes all
+    /// memory nor displaces those that are watched.
     most: usize,
     all: Vec<Topic>,
     by_name: HashMap<Arc<str>, usize>,
@@ -58,7 +59,7 @@ pub(crate) struct Topics {
     sorted: Vec<usize>,
     pub(crate) messages: u64,
     pub(crate) rate: Rate,
-    /// Messages of topics that were left out.
+    /// Number of messages on topics beyond the limit `most`, which are counted and not kept.
     pub(crate) left_out: u64,
 }
 

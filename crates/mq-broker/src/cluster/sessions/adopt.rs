@@ -182,7 +182,8 @@ impl Cluster {
         Ok(orphans)
     }
 
-    /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
+    /// Returns `true` if this node is the one of the living that adopts the session `id`: the hash of `id` chooses. Two
+    /// nodes that do not agree on who lives may both try.
     fn is_assigned_here(&self, id: &ByteStr, living: &[String]) -> bool {
         // This node is one of them.
         living[hash_partition(id.as_bytes(), living.len())] == self.author.node

@@ -101,7 +101,7 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     }
 }
 
-/// The measured value of a claim, with its interval.
+/// Formats the measured value of a claim, with its interval, for a table.
 pub(super) fn measured_value(claim: &ClaimReport) -> String {
     value_of(&claim.claim, claim.measured.as_ref(), claim.of)
 }
