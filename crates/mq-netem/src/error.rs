@@ -176,7 +176,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The emulator cannot reach its end of a host's interface.
+    /// Makes the error of an emulator that cannot reach its end of a host's interface.
     #[cfg(target_os = "linux")]
     pub(crate) fn no_emulator(source: io::Error) -> Self {
         Self::Setup {

@@ -22,7 +22,7 @@ impl Rate {
         self.0
     }
 
-    /// The time that `bytes` take, in nanoseconds, rounded up.
+    /// Returns the time that `bytes` take, in nanoseconds, rounded up.
     #[must_use]
     pub fn nanoseconds_for(self, bytes: u64) -> u64 {
         let bits = u128::from(bytes) * 8;
@@ -30,7 +30,7 @@ impl Rate {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The bytes that pass in a time, rounded down.
+    /// Returns the number of bytes that pass in a time, rounded down.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> u64 {
         let bits = time.as_nanos() * u128::from(self.0) / 1_000_000_000;
@@ -87,7 +87,7 @@ impl Probability {
     /// Never.
     pub const ZERO: Self = Self(0.0);
 
-    /// The probability `share`, from 0 to 1.
+    /// Makes the probability `share`, from 0 to 1; `None` outside of that.
     #[must_use]
     pub fn new(share: f64) -> Option<Self> {
         (0.0..=1.0).contains(&share).then_some(Self(share))

@@ -20,7 +20,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
+    /// Returns the port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
     ///
     /// IANA has registered 1883 and 8883. EMQX made 14567 usual for MQTT over QUIC, and 8083 and 8084
     /// for MQTT over WebSocket.
@@ -107,7 +107,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// An address of these parts, on WebSocket with the path `/mqtt`.
+    /// Makes an address of these parts, on WebSocket with the path `/mqtt`.
     #[must_use]
     pub fn new(scheme: Scheme, host: impl Into<String>, port: u16) -> Self {
         Self {
@@ -266,8 +266,8 @@ impl FromStr for Address {
     }
 }
 
-/// The path and query of a WebSocket's URL (RFC 6455 §3): `?query` alone means `/?query`, and there
-/// is no fragment.
+/// Reads the path and query of a WebSocket's URL (RFC 6455 §3): `?query` alone means `/?query`, and there is no
+/// fragment.
 fn read_path(input: &str, text: &str) -> Result<String, AddressError> {
     if let Some((_, fragment)) = text.split_once('#') {
         return Err(AddressError::Extra {

@@ -18,7 +18,7 @@ pub enum CipherSuite {
 }
 
 impl CipherSuite {
-    /// All suites, the fastest on this CPU first.
+    /// Returns all suites, the fastest on this CPU first.
     ///
     /// The client's order decides. Without AES instructions (Cortex-A53 of a Raspberry Pi 3)
     /// ChaCha20-Poly1305 is several times faster than AES.

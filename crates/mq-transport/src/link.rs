@@ -185,7 +185,7 @@ impl Link {
         poll_fn(|cx| self.poll_progress(cx, outbox, want_read)).await
     }
 
-    /// The polling form of [`progress`](Self::progress).
+    /// Polls for progress, as [`progress`](Self::progress) awaits it.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).
@@ -336,9 +336,8 @@ impl Link {
         }
     }
 
-    /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
-    /// the front. [`progress`](Self::progress) does not return again for bytes that the owner has
-    /// looked at.
+    /// Returns the bytes that came in on `lane` and were not consumed yet, for the owner to consume from the front.
+    /// [`progress`](Self::progress) does not return again for bytes that the owner has looked at.
     ///
     /// A silent connection with an empty buffer holds no memory for it. The owner bounds the buffer
     /// by refusing packets above its limit, and by `want_read`.

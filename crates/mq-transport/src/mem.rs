@@ -186,7 +186,7 @@ impl MemLink {
 }
 
 impl Drop for MemLink {
-    /// The peer reads what is under way and then the end.
+    /// Ends the link: the peer reads what is under way, and then the end.
     fn drop(&mut self) {
         let mut outgoing = lock(&self.outgoing);
         outgoing

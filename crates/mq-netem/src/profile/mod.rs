@@ -137,7 +137,7 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// The share of packets that are lost in the long run.
+    /// Returns the share of packets that are lost in the long run.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -185,7 +185,7 @@ impl Loss {
 }
 
 impl Direction {
-    /// The queue's limit in bytes, where it is in bytes.
+    /// Returns the queue's limit in bytes; `None` if it is not in bytes.
     #[must_use]
     pub fn queue_bytes(&self) -> Option<u64> {
         match (self.queue, self.rate) {

@@ -71,8 +71,8 @@ impl Link {
     }
 }
 
-/// A direction in which `change` replaces what it names. Packets are lost in one way: a change that names one
-/// replaces whatever there was.
+/// Overlays a direction with `change`, which replaces what it names. Packets are lost in one way: a change that names
+/// one replaces whatever there was.
 fn overlaid(first: &toml::Table, change: &toml::Table) -> toml::Table {
     const LOSS: [&str; 4] = ["loss", "burst", "gilbert_elliott", "markov"];
     let mut all = first.clone();
@@ -256,7 +256,7 @@ impl RawDirection {
     }
 }
 
-/// The one way in which packets are lost.
+/// Returns the one way in which packets are lost; an error if several are given.
 fn loss(
     single: Probability,
     burst: Option<Burst>,

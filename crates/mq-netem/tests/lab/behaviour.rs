@@ -265,7 +265,7 @@ fn packets_of(file: &[u8]) -> Vec<(f64, &[u8])> {
     packets
 }
 
-/// The sum of RFC 1071, which a right checksum makes all ones.
+/// Computes the sum of RFC 1071, which a right checksum makes all ones.
 fn internet_sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or(0);
@@ -275,7 +275,7 @@ fn internet_sum(bytes: &[u8]) -> u32 {
     (sum & 0xFFFF) + (sum >> 16)
 }
 
-/// The lateness of 64 links at once, each with 50 packets a second.
+/// Prints the lateness of 64 links at once, each with 50 packets a second.
 fn many_links_keep_their_time(lab: &mut Lab) {
     const LINKS: u32 = 64;
     const PACKETS: u32 = 100 * LINKS;

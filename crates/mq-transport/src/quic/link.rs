@@ -120,7 +120,8 @@ struct Usable {
 }
 
 impl QuicLink {
-    /// A client's side; returns at once when early data can be written, else after the handshake.
+    /// Makes a client's side of a QUIC connection; returns at once when early data can be written, else after the
+    /// handshake.
     pub(crate) async fn connect(
         begun: BegunConnection,
         server_name: String,
@@ -139,7 +140,8 @@ impl QuicLink {
         Ok(link)
     }
 
-    /// A server's side; waits for the client's first stream, not for the end of the handshake.
+    /// Makes a server's side of a QUIC connection; waits for the client's first stream, not for the end of the
+    /// handshake.
     pub(crate) async fn accept(
         begun: BegunConnection,
         guard: DrainTimeoutGuard,

@@ -18,8 +18,8 @@ impl ResetKey {
         Self(secret.expand_block(&[b"mq stateless reset"]))
     }
 
-    /// The key that tells connection identifiers from noise, which gets no reset. The next process has
-    /// the same key.
+    /// Derives the key that tells connection identifiers from noise, which gets no reset. The next process has the same
+    /// key.
     pub(crate) fn connection_ids(&self) -> u64 {
         let words = self.tag(b"connection identifiers");
         u64::from_le_bytes(words.as_chunks().0[0])

@@ -72,7 +72,8 @@ pub(crate) struct TlsLink {
 }
 
 impl TlsLink {
-    /// A client's side; returns at once when early data can be written, else after the handshake.
+    /// Makes a client's side of a TLS connection; returns at once when early data can be written, else after the
+    /// handshake.
     pub(crate) async fn connect(
         io: TcpStream,
         config: ClientConfig,
@@ -92,7 +93,7 @@ impl TlsLink {
         Ok(link)
     }
 
-    /// A server's side; returns once early data was accepted, else after the handshake.
+    /// Makes a server's side of a TLS connection; returns once early data was accepted, else after the handshake.
     pub(crate) async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> Result<Self, Error> {
         let tls = ServerConnection::new(config).map_err(Error::tls)?;
         let mut link = Self::new(io, tls.into(), None);

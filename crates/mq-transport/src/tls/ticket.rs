@@ -39,8 +39,8 @@ struct Tickets {
 }
 
 impl TicketStore {
-    /// An empty store for at most `capacity` tickets, of about 200 bytes each (more where
-    /// clients show certificates).
+    /// Makes an empty store for at most `capacity` tickets, of about 200 bytes each (more where clients show
+    /// certificates).
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl TicketStore {
         }
     }
 
-    /// The store as one listener sees it.
+    /// Returns the store as one listener sees it.
     pub(crate) fn scoped(&self, scope: Scope) -> ScopedTickets {
         ScopedTickets {
             store: self.clone(),
@@ -266,7 +266,7 @@ pub struct TicketCache {
 const MAX_SERVERS: usize = 256;
 
 impl TicketCache {
-    /// An empty cache; allocates nothing until a server gives a ticket.
+    /// Makes an empty cache; allocates nothing until a server gives a ticket.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

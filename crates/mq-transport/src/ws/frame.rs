@@ -67,7 +67,7 @@ pub(super) struct Closing {
 }
 
 impl Decoder {
-    /// The decoder of this end, for the other end's frames.
+    /// Makes the decoder of this end, for the other end's frames.
     pub(super) fn new(role: Role) -> Self {
         Self {
             role,
@@ -183,7 +183,7 @@ impl Decoder {
     }
 }
 
-/// The code of a Close frame (RFC 6455 §5.5.1).
+/// Reads the code of a Close frame (RFC 6455 §5.5.1).
 fn close(payload: &[u8]) -> Result<Closing, Violation> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return if payload.is_empty() {

@@ -69,7 +69,7 @@ enum End {
 }
 
 impl WsLink {
-    /// A client's side; returns when the server has agreed.
+    /// Makes a client's side of a WebSocket; returns when the server has agreed.
     ///
     /// Before that it sends nothing but the request (RFC 6455 §4.1). Where TLS has early data, the
     /// request is early data: a replayed GET opens a connection on which nothing follows.
@@ -83,8 +83,8 @@ impl WsLink {
         Ok(link)
     }
 
-    /// A server's side; returns when it has granted a request. Other requests get HTTP's answer, and
-    /// the connection is closed.
+    /// Makes a server's side of a WebSocket; returns when it has granted a request. Other requests get HTTP's answer,
+    /// and the connection is closed.
     pub(crate) async fn accept(stream: Link, gate: &Gate) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Server);
         let answer = gate.answer(link.read_head().await?);

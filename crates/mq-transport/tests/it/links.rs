@@ -261,7 +261,8 @@ async fn a_link_with_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(
     }
 }
 
-/// A client that does not read, with more bytes for a data lane than the server's windows take; and the server.
+/// Makes a client that does not read, with more bytes for a data lane than the server's windows take; returns it, those
+/// bytes and the server.
 async fn stalled_on_a_data_lane(scheme: Scheme) -> (Link, Outbox, Link) {
     let (mut client, server) = pair(scheme).await;
     let lane = client.open_lane().unwrap();

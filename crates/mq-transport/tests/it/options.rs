@@ -268,7 +268,7 @@ async fn segmentation_offload_saves_system_calls() {
     }
 }
 
-/// The time between the first two datagrams of a client that gets no answer.
+/// Measures the time between the first two datagrams of a client that gets no answer.
 async fn resent_after(initial_rtt: Duration) -> Duration {
     let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();

@@ -38,7 +38,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The disciplines for `direction` on an interface with this MTU.
+    /// Makes the disciplines for `direction` on an interface with this MTU.
     ///
     /// # Errors
     /// If the kernel has no form of it.
@@ -64,7 +64,7 @@ impl Shape {
         Ok(Self { netem, tbf })
     }
 
-    /// The lines for a shell that do the same.
+    /// Formats the lines for a shell that set these disciplines.
     #[must_use]
     pub fn commands(&self, interface: &str) -> Vec<String> {
         let mut lines = vec![
@@ -82,7 +82,7 @@ impl Shape {
         lines
     }
 
-    /// The median time of frames of so many bytes while nothing else is under way. An idle tbf takes no time.
+    /// Returns the median time of frames of so many bytes while nothing else is under way. An idle tbf takes no time.
     #[must_use]
     pub fn median_delay(&self, bytes: u64) -> Duration {
         let netem = &self.netem;
@@ -98,7 +98,7 @@ impl Shape {
         Duration::from_secs_f64(delay) + sending
     }
 
-    /// The differences of `found` from this shape. The distribution of the jitter is not compared, because the
+    /// Returns the differences of `found` from this shape. The distribution of the jitter is not compared, because the
     /// kernel does not return it.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<Difference> {
@@ -166,12 +166,12 @@ fn listed(others: &Vec<&'static str>) -> String {
     }
 }
 
-/// A time in ticks, rounded down as `tc` does.
+/// Converts a time to ticks, rounded down as `tc` does.
 fn ticks(time: Duration) -> u64 {
     nanoseconds(time) / TICK_NS
 }
 
-/// A time as `tc` reads and a person writes it.
+/// Formats a time as `tc` reads and a person writes it.
 fn time(time: Duration) -> String {
     let ns = nanoseconds(time);
     #[expect(clippy::cast_precision_loss, reason = "a minute at most")]
@@ -188,7 +188,7 @@ fn rate(bytes_per_second: u64) -> String {
         .map_or_else(|| "none".to_owned(), |rate| rate.to_string())
 }
 
-/// A probability as the kernel has it: a share of 2^32 - 1.
+/// Formats in percent a probability that the kernel has as a share of 2^32 - 1.
 fn percent(share: u32) -> String {
     let percent = f64::from(share) / f64::from(u32::MAX) * 100.0;
     // 2^-32 is 0.00000002 %.

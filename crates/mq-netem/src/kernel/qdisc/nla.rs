@@ -50,13 +50,13 @@ pub(in crate::kernel) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u
     })
 }
 
-/// The number at `index`, counted in numbers; 0 beyond the end, as an older kernel returns fewer.
+/// Returns the number at `index`, counted in numbers; 0 beyond the end, as an older kernel returns fewer.
 pub(in crate::kernel) fn word(bytes: &[u8], index: usize) -> u32 {
     let found = bytes.get(index * 4..).and_then(<[u8]>::first_chunk);
     found.map_or(0, |chunk| u32::from_ne_bytes(*chunk))
 }
 
-/// A value that is one number of 64 bits.
+/// Reads a value that is one number of 64 bits.
 pub(in crate::kernel) fn long(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()

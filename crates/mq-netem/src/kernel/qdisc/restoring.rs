@@ -8,7 +8,7 @@ use super::{nla, nla::Writer, tbf};
 /// `TCA_FQ_CODEL_TARGET`, `_INTERVAL` and `_CE_THRESHOLD` of `linux/pkt_sched.h`: microseconds.
 const CODEL_TIMES: [u16; 3] = [1, 3, 7];
 
-/// The options after which the kernel returns `told` again; `None` if there are none.
+/// Returns the options after which the kernel returns `told` again; `None` if there are none.
 pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     match kind {
         "tbf" => tbf::restoring(told),

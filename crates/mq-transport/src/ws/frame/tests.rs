@@ -11,7 +11,7 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// A frame as it stands on the wire.
+/// Makes a frame as it stands on the wire.
 fn frame(first: u8, key: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     let masked = if key.is_some() { 0x80 } else { 0 };

@@ -79,7 +79,7 @@ pub(crate) fn connect_options() -> ConnectOptions {
     }
 }
 
-/// An address for which the system chooses the port, or an unused name.
+/// Returns an address for which the system chooses the port, or an unused name.
 pub(crate) fn any_address(scheme: Scheme) -> Address {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
