@@ -158,7 +158,7 @@ impl Columns {
         })
     }
 
-    /// The values of a line; `None` if a cell is empty.
+    /// Reads the values of a line; `None` if a cell is empty.
     fn point(&self, line: &str) -> Result<Option<Point>, String> {
         let cells: Vec<_> = line
             .split(self.separator)
@@ -231,7 +231,7 @@ pub struct CsvMeter {
 }
 
 impl CsvMeter {
-    /// A meter for `file`; `supply_v` as for [`read`].
+    /// Makes a meter for `file`; `supply_v` as for [`read`].
     #[must_use]
     pub fn new(path: &Path, supply_v: Option<f64>) -> Self {
         Self {

@@ -63,7 +63,7 @@ use trace::Trace;
 /// `origin`, that of the run, so that any part of the run can be cut out. A stopped meter can be started
 /// again.
 pub trait Meter: Send {
-    /// The meter's name, in the form that the command line takes, such as `iio:ina226`.
+    /// Returns the meter's name, in the form that the command line takes, such as `iio:ina226`.
     fn name(&self) -> &str;
 
     /// Returns the part of the machine whose energy is covered, such as `what flows through the sensor`.
@@ -74,7 +74,7 @@ pub trait Meter: Send {
         Basis::Measured
     }
 
-    /// The file that keeps the readings as they come, after the start; `None` if the readings can be read
+    /// Returns the file that keeps the readings as they come, after the start; `None` if the readings can be read
     /// again.
     fn journal(&self) -> Option<&Path> {
         None
@@ -133,13 +133,13 @@ impl Window {
         }
     }
 
-    /// The length.
+    /// Returns the length of the window in nanoseconds.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.to_ns - self.from_ns
     }
 
-    /// The overlap with another window, if it is more than a point.
+    /// Returns the overlap with another window, if it is more than a point.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> Option<Self> {
         let (from_ns, to_ns) = (self.from_ns.max(other.from_ns), self.to_ns.min(other.to_ns));
@@ -163,13 +163,13 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// The mean power outside gaps; `None` if all is a gap.
+    /// Returns the mean power outside gaps; `None` if all is a gap.
     #[must_use]
     pub fn mean_power_uw(&self) -> Option<f64> {
         average_power_uw(self.energy_uj, self.covered_ns)
     }
 
-    /// The energy for each message that arrived; `None` if none did, or if there are gaps.
+    /// Returns the energy for each message that arrived; `None` if none did, or if there are gaps.
     #[must_use]
     pub fn per_message_uj(&self, delivered: u64) -> Option<f64> {
         (delivered > 0 && self.gaps.is_empty()).then(|| self.energy_uj / convert::float(delivered))
@@ -205,7 +205,7 @@ impl Recording {
         }
     }
 
-    /// The energy of a part of the run.
+    /// Returns the energy of a part of the run.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         match &self.series {
@@ -295,13 +295,13 @@ pub enum Note {
     },
 }
 
-/// A time of a run; 0 for a time before the run.
+/// Converts a time to nanoseconds of a run that began at `origin`; 0 for a time before the run.
 fn since(origin: Instant, at: Instant) -> u64 {
     let since = at.saturating_duration_since(origin);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The error of a meter that is stopped before it was started.
+/// Makes the error of a meter that is stopped before it was started.
 fn not_started(meter: &str) -> Error {
     Error::NoMeter {
         meter: meter.to_owned(),

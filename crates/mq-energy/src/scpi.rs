@@ -62,7 +62,7 @@ impl Scpi {
         Err(lost(failed.unwrap_or_else(|| ErrorKind::NotFound.into())))
     }
 
-    /// The instrument's address.
+    /// Returns the instrument's address.
     #[must_use]
     pub fn instrument(&self) -> &str {
         &self.instrument
@@ -154,7 +154,7 @@ impl Scpi {
         }
     }
 
-    /// The errors in the instrument's queue, oldest first.
+    /// Reads the errors in the instrument's queue, oldest first.
     ///
     /// # Errors
     /// [`Error::Lost`].

@@ -27,7 +27,8 @@ pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
     side_by_side(&[recorder], n).pop().unwrap_or_default()
 }
 
-/// The [buckets](buckets()) of several recorders, with the same bounds for all, so that they can be drawn on one scale.
+/// Returns the [buckets](buckets()) of several recorders, with the same bounds for all, so that they can be drawn on
+/// one scale.
 #[must_use]
 pub fn side_by_side(recorders: &[&LatencyRecorder], n: usize) -> Vec<Vec<Bucket>> {
     let all = || recorders.iter().map(|recorder| recorder.moments());

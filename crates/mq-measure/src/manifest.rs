@@ -55,7 +55,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of a run that begins now on this machine, without seeds and link.
+    /// Makes the manifest of a run that begins now on this machine, without seeds and link.
     #[must_use]
     pub fn now(program: Software, broker: Software, configuration: Value) -> Self {
         Self {
@@ -82,7 +82,7 @@ pub fn build_profile() -> &'static str {
     }
 }
 
-/// The target of this build: architecture, system and C library, such as `aarch64-linux-musl`.
+/// Returns the target of this build: architecture, system and C library, such as `aarch64-linux-musl`.
 #[must_use]
 pub fn build_target() -> String {
     let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);

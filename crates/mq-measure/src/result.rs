@@ -118,7 +118,7 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
-    /// The `usage` of the process that has `role`.
+    /// Makes the entry of the process that has `role`, from its `usage`.
     #[must_use]
     pub fn new(role: &str, usage: &Usage) -> Self {
         Self {

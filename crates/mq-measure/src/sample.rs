@@ -57,7 +57,7 @@ impl Sample {
 pub struct Samples(pub Vec<Sample>);
 
 impl Samples {
-    /// The latencies from the intended send times of all messages that arrived, in send order.
+    /// Returns the latencies from the intended send times of all messages that arrived, in send order.
     #[must_use]
     pub fn latencies_intended_ns(&self) -> Vec<u64> {
         self.0
@@ -66,7 +66,7 @@ impl Samples {
             .collect()
     }
 
-    /// The latencies from the actual send times of all messages that arrived, in send order.
+    /// Returns the latencies from the actual send times of all messages that arrived, in send order.
     #[must_use]
     pub fn latencies_sent_ns(&self) -> Vec<u64> {
         self.0.iter().filter_map(Sample::latency_sent_ns).collect()

@@ -178,7 +178,7 @@ impl ClockFit {
         }
     }
 
-    /// The offset, remote minus local clock, at a local time, and the most that it is wrong by.
+    /// Returns the offset, remote minus local clock, at a local time, and the most that it is wrong by.
     #[must_use]
     pub fn offset_at(&self, local_ns: u64) -> (i64, u64) {
         let (offset, uncertainty) = self.offset(self.origin.local(local_ns));
@@ -197,7 +197,7 @@ impl ClockFit {
         self.stretches[index].line.slope * 1e9
     }
 
-    /// The jumps that were found, in the order of time.
+    /// Returns the jumps of the offset that were found, in the order of time.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         self.stretches
@@ -212,7 +212,7 @@ impl ClockFit {
             .collect()
     }
 
-    /// The fit in a few numbers.
+    /// Sums up the fit in a few numbers.
     #[must_use]
     pub fn summary(&self) -> FitSummary {
         let at_ns = self.local_ns(f64::midpoint(self.first, self.last));
@@ -232,7 +232,7 @@ impl ClockFit {
         }
     }
 
-    /// The offset beyond the origin's, and its uncertainty.
+    /// Returns the offset beyond the origin's, and its uncertainty.
     fn offset(&self, x: f64) -> (f64, f64) {
         let candidates: Vec<(f64, f64)> = (0..self.stretches.len())
             .filter(|index| {
@@ -269,7 +269,7 @@ impl ClockFit {
     }
 }
 
-/// The straight stretches between steps.
+/// Divides the points into straight stretches between steps.
 fn stretches(points: &[Point], drift: f64) -> Vec<Stretch> {
     let worth = Worth::of(points);
     let mut starts = step::find(points, drift);
@@ -303,8 +303,8 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// An exchange each 100 ms over a path with 100 µs each way. The remote clock is 1.5 s ahead and 50 ppm
-    /// fast, and `step` further ahead from the middle on.
+    /// Makes exchanges each 100 ms over a path with 100 µs each way. The remote clock is 1.5 s ahead and 50 ppm fast,
+    /// and `step` further ahead from the middle on.
     fn exchanges(count: u64, step: i64) -> Vec<Exchange> {
         let remote = |local: u64| {
             let drift = i64::try_from((local - START) / 20_000).unwrap();

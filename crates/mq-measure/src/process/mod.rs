@@ -27,7 +27,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// The CPU time between `earlier` and this reading.
+    /// Returns the CPU time between `earlier` and this reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -130,13 +130,13 @@ impl ProcessMeter {
         Self::start(std::process::id())
     }
 
-    /// The process.
+    /// Returns the identifier of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The use since the start.
+    /// Returns the process's use of CPU time and memory since the start.
     ///
     /// # Errors
     /// As [`memory`]; also if the id now belongs to another process.

@@ -56,7 +56,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The exact summary of all latencies, in any order; `None` if there are none.
+    /// Makes the exact summary of all latencies, in any order; `None` if there are none.
     #[must_use]
     pub fn from_samples(latencies_ns: &[u64]) -> Option<Self> {
         let mut sorted = latencies_ns.to_vec();

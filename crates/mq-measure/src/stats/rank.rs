@@ -156,7 +156,7 @@ impl Ranks {
         (ranks.correction() > 0.0).then_some(ranks)
     }
 
-    /// The factor, up to 1, by which ties reduce the variance of ranks.
+    /// Returns the factor, up to 1, by which ties reduce the variance of ranks.
     fn correction(&self) -> f64 {
         1.0 - self.ties / (self.n.powi(3) - self.n)
     }

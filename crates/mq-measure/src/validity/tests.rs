@@ -1,7 +1,7 @@
 use super::*;
 use crate::LatencyRecorder;
 
-/// The lateness of 1000 messages, `late` of which are late.
+/// Makes a recorder of the lateness of 1000 messages, of which `late` are late by `by_ns`.
 fn lateness(late: usize, by_ns: u64) -> LatencyRecorder {
     let mut recorder = LatencyRecorder::new();
     recorder.extend((0..1000).map(|number| if number < late { by_ns } else { 0 }));
@@ -87,7 +87,7 @@ fn other_rules_have_their_limits() {
     assert!(cpu_governor(Some("ondemand")).is_some());
 }
 
-/// A warning of each kind.
+/// Makes a warning of each kind.
 fn one_of_each() -> Vec<Warning> {
     vec![
         Warning::GeneratorLate {

@@ -39,7 +39,7 @@ impl Random {
         low + (high - low) * self.unit()
     }
 
-    /// A number whose order of magnitude is uniformly distributed.
+    /// Draws a number whose order of magnitude is uniformly distributed.
     fn magnitude(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// A question each 100 ms while `asks` says so; its argument is the share of the time that has passed.
+    /// Asks a question each 100 ms while `asks` says so, whose argument is the share of the time that has passed.
     fn exchanges(&mut self, asks: impl Fn(f64) -> bool) -> Vec<Exchange> {
         let count = (self.seconds * 10.0) as u32;
         (0..count)
