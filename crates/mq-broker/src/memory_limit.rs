@@ -29,7 +29,7 @@ impl MemoryLimit {
         }
     }
 
-    /// A limit of its own for a part of the bytes below `whole`.
+    /// Makes a limit for a part of the bytes below `whole`.
     pub(crate) fn part_of(whole: &Arc<Self>, limit: usize) -> Self {
         Self {
             whole: Some(Arc::clone(whole)),
@@ -215,8 +215,8 @@ impl Drop for Counted {
     }
 }
 
-/// A quarter of the memory that this process may use: the machine's, or its control group's if that
-/// is less. At least 64 MiB; 256 MiB where the system does not tell.
+/// Returns a quarter of the memory that this process may use: the machine's, or its control group's if that is less. At
+/// least 64 MiB; 256 MiB where the system does not tell.
 pub(crate) fn default_memory_limit() -> usize {
     const LEAST: usize = 64 << 20;
     let machine = std::fs::read_to_string("/proc/meminfo").ok();

@@ -68,7 +68,7 @@ fn key_page(markdown: &str) -> String {
     page.to_roff()
 }
 
-/// The cells of a row about a key.
+/// Returns the cells of a row about a key; `None` for other rows.
 fn row(line: &str) -> Option<[&str; 4]> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let row = [cells.next()?, cells.next()?, cells.next()?, cells.next()?];

@@ -60,7 +60,7 @@ struct State {
     writes: bool,
 }
 
-/// The log of this process on standard error, which begins with the first call.
+/// Returns the log of this process on standard error, which begins with the first call.
 ///
 /// # Errors
 /// If there can be no thread.

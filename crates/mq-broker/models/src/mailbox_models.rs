@@ -132,7 +132,7 @@ pub fn who_waits_for_room_is_woken() {
     assert_eq!(sorted(&taken), [0, 1, 2]);
 }
 
-/// The reader disconnects while a publisher waits for room: the publisher stops waiting.
+/// Checks that a publisher that waits for room stops waiting when the reader disconnects.
 pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
@@ -150,7 +150,7 @@ pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     assert_eq!((mailbox.len(), mailbox.dropped()), (1, 1));
 }
 
-/// A connection takes over from another: no message is lost, doubled or out of order.
+/// Checks that no message is lost, doubled or out of order when a connection takes over from another.
 pub fn a_session_moves_to_another_connection() {
     let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();

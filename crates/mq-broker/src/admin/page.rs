@@ -7,7 +7,7 @@ use super::answer::{Answer, text};
 #[cfg(feature = "page")]
 const PAGE: &str = include_str!("page.html");
 
-/// The page; it has no data of the broker's.
+/// Answers with the page, which has no data of the broker's.
 #[cfg(feature = "page")]
 pub(super) fn answer(method: &Method) -> Answer {
     use std::sync::OnceLock;

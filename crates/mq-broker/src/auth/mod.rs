@@ -144,7 +144,7 @@ pub struct LogIn {
 }
 
 impl LogIn {
-    /// The log-in of an MQTT 5.0 client without user or address, for tests: the fields can be set.
+    /// Makes the log-in of an MQTT 5.0 client without user or address, for tests, which can set the fields.
     #[must_use]
     pub fn new(client_id: ByteStr) -> Self {
         Self {

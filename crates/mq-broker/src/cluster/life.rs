@@ -286,7 +286,7 @@ impl Cluster {
             })
     }
 
-    /// The nodes that live, this one included, in the order of their names.
+    /// Returns the nodes that live, this one included, in the order of their names.
     pub(super) fn live_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let living = lives.iter().filter(|(node, seen)| {
@@ -300,7 +300,7 @@ impl Cluster {
         living
     }
 
-    /// The nodes that may still tell or append something, by what is known.
+    /// Returns the nodes that may still tell or append something, by what is known.
     fn unfenced_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let nodes = lives.iter();

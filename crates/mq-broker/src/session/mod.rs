@@ -398,7 +398,7 @@ impl Session {
         self.persistent.load(Ordering::Acquire)
     }
 
-    /// A number for a message, higher than all before; 0 stands for none.
+    /// Draws a number for a message, higher than all before; 0 stands for none.
     pub(crate) fn next_number(&self) -> u64 {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }

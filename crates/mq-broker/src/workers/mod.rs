@@ -160,14 +160,14 @@ impl WorkerPool {
         })
     }
 
-    /// The runtimes, in order.
+    /// Returns the handles of the runtimes, in order.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         let handles = self.workers.iter().map(|worker| worker.handle.clone());
         handles.collect()
     }
 
-    /// A place for one more connection: on the runtime that its socket belongs to, else where it is in nobody's way.
-    /// `None` without threads.
+    /// Finds a place for one more connection: on the runtime that its socket belongs to, else where it is in nobody's
+    /// way. `None` without threads.
     pub(crate) fn place(self: &Arc<Self>, own: Option<&Handle>) -> Option<WorkerSlot> {
         let of = |handle: &Handle| {
             let mut all = self.workers.iter();
@@ -179,7 +179,7 @@ impl WorkerPool {
         Some(self.worker_slot(number))
     }
 
-    /// The worker for a connection that begins.
+    /// Chooses the worker for a connection that begins.
     fn worker_for_new_connection(&self) -> Option<usize> {
         let all = self.workers.iter().enumerate();
         if self.placement != Placement::Gathered {

@@ -198,7 +198,7 @@ impl Bridge {
         self.keys.push((key, quoted(file)));
     }
 
-    /// The table, and what is to be looked at.
+    /// Formats the bridge's table, and adds to `notes` what is to be looked at.
     pub(super) fn write(&self, notes: &mut BTreeSet<String>) -> String {
         let scheme = if self.is_encrypted { "tls" } else { "tcp" };
         let url = |address: &String| {

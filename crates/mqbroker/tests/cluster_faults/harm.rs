@@ -241,7 +241,8 @@ pub(crate) fn will_qos(number: usize) -> QoS {
     [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2]
 }
 
-/// A client of this node with a will, whose session ends with it or not; `None` if the node does not take it in time.
+/// Connects a client of this node with a will, whose session ends with it or not; `None` if the node does not take it
+/// in time.
 async fn willed(place: &Place, node: usize, number: usize) -> Option<Client> {
     let will = Will::to(format!("will/{number}"), number.to_string()).unwrap();
     let id = format!("will-{number}");

@@ -158,7 +158,7 @@ impl BatchItem {
 }
 
 impl LogEntry {
-    /// A batch of items that were encoded.
+    /// Encodes a batch of items that were encoded.
     pub(in crate::cluster) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
         let mut to = Writer::new(VERSION);
         to.byte(0);
@@ -168,7 +168,7 @@ impl LogEntry {
         to.finish()
     }
 
-    /// A batch of nothing, which is no author's first one.
+    /// Encodes a batch of nothing, which is no author's first one.
     pub(in crate::cluster) fn empty(author: &Author) -> Bytes {
         Self::batch(author, 0, &[])
     }

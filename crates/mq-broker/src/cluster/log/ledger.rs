@@ -66,7 +66,7 @@ impl Ledger {
         Position(position)
     }
 
-    /// A part of that call is done.
+    /// Completes a part of the call at that position.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
         if let Some(parts) = open.parts.get_mut(&position) {

@@ -151,7 +151,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// This node's part of the sessions that no living node has. Of those that may be over none, if the time is not known.
+    /// Lists this node's part of the sessions that no living node has. Sessions whose time may be over are left out
+    /// while the time is not known.
     async fn orphans(
         &self,
         living: &[String],

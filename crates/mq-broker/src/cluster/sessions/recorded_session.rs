@@ -127,7 +127,7 @@ pub(in crate::cluster) fn encoded_size(message: &StoredMessage) -> usize {
 }
 
 impl DeliveryForm {
-    /// The message that is sent, of one in a log.
+    /// Makes the message that is sent from a message in a log.
     pub(in crate::cluster) fn apply_to(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
             qos: self.qos,
@@ -238,7 +238,7 @@ impl RecordedSession {
         }
     }
 
-    /// A new session, which ends with its connection as long as nothing else is known of it.
+    /// Makes a new session, which ends with its connection as long as nothing else is known of it.
     pub(super) fn transient(number: u64) -> Self {
         Self {
             number,

@@ -319,7 +319,7 @@ impl Engine for NatsEngine {
     }
 }
 
-/// A consumer for one reader, on one server, which forgets it when nobody asks any more.
+/// Makes the configuration of a consumer for one reader, on one server, which forgets it when nobody asks any more.
 fn consumer_config() -> pull::Config {
     pull::Config {
         ack_policy: AckPolicy::None,

@@ -39,7 +39,7 @@ pub struct NatsSettings {
 }
 
 impl NatsSettings {
-    /// The defaults.
+    /// Makes settings with the defaults.
     #[must_use]
     pub fn new(cluster: impl Into<String>, servers: Vec<String>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl NatsSettings {
         }
     }
 
-    /// The servers' addresses, all of one scheme, if everything is as it may be.
+    /// Checks the settings, and returns the servers' addresses, all of one scheme.
     ///
     /// # Errors
     /// The mistake, in words for the operator.
