@@ -133,7 +133,7 @@ impl Multimeter {
         }
     }
 
-    /// The address at which it listens.
+    /// Returns the address at which the multimeter listens.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
@@ -172,7 +172,7 @@ impl Multimeter {
         self.lock().taken()
     }
 
-    /// All commands that it has received.
+    /// Returns all commands that the multimeter has received.
     #[must_use]
     pub fn heard(&self) -> Vec<String> {
         self.lock().heard.clone()
@@ -433,7 +433,7 @@ fn seconds(value: &str, least: f64, most: f64) -> Result<Duration, &'static str>
     range(value, least, most).map(Duration::from_secs_f64)
 }
 
-/// A number in the form of the instrument: `+2.80000000E-01`.
+/// Formats a number in the form of the instrument: `+2.80000000E-01`.
 fn scientific(value: f64) -> String {
     let text = format!("{value:+.8E}");
     let (digits, exponent) = text.split_once('E').unwrap_or((&text, "0"));

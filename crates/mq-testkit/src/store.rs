@@ -103,7 +103,7 @@ impl SlowStore {
         }
     }
 
-    /// The number of unsettled calls of `record`.
+    /// Returns the number of unsettled calls of `record`.
     pub fn pending(&self) -> usize {
         self.lock().pending.len()
     }

@@ -14,7 +14,7 @@ pub struct FakeSys {
 }
 
 impl FakeSys {
-    /// A folder without any sensor.
+    /// Makes a folder without any sensor.
     ///
     /// # Errors
     /// If no folder can be made.

@@ -230,7 +230,7 @@ fn subscribe_options(
     Ok(Some(subscribe))
 }
 
-/// The next message of a subscription; never without one.
+/// Waits for the next message of a subscription; never returns without a subscription.
 async fn next(subscription: &mut Option<Subscription>) -> Option<Incoming> {
     match subscription {
         Some(subscription) => subscription.recv().await,

@@ -77,7 +77,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Duration) {
     foot(buffer, bottom, state);
 }
 
-/// The tree's part and the value's.
+/// Divides the screen into the tree's part and the value's.
 fn halves(body: Rect) -> (Rect, Rect) {
     if body.width >= WIDE {
         let [tree, value] =
@@ -255,7 +255,7 @@ fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{many}")
 }
 
-/// A count in full while it is short.
+/// Formats a count in full while it is short.
 #[expect(clippy::cast_precision_loss, reason = "four digits are shown of it")]
 fn count(number: u64) -> String {
     if number < 1_000_000 {

@@ -106,7 +106,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// A panic of another thread ends the program soon; until then the state is good enough to draw.
+    /// Locks the state, also after a panic of another thread: it ends the program soon, and until then the state is
+    /// good enough to draw.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -316,7 +317,7 @@ async fn follow_link(
     }
 }
 
-/// A client that is connected.
+/// Describes a client that is connected.
 fn up(client: &Client, rtt: Option<Duration>) -> Link {
     let how = match client.last_connected() {
         None => String::new(),

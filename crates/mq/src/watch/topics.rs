@@ -138,7 +138,7 @@ impl Topics {
         self.all.get(index)
     }
 
-    /// All topics with their index, each behind the one that it lies under.
+    /// Lists all topics with their index, each behind the one that it lies under.
     pub(crate) fn in_order(&mut self) -> impl Iterator<Item = (usize, &Topic)> {
         if self.sorted.len() < self.all.len() {
             self.sorted.extend(self.sorted.len()..self.all.len());
