@@ -57,13 +57,12 @@ impl MqttOptions {
         busy: None,
     };
 
-    /// A client that is connected. It does not reconnect: a lost connection is a result, not
-    /// something to hide.
+    /// Connects a client. The client does not reconnect: a lost connection is a result, not something to hide.
     pub(crate) async fn connect(&self, route: &Route, client_id: &str) -> anyhow::Result<Client> {
         Ok(self.builder(route, client_id)?.build().await?)
     }
 
-    /// A builder for a client as [`connect`](Self::connect) makes it.
+    /// Makes a builder for a client as [`connect`](Self::connect) makes it.
     pub(crate) fn builder(&self, route: &Route, client_id: &str) -> anyhow::Result<ClientBuilder> {
         let mut builder = Client::builder(&route.address.to_string())?
             .connector(route.connector.clone())
@@ -146,7 +145,7 @@ impl std::str::FromStr for ClientIds {
 }
 
 impl ClientIds {
-    /// The identifier of one client.
+    /// Makes the identifier of one client.
     pub(crate) fn id(&self, role: ClientRole, number: usize) -> String {
         let show = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -157,7 +156,7 @@ impl ClientIds {
         self.0.iter().map(show).collect()
     }
 
-    /// An identifier that two of these clients would share, if there is one.
+    /// Returns an identifier that two of these clients would share; `None` if there is none.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
         let publisher = (0..publishers).map(|number| self.id(ClientRole::Publisher, number));
         let subscriber = (0..subscribers).map(|number| self.id(ClientRole::Subscriber, number));

@@ -80,7 +80,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
-/// A JSON value as plain text: a string without its quotes.
+/// Formats a JSON value as plain text: a string without its quotes.
 pub(crate) fn json_text(value: &serde_json::Value) -> String {
     let text = value.as_str().map(str::to_owned);
     text.unwrap_or_else(|| value.to_string())

@@ -41,7 +41,7 @@ impl RunCounts {
         }
     }
 
-    /// The runs without an attempt.
+    /// Returns the number of runs without an attempt.
     pub(crate) fn missing(&self) -> usize {
         self.planned.saturating_sub(self.finished)
     }

@@ -38,7 +38,7 @@ impl Findings {
         findings
     }
 
-    /// The outcome of a run that began at `began` and ended as `went` says.
+    /// Makes the outcome of a run that began at `began` and ended as `went` says.
     pub(super) fn outcome(
         self,
         went: anyhow::Result<()>,

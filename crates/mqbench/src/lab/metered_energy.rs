@@ -17,7 +17,7 @@ pub(crate) struct SendingWindow {
     pub(crate) uncertainty_ns: u64,
 }
 
-/// The time from the first message's turn until the last message arrived, or was sent. This is S22's time to
+/// Returns the time from the first message's turn until the last message arrived, or was sent. This is S22's time to
 /// send all packets (§5.2), with retransmissions. `None` if nothing was sent.
 pub(crate) fn sending_window(samples: &Samples) -> Option<Window> {
     let first = samples.0.iter().map(|sample| sample.intended_ns).min()?;

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::units::{format_time, format_time_f64};
 
-/// The histogram of a run's latencies, and their usual figures.
+/// Formats the histogram of a run's latencies, and their usual figures.
 pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
     let latencies = samples.latencies_intended_ns();
     let mut recorder = LatencyRecorder::new();
@@ -22,7 +22,7 @@ pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
     histogram::render(title, &recorder) + &figures(&latencies).unwrap_or_default()
 }
 
-/// The usual figures of some times on one line; `None` without any.
+/// Formats the usual figures of some times on one line; `None` without any.
 pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
     let summary = Summary::from_samples(values_ns)?;
     Some(format!(
@@ -54,7 +54,7 @@ pub(crate) fn pretty_json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text + "\n")
 }
 
-/// The counts of messages on one line.
+/// Formats the counts of messages on one line.
 pub(crate) fn counts_line(counts: &Counts) -> String {
     format!(
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",

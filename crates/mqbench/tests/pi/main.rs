@@ -208,12 +208,12 @@ fn prepare(parts: &Path) {
     );
 }
 
-/// The folder into which the packages of the emulated machine are unpacked.
+/// Returns the folder into which the packages of the emulated machine are unpacked.
 fn root() -> PathBuf {
     PathBuf::from(std::env::var_os(INSIDE).unwrap()).join("root")
 }
 
-/// The static program.
+/// Returns the path of the static program.
 fn shipped() -> PathBuf {
     target().join("aarch64-unknown-linux-musl/dist/mqbench")
 }

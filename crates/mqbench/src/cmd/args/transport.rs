@@ -84,7 +84,7 @@ pub(crate) struct TransportArgs {
 }
 
 impl TransportArgs {
-    /// The options for a connector. `early_data` and the rest of resumption belong to the command.
+    /// Makes the options for a connector. `early_data` and the rest of resumption belong to the command.
     pub(crate) fn options(&self) -> ConnectOptions {
         let mut options = ConnectOptions {
             server_name: self.server_name.clone(),

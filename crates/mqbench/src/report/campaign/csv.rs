@@ -27,7 +27,7 @@ pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
     text
 }
 
-/// A line by RFC 4180, with a plain line end.
+/// Formats a line by RFC 4180, with a plain line end.
 pub(super) fn row<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
     let quoted = |cell: &str| {
         if cell.contains([',', '"', '\n', '\r']) {

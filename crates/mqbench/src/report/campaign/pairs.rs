@@ -9,7 +9,7 @@ use super::{
     resample::Resample,
 };
 
-/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
+/// Tests all series against each other at one level of the abscissa; `None` with fewer than two series.
 pub(super) fn test(
     x: &str,
     names: &[String],
