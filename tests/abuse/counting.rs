@@ -33,7 +33,7 @@ const OF_QOS_0: usize = 4 * 64 * 1024;
 struct Target(String);
 
 impl Target {
-    /// A client with a session that outlives its connection.
+    /// Connects a client with a session that outlives its connection.
     fn connect(&self, client_id: &str, change: impl FnOnce(&mut Connect)) -> TcpStream {
         let mut connect = Connect::new(Version::V5, ByteStr::new(client_id).unwrap());
         connect.keep_alive = 0;
@@ -180,7 +180,7 @@ fn read_all(stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// A message at QoS 1.
+/// Makes a message at QoS 1.
 fn message(topic: String, size: usize) -> Publish {
     Publish {
         topic: TopicName::new(topic).unwrap(),

@@ -79,7 +79,7 @@ async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     assert_eq!((packet.first, packet.body[0] & 0xFE), (0x20, 0));
 }
 
-/// The broker may decide whether to serve such a client at all.
+/// Checks CONNACK for a small maximum packet size; the broker may decide whether to serve such a client at all.
 async fn connack_fits_the_clients_maximum_packet_size(lab: Lab) {
     for limit in [1, 2, 4, 8, 12, 16, 24] {
         let limited =

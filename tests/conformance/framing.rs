@@ -153,7 +153,7 @@ async fn a_length_with_needless_bytes_is_taken(lab: Lab) {
     }
 }
 
-/// The packet with one byte more in its length than it needs.
+/// Encodes the packet with one byte more in its length than it needs.
 fn padded(connect: &Connect) -> Vec<u8> {
     let bytes = connect.bytes();
     assert!(bytes[1] < 0x80);
@@ -201,7 +201,7 @@ async fn a_packet_may_come_in_pieces_and_packets_together(lab: Lab) {
     assert_eq!(firsts, [0x30, 0x40]);
 }
 
-/// An incomplete packet is no error, and holds up no other client.
+/// Checks that an incomplete packet is no error, and holds up no other client.
 async fn an_unfinished_packet_is_waited_for(lab: Lab) {
     let mut slow = lab.client("slow").await;
     let mut other = lab.client("other").await;

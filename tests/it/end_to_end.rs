@@ -96,8 +96,8 @@ async fn clients_that_race_for_one_identifier_all_have_their_turn(scheme: Scheme
     timeout(Duration::from_secs(10), one_is_left).await.unwrap();
 }
 
-/// A session that is the only member of two shared groups gets a copy for each (§4.8.2), with the identifier of the
-/// group's own subscription.
+/// Checks that a session that is the only member of two shared groups gets a copy for each (§4.8.2), with the
+/// identifier of the group's own subscription.
 async fn members_of_two_groups_get_the_message_of_each(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let reader = connect(&broker, scheme, "reader").await;

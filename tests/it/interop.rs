@@ -168,8 +168,8 @@ async fn our_client_works_with_rumqttd() {
     our_client(&tcp(v5), Version::V5, false).await;
 }
 
-/// A client that answers `square` as long as it lives, one that may ask, and how many answers were
-/// acknowledged.
+/// Connects a client that answers `square` as long as it lives, and one that may ask; also returns the number of
+/// answers that were acknowledged.
 async fn responder_and_requester(url: &str) -> (Client, Client, watch::Receiver<u32>) {
     let connect = async |id: &str| {
         let reconnect = Reconnect {
@@ -339,8 +339,8 @@ const TOPICS: [&str; 17] = [
     "x//y",
 ];
 
-/// The topics to which a user may publish, and the messages that it gets of its own and of a publisher
-/// with all rights.
+/// Returns the topics to which a user may publish, and the messages that it gets of its own and of a publisher with all
+/// rights.
 async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
     let client = |name: &str, id| {
         let builder = Client::builder(url).unwrap().client_id(id).unwrap();

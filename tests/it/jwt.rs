@@ -72,7 +72,7 @@ impl Issuer {
         }
     }
 
-    /// The public key for a JWK Set.
+    /// Returns the public key for a JWK Set.
     fn jwk(&self) -> Value {
         let public = self.key.der_bytes();
         match self.algorithm {
@@ -124,10 +124,9 @@ fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", encode(header), encode(claims))
 }
 
-/// The two integers of a DER sequence, without zeros in front: of an RSA public key, or an ECDSA
-/// signature.
+/// Reads the two integers of a DER sequence, without zeros in front: of an RSA public key, or an ECDSA signature.
 fn two_integers(der: &[u8]) -> [&[u8]; 2] {
-    /// A value and the rest behind it.
+    /// Reads a value and the rest behind it.
     fn value(der: &[u8]) -> (&[u8], &[u8]) {
         let long = usize::from(der[1] & 0x7f);
         let (length, at) = if der[1] < 0x80 {

@@ -92,7 +92,7 @@ fn connect_with_will() -> Connect {
     connect
 }
 
-/// A CONNECT that the broker refuses.
+/// Makes a CONNECT that the broker refuses.
 fn refused() -> Connect {
     let mut connect = connect("refused");
     connect.properties.authentication_method = Some(ByteStr::new("none such").unwrap());

@@ -538,7 +538,7 @@ impl Breaker {
         }
     }
 
-    /// The lane of the next message, which is acknowledged.
+    /// Waits for the lane of the next message, and acknowledges the message.
     async fn next_message(&mut self) -> LaneId {
         let deadline = Instant::now() + SOON;
         loop {

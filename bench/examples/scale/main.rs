@@ -76,7 +76,7 @@ impl Orders {
         Self(orders)
     }
 
-    /// The next order; `None` at the end. Cancel-safe.
+    /// Waits for the next order; `None` at the end. Cancel-safe.
     async fn next(&mut self) -> Option<String> {
         self.0.recv().await
     }
