@@ -18,7 +18,7 @@ use crate::{Error, Outgoing};
 pub struct Incoming {
     /// The topic to which the message was published.
     pub topic: TopicName,
-    /// The payload.
+    /// The message's payload.
     pub payload: Bytes,
     /// The QoS of the delivery.
     pub qos: QoS,

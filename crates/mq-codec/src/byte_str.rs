@@ -41,7 +41,7 @@ pub enum StringError {
     /// Longer than the 65,535 bytes that the length prefix can express.
     #[error("a string of {0} bytes is too long: MQTT allows 65535")]
     TooLong(usize),
-    /// Not well-formed UTF-8, or an encoded surrogate.
+    /// The text is not well-formed UTF-8, or has an encoded surrogate.
     #[error("a string is not well-formed UTF-8")]
     NotUtf8,
     /// Contains U+0000.

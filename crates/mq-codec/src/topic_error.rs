@@ -35,7 +35,7 @@ struct Refused {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicErrorKind {
-    /// Not an MQTT string at all.
+    /// The text is not an MQTT string at all.
     #[error(transparent)]
     String(#[from] StringError),
     /// Empty `[MQTT-4.7.3-1]`.

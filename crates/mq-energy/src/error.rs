@@ -12,7 +12,7 @@ pub enum Error {
     /// A file cannot be read or written, or is not what its format asks for.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no such meter here, or it cannot be used.
+    /// This machine has no such meter, or it cannot be used.
     #[error("meter {meter}: {problem}")]
     NoMeter {
         /// The meter as the user named it.
@@ -25,7 +25,7 @@ pub enum Error {
     Instrument {
         /// Address of the instrument, as `HOST:PORT`.
         instrument: String,
-        /// The command.
+        /// The command that failed.
         command: String,
         /// Errors that the instrument reported, or the answer that does not fit the command.
         problem: String,

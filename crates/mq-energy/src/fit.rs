@@ -108,7 +108,7 @@ impl Run {
 /// A coefficient that was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
-    /// The term.
+    /// The term whose coefficient it is.
     pub term: Term,
     /// The coefficient, in the unit of the term's name.
     pub value: f64,

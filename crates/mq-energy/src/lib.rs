@@ -98,9 +98,9 @@ pub trait Meter: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// An instrument.
+    /// Measured by an instrument.
     Measured,
-    /// A model with coefficients.
+    /// Computed by a model with coefficients.
     Modelled,
 }
 
@@ -117,9 +117,9 @@ impl fmt::Display for Basis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// The beginning.
+    /// The beginning, in nanoseconds.
     pub from_ns: u64,
-    /// The end, not before the beginning.
+    /// The end, in nanoseconds, not before the beginning.
     pub to_ns: u64,
 }
 
@@ -285,12 +285,12 @@ pub enum Note {
     /// The file's last line was cut off, and left out.
     #[error("the last line is cut off, and was left out")]
     Truncated,
-    /// There is no instrument: the energy is computed with a profile's coefficients.
+    /// No instrument measured: the energy is computed with a profile's coefficients.
     #[error(
         "computed from packets, bytes and CPU time by profile {profile}: nothing measured this"
     )]
     Modelled {
-        /// The profile.
+        /// The name of the profile.
         profile: String,
     },
 }

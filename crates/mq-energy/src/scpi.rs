@@ -253,11 +253,11 @@ fn with_port(address: &str) -> String {
 /// Head of an answer, as far as it has been received.
 #[derive(Debug, PartialEq)]
 enum Head {
-    /// With a block of this length, which begins at this place.
+    /// An answer with a block of `length` bytes, which begins at the byte `begins`.
     Block { begins: usize, length: usize },
-    /// Too little has come to tell.
+    /// An answer of which too little has been received to tell.
     Incomplete,
-    /// With something else.
+    /// An answer with something else.
     Other,
 }
 

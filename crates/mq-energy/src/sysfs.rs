@@ -66,9 +66,9 @@ pub struct Sensor {
 /// The quantities that a sensor's files hold.
 #[derive(Clone, Debug, PartialEq)]
 enum Quantity {
-    /// In microwatt.
+    /// A power, in microwatt.
     Power(Channel),
-    /// In milliampere and millivolt.
+    /// A current and a voltage, in milliampere and millivolt.
     Product(Channel, Channel),
 }
 

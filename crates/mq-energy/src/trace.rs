@@ -8,9 +8,9 @@ use mq_measure::convert;
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The time.
+    /// The time, in nanoseconds since the run's origin.
     pub t_ns: u64,
-    /// The power.
+    /// The power, in microwatt.
     pub power_uw: f64,
 }
 

@@ -42,11 +42,11 @@ pub struct Manifest {
     pub target: String,
     /// Start time of the run, RFC 3339 in UTC.
     pub started_at: String,
-    /// The machine.
+    /// The machine that measured.
     pub host: HostContext,
     /// All seeds of the run, by what they are for.
     pub seeds: BTreeMap<String, u64>,
-    /// The broker.
+    /// The broker under test.
     pub broker: Software,
     /// The configuration with every default filled in.
     pub configuration: Value,

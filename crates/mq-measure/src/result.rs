@@ -188,7 +188,7 @@ pub struct Round {
 pub struct Comparison {
     /// The compared quantity: `mean delay` or `median connection time`, with one value a round.
     pub quantity: String,
-    /// The transport.
+    /// The transport that is compared.
     pub transport: String,
     /// The transport that it is compared with.
     pub baseline: String,

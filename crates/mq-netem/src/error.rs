@@ -18,7 +18,7 @@ pub enum Error {
     /// A profile's file cannot be read.
     #[error("cannot read the profile {name}: {source}")]
     ReadProfile {
-        /// The file.
+        /// The path of the profile's file.
         name: String,
         /// I/O error of reading the file.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum Error {
     /// A capture cannot begin.
     #[error("cannot capture packets into {}: {source}", file.display())]
     Capture {
-        /// The file.
+        /// The path of the file for the capture.
         file: PathBuf,
         /// I/O error of creating the file or of starting the capture.
         source: io::Error,
@@ -60,7 +60,7 @@ pub enum Error {
         /// Property of the link that netem and tbf do not have.
         problem: String,
     },
-    /// There is no such network interface here.
+    /// This network namespace has no such interface.
     #[error("there is no interface `{name}`: there are {known}")]
     NoInterface {
         /// Name that was asked for.

@@ -51,8 +51,8 @@ pub(crate) struct Shared {
 pub struct Dial {
     /// Timeout of this connection in the place of [`ConnectOptions::connect_timeout`].
     pub timeout: Option<Duration>,
-    /// Return only after the handshake, even where early data is possible: nothing that the caller
-    /// writes leaves before.
+    /// `true` if the connector returns only after the handshake, even where early data is possible: nothing that the
+    /// caller writes leaves before.
     pub without_early_data: bool,
     /// QUIC: send a packet after this much silence where
     /// [`QuicOptions::keep_alive_interval`](crate::QuicOptions::keep_alive_interval) says nothing.

@@ -15,13 +15,13 @@ pub enum Error {
     /// The transport was left out of this build.
     #[error("{scheme} is not built in: build with `--features {}`", scheme.features())]
     NotBuiltIn {
-        /// The transport.
+        /// The transport that is missing.
         scheme: Scheme,
     },
     /// The host has no address.
     #[error("cannot find host `{host}`: {source}")]
     Resolve {
-        /// The host.
+        /// The host's name.
         host: String,
         /// The resolver's answer.
         source: io::Error,
@@ -91,7 +91,7 @@ pub enum Error {
         "{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one"
     )]
     NoIdentity {
-        /// The transport.
+        /// The transport that needs a certificate.
         scheme: Scheme,
     },
     /// The kernel has no such congestion control for TCP, or keeps it for root.

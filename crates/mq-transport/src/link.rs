@@ -34,7 +34,7 @@ pub struct Link {
     transport: Transport,
     /// An empty buffer that stands in for the received bytes of lanes that the connection does not have.
     no_lane: Option<Box<BytesMut>>,
-    /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): those of this connection.
+    /// The tickets of this connection, on a server that [holds tickets back](crate::ListenOptions::hold_tickets).
     #[cfg(feature = "tls")]
     tickets: Option<Arc<HeldTickets>>,
 }

@@ -22,9 +22,9 @@ pub(super) struct Entry {
     pub(super) id: SubscriptionId,
     pub(super) filters: Vec<Subscription>,
     pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
-    /// SUBSCRIBE may leave before the link's handshake is complete.
+    /// `true` if SUBSCRIBE may leave before the link's handshake is complete.
     pub(super) early: bool,
-    /// The server has granted it in the current session.
+    /// `true` if the server has granted the subscription in the current session.
     pub(super) active: bool,
     way: Way,
 }

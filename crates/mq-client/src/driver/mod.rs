@@ -80,7 +80,7 @@ pub(crate) struct Driver {
     session: Session,
     /// `true` if a failure of the next connection ends the client.
     fail_fast: bool,
-    /// The server has accepted this client before.
+    /// `true` if the server has accepted this client before.
     connected_before: bool,
     /// Number of the connection, so that an acknowledgement is sent only on the connection of its message.
     connection: u64,

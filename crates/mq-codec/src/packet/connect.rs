@@ -40,7 +40,7 @@ pub struct Connect {
     pub will: Option<Will>,
     /// The user name.
     pub user_name: Option<ByteStr>,
-    /// The password.
+    /// The password, which the server checks.
     pub password: Option<Bytes>,
     /// MQTT 5.0 properties.
     pub properties: ConnectProperties,

@@ -44,7 +44,7 @@ pub enum Packet {
     Connect(Box<Connect>),
     /// CONNACK, the server's answer to CONNECT.
     ConnAck(Box<ConnAck>),
-    /// A message.
+    /// PUBLISH, which carries a message.
     Publish(Publish),
     /// PUBACK, which acknowledges a QoS 1 PUBLISH.
     PubAck(Ack),

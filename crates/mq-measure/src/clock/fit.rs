@@ -48,9 +48,9 @@ pub struct Step {
 pub struct FitSummary {
     /// The middle of the time that was measured, by the local clock.
     pub at_ns: u64,
-    /// Offset at that time, remote minus local clock.
+    /// Offset at `at_ns`, remote minus local clock.
     pub offset_ns: i64,
-    /// Skew at that time: the excess of the remote clock's rate over the local clock's, in parts per billion.
+    /// Skew at `at_ns`: the excess of the remote clock's rate over the local clock's, in parts per billion.
     pub skew_ppb: f64,
     /// The most that any offset is wrong by between the first exchange and the last.
     pub uncertainty_ns: u64,

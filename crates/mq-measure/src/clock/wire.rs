@@ -18,9 +18,9 @@ const UNKNOWN: u64 = u64::MAX;
 /// Kind of a [`Probe`]: question or answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A question.
+    /// A question for the other host's time.
     Question,
-    /// An answer.
+    /// An answer with the other host's times.
     Answer,
 }
 

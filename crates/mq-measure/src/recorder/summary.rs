@@ -37,7 +37,7 @@ pub struct Summary {
     pub p5_ns: u64,
     /// The lower quartile.
     pub p25_ns: u64,
-    /// The median.
+    /// The median of the latencies.
     pub p50_ns: u64,
     /// The upper quartile.
     pub p75_ns: u64,

@@ -91,7 +91,7 @@ pub struct StationCounts {
     pub delivered: u64,
     /// Given up after the last retry.
     pub lost: u64,
-    /// Dropped: the queue was full.
+    /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Attempts to send a frame that have ended: as many as were delivered, collided or were
     /// damaged.

@@ -42,7 +42,7 @@ pub struct Medium {
     /// Slot time: one step of a back-off counter.
     #[serde(deserialize_with = "time")]
     pub slot: Duration,
-    /// From a data frame to its acknowledgement.
+    /// Time from a data frame to its acknowledgement (SIFS).
     #[serde(deserialize_with = "time")]
     pub sifs: Duration,
     /// Idle time of the channel before back-off counters run (DIFS).

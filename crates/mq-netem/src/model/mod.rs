@@ -78,7 +78,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Lost by chance.
     pub lost: u64,
-    /// Dropped: the queue was full.
+    /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Delivered a second time.
     pub duplicated: u64,

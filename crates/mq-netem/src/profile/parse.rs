@@ -119,7 +119,7 @@ struct RawLink {
     up: toml::Table,
     #[serde(default)]
     down: toml::Table,
-    /// In the order of time.
+    /// Changes in the order of time.
     #[serde(default)]
     change: Vec<RawChange>,
     repeat_after: Option<Moment>,

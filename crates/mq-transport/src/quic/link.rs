@@ -65,7 +65,7 @@ pub(crate) struct QuicLink {
     connection: quinn::Connection,
     /// State for datagrams that are [sent again](crate::Repeat), if the options ask for it.
     repeater: Option<LinkRepeater>,
-    /// On a server: ends the connection soon after its link is dropped.
+    /// Guard of a server's link, which ends the connection soon after the link is dropped.
     _drain_timeout: Option<DrainTimeoutGuard>,
     send: SendStream,
     recv: RecvStream,
@@ -91,11 +91,11 @@ pub(crate) struct QuicLink {
     pub(crate) received: BytesMut,
     lanes: Lanes,
     windows: Windows,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink::read_turn`.
+    /// `true` if reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
-    /// Writing has failed; reading returns the reason.
+    /// `true` if writing has failed; reading returns the reason.
     write_failed: bool,
     bytes_sent: u64,
     bytes_received: u64,

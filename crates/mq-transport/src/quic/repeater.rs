@@ -134,7 +134,7 @@ struct Path {
     in_flight: u64,
     smoothed: Duration,
     variation: Duration,
-    /// A batch of acknowledgements has ended, and changed `smoothed` and `variation`.
+    /// `true` if a batch of acknowledgements has ended, and changed `smoothed` and `variation`.
     is_measured: bool,
     /// Minimum round-trip times of the present epoch and of the one before.
     least: [Option<Duration>; 2],

@@ -89,7 +89,7 @@ struct Watched {
     /// The server's handshake messages until its hello is complete.
     prefix: Vec<u8>,
     server_hello: Option<ServerHello>,
-    /// On a server: the QUIC version, and the store that has the keys of the client's first packet.
+    /// The QUIC version, and the store that has the keys of the client's first packet; `None` on a client.
     made: Option<(u32, Arc<InitialKeys>)>,
 }
 

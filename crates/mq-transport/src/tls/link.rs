@@ -55,11 +55,11 @@ pub(crate) struct TlsLink {
     ciphertext: BytesMut,
     read_size: ReadSize,
     pub(crate) received: BytesMut,
-    /// `received` has bytes for which `Received` was not returned yet.
+    /// `true` if `received` has bytes for which `Received` was not returned yet.
     unreported: bool,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink::read_turn`.
+    /// `true` if reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
     ended: bool,
     handshake: HandshakeKind,

@@ -54,7 +54,7 @@ pub(super) struct Decoder {
     left: u64,
     /// Mask of the data frame's payload, if the peer is a client.
     mask: Option<Mask>,
-    /// A message is under way, and its last frame has not begun.
+    /// `true` if a message is under way, and its last frame has not begun.
     fragmented: bool,
     /// The last unanswered PING; one answer is enough for all (RFC 6455 §5.5.3).
     pub(super) ping: Option<Bytes>,

@@ -47,9 +47,9 @@ pub(crate) struct WsLink {
     /// Whole frames that the stream has not taken.
     framed: Outbox,
     pub(crate) received: BytesMut,
-    /// The stream has received bytes behind the handshake that were not decoded yet.
+    /// `true` if the stream has received bytes behind the handshake that were not decoded yet.
     unread: bool,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     end: End,
     bytes_sent: u64,

@@ -31,7 +31,7 @@ pub(super) const TBF_MAJOR: u16 = 0x4D52;
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Shape {
-    /// At the root.
+    /// The netem at the root.
     pub netem: Netem,
     /// Child of the netem if the queue is in bytes and there is a rate; otherwise `None`.
     pub tbf: Option<Tbf>,
