@@ -2,7 +2,7 @@
 
 use mq_proto::Delivery;
 
-/// Set on a delivery that came by a shared subscription.
+/// Bit that is set on a delivery that came by a shared subscription.
 const SHARED_BIT: u64 = 1 << 63;
 
 /// The place of the lane's slot in the tag, and the masks of slot and number.

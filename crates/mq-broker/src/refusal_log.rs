@@ -120,7 +120,7 @@ pub(crate) struct RefusalLog {
 /// Lines of each kind that stay for operators to see: whoever causes many of one kind hides no other.
 const MAX_RECENT_OF_A_KIND: usize = 100;
 
-/// Characters of a peer's text in them.
+/// Characters of a peer's text in the lines that stay.
 const MAX_TEXT_CHARACTERS: usize = 128;
 
 /// The last lines.

@@ -18,9 +18,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The model of a multimeter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultimeterModel {
-    /// Without timer and aperture; holds 10 000 readings.
+    /// A model without timer and aperture, which holds 10 000 readings.
     K34461A,
-    /// With both; holds 50 000 readings.
+    /// A model with timer and aperture, which holds 50 000 readings.
     K34465A,
 }
 
@@ -66,7 +66,7 @@ struct State {
     interval: Duration,
     delay: Duration,
     count: u64,
-    /// After INIT, before the trigger.
+    /// `true` after INIT, before the trigger.
     armed: bool,
     triggered: Option<Instant>,
     /// Number of readings that had been taken at the stop.

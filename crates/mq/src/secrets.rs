@@ -78,7 +78,7 @@ mod again {
 
     use super::{HIDDEN, hidden_in};
 
-    /// In the environment: the words before they were hidden, as JSON.
+    /// Variable of the environment for the words before they were hidden, as JSON.
     const WORDS: &str = "MQ_HIDDEN_WORDS";
 
     /// Hides the password in `word`, if there is one; `before` is the word before it, such as `-P`.

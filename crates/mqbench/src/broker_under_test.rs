@@ -79,7 +79,7 @@ impl BridgeTo {
 /// A certificate for this machine's own names, made for one run and trusted by it.
 #[derive(Debug)]
 pub(crate) struct Certificate {
-    /// In PEM, like the key.
+    /// The certificate in PEM, like the key.
     pub(crate) chain: String,
     pub(crate) key: String,
 }

@@ -34,7 +34,7 @@ impl Route {
 pub(crate) struct MqttOptions {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
-    /// In whole seconds; zero for none.
+    /// Keep-alive in whole seconds; zero for none.
     pub(crate) keep_alive: Duration,
     /// PINGREQs by which a subscriber over QUIC finds out that its address has changed.
     pub(crate) probes: Probes,
@@ -46,7 +46,7 @@ pub(crate) struct MqttOptions {
     pub(crate) streams: QuicStreams,
     /// Spread of messages over QUIC streams of the broker's, which the client asks for.
     pub(crate) deliveries: Spread,
-    /// QoS 0 messages go as QUIC datagrams, both ways.
+    /// `true` if QoS 0 messages go as QUIC datagrams, both ways.
     pub(crate) datagrams: bool,
 }
 

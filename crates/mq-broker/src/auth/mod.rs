@@ -133,7 +133,7 @@ pub struct LogIn {
     pub password: Option<Bytes>,
     /// The client's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,
-    /// The transport.
+    /// The transport of the connection.
     pub scheme: Scheme,
     /// The client's certificate, which the listener has verified, and the chain above it. Empty if
     /// the client showed none.

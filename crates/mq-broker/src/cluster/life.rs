@@ -28,8 +28,8 @@ const VERSION: u8 = 1;
 /// Heartbeats of a node in one lease.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// After so many beats the records are written of sessions of which no change is urgent. What is not in them yet comes
-/// again from a node that dies, at QoS 1.
+/// Heartbeats after which the records are written of sessions of which no change is urgent. A change that is in no
+/// record yet comes again from a node that dies, at QoS 1.
 const HEARTBEATS_PER_ROUND: u64 = 10;
 
 /// Time that a fence may take.

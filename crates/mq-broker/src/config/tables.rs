@@ -49,7 +49,7 @@ pub struct AuthConfig {
 pub struct JwtConfig {
     /// The public keys of the issuer.
     pub keys: PathBuf,
-    /// The issuer.
+    /// The issuer that tokens have to name.
     pub issuer: Option<String>,
     /// The audience: this broker.
     pub audience: Option<String>,

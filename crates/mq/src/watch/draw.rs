@@ -47,7 +47,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-/// From this width on the value is beside the tree.
+/// Width from which on the value is beside the tree.
 const WIDE: u16 = 110;
 
 /// Draws all of it.

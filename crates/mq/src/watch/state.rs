@@ -12,7 +12,7 @@ const DEEPEST: usize = 24;
 pub(crate) enum Link {
     /// Connected, and how that came about, such as `quic://host:14567, resumed with 0-RTT`.
     Up { how: String, rtt: Option<Duration> },
-    /// Not connected: why, and what happens next.
+    /// The client is not connected: why, and what happens next.
     Down { why: String },
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub(crate) value_top: usize,
     /// A part of the topics that are shown.
     pub(crate) filter: String,
-    /// The filter is being typed.
+    /// `true` if the filter is being typed.
     pub(crate) typing: bool,
     pub(crate) retained_only: bool,
     pub(crate) pretty: bool,

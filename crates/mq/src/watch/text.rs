@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Empty,
     Json,
     Text,
-    /// Not UTF-8.
+    /// A payload that is not UTF-8.
     Bytes,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Message<'a> {
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
-    /// The broker keeps it.
+    /// `true` if the broker keeps the message.
     pub(crate) retain: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Topic {
     /// Bytes of the whole payload.
     pub(crate) length: usize,
     pub(crate) qos: QoS,
-    /// The broker keeps a message, as far as this client has seen.
+    /// `true` if the broker keeps a message, as far as this client has seen.
     pub(crate) retained: bool,
     pub(crate) messages: u64,
     pub(crate) rate: Rate,

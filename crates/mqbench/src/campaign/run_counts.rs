@@ -17,7 +17,7 @@ pub(crate) struct RunCounts {
     pub(crate) good: usize,
     /// Finished runs whose last attempt was disturbed too. They count, since they have no better attempt.
     pub(crate) disturbed: usize,
-    /// Earlier attempts, which do not count.
+    /// Number of earlier attempts, which do not count.
     pub(crate) repeated: usize,
 }
 

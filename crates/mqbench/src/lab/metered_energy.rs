@@ -11,9 +11,9 @@ use crate::{
 /// The time in which messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendingWindow {
-    /// Since 1970.
+    /// The window, in nanoseconds since 1970.
     pub(crate) window: Window,
-    /// Bound of the error of both ends.
+    /// Bound of the error of the window's two ends.
     pub(crate) uncertainty_ns: u64,
 }
 

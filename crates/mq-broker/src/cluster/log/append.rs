@@ -87,7 +87,7 @@ struct QueuedItem {
 /// The outcome of the tries to append a batch.
 enum Appended {
     Done,
-    /// There is no room for it, and nothing of it is in the log.
+    /// The log has no room for the batch, and nothing of the batch is in it.
     Refused,
     /// The log may have the batch or not: no further try would be known as the same one.
     Unknown,

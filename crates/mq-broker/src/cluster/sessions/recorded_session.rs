@@ -35,7 +35,7 @@ pub(in crate::cluster) struct RecordedSession {
 /// A message for a session.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum OwedMessage {
-    /// In a log.
+    /// A message in a log.
     Logged(LogPosition, DeliveryForm),
     /// A message that is in the record itself: a retained message, or a copy of one in a log.
     Embedded(Box<StoredMessage>),
@@ -44,7 +44,7 @@ pub(super) enum OwedMessage {
 /// The place at which a session has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MessagePlace {
-    /// In the queue, under this number.
+    /// A place in the queue, by the message's number.
     Waiting(u64),
     InFlight(PacketId),
 }
@@ -62,9 +62,9 @@ pub(super) struct DeliveryForm {
 pub(super) enum Urgency {
     /// The change follows from the logs.
     Never,
-    /// Without it a message of QoS 1 may come again.
+    /// The change may come later: without it a message of QoS 1 may come again.
     Later,
-    /// Before anybody learns of it.
+    /// The change has to be in the record before anybody learns of it.
     Now,
 }
 

@@ -10,7 +10,7 @@ use super::{
 const LEAST: f64 = 0.01;
 /// Name of an energy that no meter measured.
 const MODELLED: &str = "modelled";
-/// So many places of an abscissa without an order are named; of more, the first and the last.
+/// Most places of an abscissa without an order that are named; of more, the first and the last.
 const PLACES: usize = 3;
 
 /// Writes the sentence of a figure; empty if no cell has a run. `beside` is the transport that ξ divides by.

@@ -310,7 +310,7 @@ pub(crate) struct Metric {
     /// The metric's name in the records.
     pub(crate) name: String,
     pub(crate) xi: Option<Xi>,
-    /// The spread of its runs, and not their mean.
+    /// `true` for the spread of the metric's runs, and not their mean.
     pub(crate) is_spread: bool,
     pub(crate) unit: String,
     pub(crate) meaning: String,

@@ -9,8 +9,8 @@ use super::metric_values::Statistic;
 
 /// Values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;
-/// With more values than this, a mean's interval is the normal approximation: resampling would take long and
-/// show nothing new.
+/// Number of values above which a mean's interval is the normal approximation: resampling would take long and show
+/// nothing new.
 const MANY: usize = 20_000;
 
 /// The percentile bootstrap at 95 % of any statistic.

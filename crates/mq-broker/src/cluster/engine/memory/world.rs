@@ -94,7 +94,7 @@ pub(super) struct Log {
     pub(super) entries: VecDeque<Entry>,
     /// The position of the last entry.
     pub(super) last_number: u64,
-    /// Nothing can be appended for now.
+    /// `true` if nothing can be appended for now.
     pub(super) is_stalled: bool,
     /// The number of an entry that comes only behind another one; 0 for none.
     pub(super) delayed_entry: u64,

@@ -30,7 +30,7 @@ pub struct NatsSettings {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The number of logs, from 1 to 256. It cannot be changed later. Default 8.
     pub shards: u16,
-    /// On how many servers each message is, from 1 to 5. It holds for a new cluster. Default 3.
+    /// Number of servers that keep each message, from 1 to 5. It holds for a new cluster. Default 3.
     pub replicas: usize,
     /// Bytes that each server may store, its `max_file_store`, which it does not tell. Default: not known.
     pub store_max_bytes: Option<NonZeroU64>,
