@@ -98,8 +98,7 @@ impl Drop for Runtime {
 }
 
 impl ClientBuilder {
-    /// [`build`](Self::build) for programs without async: connects and waits until the server has
-    /// accepted.
+    /// Connects like [`build`](Self::build), for programs without async: waits until the server has accepted.
     ///
     /// # Errors
     /// As [`build`](Self::build), and [`Error::Transport`] if the system gives no thread.
@@ -157,7 +156,7 @@ impl Client {
         self.subscribe_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
-    /// [`subscribe`](Self::subscribe) with several filters and all options.
+    /// Subscribes like [`subscribe`](Self::subscribe), with several filters and all options.
     ///
     /// # Errors
     /// As [`crate::Client::subscribe_with`].
@@ -182,7 +181,7 @@ impl Client {
         self.block_on(self.0.client.request(topic, payload))
     }
 
-    /// [`request`](Self::request) with any message, and with a timeout for the whole call.
+    /// Sends a request like [`request`](Self::request), with any message, and with a timeout for the whole call.
     ///
     /// # Errors
     /// As [`crate::Client::request_with`].

@@ -115,9 +115,9 @@ impl Client {
         Self::builder(url)?.build().await
     }
 
-    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
-    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567,
-    /// 8083 or 8084, and without a path where that is `/mqtt`; or `mem://NAME`.
+    /// Makes options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
+    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567, 8083 or 8084, and
+    /// without a path where that is `/mqtt`; or `mem://NAME`.
     ///
     /// # Errors
     /// [`Error::Address`].
@@ -154,9 +154,9 @@ impl ClientBuilder {
         }
     }
 
-    /// Another address of the same server, for networks where earlier addresses do not work:
-    /// `.fallback("mqtts://broker.example")` after a `quic://` address, where UDP is blocked. Each call
-    /// adds one. Default: none.
+    /// Adds another address of the same server, for networks where earlier addresses do not work:
+    /// `.fallback("mqtts://broker.example")` after a `quic://` address, where UDP is blocked. Each call adds one.
+    /// Default: none.
     ///
     /// Whenever the client connects, it begins with the first address and gives it a
     /// [head start](Self::head_start); see the [crate's documentation](crate#several-addresses).
@@ -248,9 +248,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Silence after which the client tests the connection with PINGREQ (§3.1.2.10): rounded up to
-    /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
-    /// idle timeouts of common NATs.
+    /// Sets the time of silence after which the client tests the connection with PINGREQ (§3.1.2.10): rounded up to
+    /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the idle timeouts of common
+    /// NATs.
     ///
     /// It means the same over QUIC. Where it is off, or longer than
     /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC keeps the connection
@@ -355,7 +355,7 @@ impl ClientBuilder {
         self
     }
 
-    /// SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
+    /// Sets SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
     ///
     /// The password does not leave this side, and the server has to prove that it knows the password.
     /// CONNECT has no separate user name then. The first connection derives a key from the password,
@@ -420,16 +420,15 @@ impl ClientBuilder {
         self
     }
 
-    /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
+    /// Sets the number of QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
     /// Default: 1,000.
     pub fn receive_maximum(mut self, maximum: NonZeroU16) -> Self {
         self.config.receive_maximum = maximum;
         self
     }
 
-    /// QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
-    /// as well. Further messages wait in the queue, and so do QoS 0 messages behind them: order is kept.
-    /// Default: 100.
+    /// Sets the number of QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
+    /// as well. Further messages wait in the queue, and so do QoS 0 messages behind them: order is kept. Default: 100.
     pub fn max_inflight(mut self, maximum: NonZeroU16) -> Self {
         self.config.max_inflight = maximum;
         self
@@ -441,8 +440,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Topic aliases that the server may use (5.0), and whether the client uses those that the server
-    /// allows. Default: 16, and yes.
+    /// Sets the number of topic aliases that the server may use (5.0); with `use_own` the client uses those that the
+    /// server allows. Default: 16, and `true`.
     pub fn topic_aliases(mut self, maximum: u16, use_own: bool) -> Self {
         self.config.topic_alias_maximum = maximum;
         self.config.use_topic_aliases = use_own;
@@ -567,7 +566,7 @@ impl ClientBuilder {
         self.subscribe_early_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
-    /// [`subscribe_early`](Self::subscribe_early) with all options.
+    /// Subscribes like [`subscribe_early`](Self::subscribe_early), with all options.
     ///
     /// # Errors
     /// [`Error::Closed`] once there are no subscription identifiers left, after 268,435,455.

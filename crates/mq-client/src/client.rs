@@ -94,7 +94,7 @@ impl Client {
         Ok(Receipt::new(self.shared.clone(), seq, cell))
     }
 
-    /// [`send`](Self::send) without waiting.
+    /// Sends like [`send`](Self::send), without waiting.
     ///
     /// # Errors
     /// [`Error::QueueFull`], or the error that ended the client.
@@ -146,8 +146,8 @@ impl Client {
         self.subscribe_with(options).await
     }
 
-    /// [`subscribe`](Self::subscribe) with several filters and all options. Succeeds if at least
-    /// one filter was granted; see [`Subscription::granted`]. Cancel-safe in the same way.
+    /// Subscribes like [`subscribe`](Self::subscribe), with several filters and all options. Succeeds if at least one
+    /// filter was granted; see [`Subscription::granted`]. Cancel-safe in the same way.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe).
@@ -256,7 +256,7 @@ impl Client {
         stats.await.map_err(|_| Error::NotConnected)
     }
 
-    /// Messages that were queued and not yet sent.
+    /// Returns the number of messages that were queued and not yet sent.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.shared.queue.len()

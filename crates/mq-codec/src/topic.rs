@@ -119,7 +119,7 @@ fn is_plain_ascii(bytes: &[u8]) -> bool {
     odd == 0
 }
 
-/// Not 0 if one of the bytes is `+`, `#`, below 0x20 or above 0x7E.
+/// Returns a number that is not 0 if one of the bytes is `+`, `#`, below 0x20 or above 0x7E.
 #[inline]
 fn odd_bytes(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
@@ -164,7 +164,7 @@ impl TopicFilter {
         check_string(text, characters)
     }
 
-    /// [`in_version`](Self::in_version) for text from the wire.
+    /// Checks a filter like [`in_version`](Self::in_version), for text from the wire.
     pub(crate) fn received(text: ByteStr, version: Version) -> Result<Self, TopicError> {
         if version < Version::V5 && shared_parts(&text).is_err() {
             check_filter(&text, &text)?;

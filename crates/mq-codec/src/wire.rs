@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         PacketId::new(self.u16()?).ok_or(DecodeError::PacketIdZero(packet))
     }
 
-    /// Binary data: a 16-bit length and as many bytes.
+    /// Reads binary data: a 16-bit length and as many bytes.
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<Bytes, DecodeError> {
         let length = self.u16()?.into();
@@ -308,7 +308,7 @@ pub(crate) trait Sink {
         self.u16(id.get());
     }
 
-    /// Binary data of at most 65,535 bytes; [`check_binary`] comes first.
+    /// Writes binary data of at most 65,535 bytes; [`check_binary`] comes first.
     fn binary(&mut self, bytes: &[u8]) {
         #[expect(
             clippy::cast_possible_truncation,

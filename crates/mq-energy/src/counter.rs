@@ -83,7 +83,7 @@ impl Counted {
         good
     }
 
-    /// From the first point to the last; `None` with fewer than two.
+    /// Returns the window from the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         trace::span(&self.points, |(t_ns, _)| *t_ns)

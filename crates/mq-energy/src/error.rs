@@ -68,7 +68,7 @@ impl Error {
         |source| Self::File(about(source))
     }
 
-    /// Line `line` of `path`, counted from 1, is not what the format asks for.
+    /// Makes the error that line `line` of `path`, counted from 1, is not what the format asks for.
     pub(crate) fn line(path: &Path, line: u64, problem: String) -> Self {
         let path = path.to_owned();
         Self::File(FileError::Line {
@@ -78,7 +78,7 @@ impl Error {
         })
     }
 
-    /// `path` is not what was `expected`.
+    /// Makes the error that `path` is not what was `expected`.
     pub(crate) fn format(path: &Path, expected: &str, found: &str) -> Self {
         Self::File(FileError::Format {
             path: path.to_owned(),

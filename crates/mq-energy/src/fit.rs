@@ -315,7 +315,7 @@ impl System {
         Some(all)
     }
 
-    /// Lawson and Hanson's NNLS.
+    /// Solves for coefficients of which none is negative, by Lawson and Hanson's NNLS.
     fn solve_non_negative(&self) -> Option<Vec<f64>> {
         let count = self.powers.len();
         let tolerance = 1e-12

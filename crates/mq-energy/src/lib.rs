@@ -124,7 +124,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// From one time to another; empty if the times are in the wrong order.
+    /// Makes the window from one time to another; empty if the times are in the wrong order.
     #[must_use]
     pub fn new(from_ns: u64, to_ns: u64) -> Self {
         Self {
@@ -176,8 +176,8 @@ impl Energy {
     }
 }
 
-/// S22's average power: the total energy over the time to send all packets, S22 §5.2; `None` if
-/// that time is 0.
+/// Computes S22's average power: the total energy over the time to send all packets, S22 §5.2; `None` if that time is
+/// 0.
 #[must_use]
 pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
     (sending_ns > 0).then(|| energy_uj / (convert::float(sending_ns) / 1e9))
@@ -196,7 +196,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// From the first value to the last; `None` with fewer than two.
+    /// Returns the window from the first value to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         match &self.series {

@@ -196,7 +196,7 @@ impl Profile {
         Self::parse(name, text)
     }
 
-    /// Every shipped profile's name.
+    /// Returns the name of every shipped profile.
     pub fn shipped() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(name, _)| *name)
     }

@@ -235,7 +235,7 @@ impl Scpi {
     }
 }
 
-/// `HOST:PORT`; an IPv6 address that has a port is in brackets.
+/// Adds the port to an address without one, for `HOST:PORT`; an IPv6 address that has a port is in brackets.
 fn with_port(address: &str) -> String {
     let has_port = match address.rsplit_once(':') {
         None => false,

@@ -77,7 +77,7 @@ impl Trace {
         &self.points
     }
 
-    /// From the first point to the last; `None` with fewer than two.
+    /// Returns the window from the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         span(&self.points, |point| point.t_ns)
@@ -136,7 +136,7 @@ fn power_between(a: &Point, b: &Point, t_ns: u64) -> f64 {
     a.power_uw + slope * convert::float(t_ns - a.t_ns)
 }
 
-/// From the first of `points` to the last.
+/// Returns the window from the first of `points` to the last; `None` if it would be empty.
 pub(super) fn span<T>(points: &[T], time: impl Fn(&T) -> u64) -> Option<Window> {
     let (first, last) = (time(points.first()?), time(points.last()?));
     (first < last).then_some(Window::new(first, last))
@@ -355,7 +355,7 @@ mod tests {
         ));
     }
 
-    /// Points with random steps of 1 to 100 ns and powers.
+    /// Generates points with random steps of 1 to 100 ns and powers.
     fn any_trace() -> impl Strategy<Value = Trace> {
         prop::collection::vec((1_u64..100, -1e6..1e7_f64), 2..60).prop_map(|steps| {
             let mut trace = Trace::new(80);

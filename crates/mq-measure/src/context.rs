@@ -63,7 +63,7 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// `model name` on x86, else `Model`: a Raspberry Pi names its board there.
+/// Returns the CPU's `model name` on x86, else `Model`: a Raspberry Pi names its board there.
 fn parse_cpu(cpuinfo: &str) -> Option<String> {
     let value = |wanted: &str| {
         let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -27,7 +27,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Latency from the intended send time to the arrival, so that a sender's delay counts too.
+    /// Returns the latency from the intended send time to the arrival, so that a sender's delay counts too.
     ///
     /// `None` if the message was lost, or seems to have arrived before it was due, which happens only between
     /// two clocks.
@@ -36,7 +36,7 @@ impl Sample {
         self.received_ns?.checked_sub(self.intended_ns)
     }
 
-    /// Latency from the actual send time to the arrival: the application's one-way delay, S22 §5.1.
+    /// Returns the latency from the actual send time to the arrival: the application's one-way delay, S22 §5.1.
     ///
     /// `None` as for [`latency_intended_ns`](Self::latency_intended_ns).
     #[must_use]

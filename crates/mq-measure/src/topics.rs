@@ -107,8 +107,8 @@ impl Topics {
         }
     }
 
-    /// LW26's inter-topic spread: in each window the largest difference between two topics' mean delays, in the mean
-    /// over all windows in which two topics or more have messages. `None` without such a window.
+    /// Computes LW26's inter-topic spread: in each window the largest difference between two topics' mean delays, in
+    /// the mean over all windows in which two topics or more have messages. `None` without such a window.
     ///
     /// It says how differently topics fare, not how well: it is 0 where all of them wait behind the same loss.
     #[must_use]
@@ -121,8 +121,9 @@ impl Topics {
         stats::mean(&spreads.collect::<Vec<_>>())
     }
 
-    /// LW26's spike isolation ratio: of the windows in which at least one topic [spikes](SPIKE), the share in which all
-    /// topics with messages do. Only windows with messages of two topics or more count. `None` if none spikes.
+    /// Computes LW26's spike isolation ratio: of the windows in which at least one topic [spikes](SPIKE), the share in
+    /// which all topics with messages do. Only windows with messages of two topics or more count. `None` if none
+    /// spikes.
     ///
     /// 1 means that no spike was isolated: each hit all topics at once.
     #[must_use]
@@ -253,7 +254,7 @@ mod tests {
         NonZeroU32::new(count).unwrap()
     }
 
-    /// Messages every `every` ms that take so many ms, or never arrive.
+    /// Makes messages every `every` ms that take so many ms, or never arrive.
     fn run(every: u64, delays: impl IntoIterator<Item = Option<u64>>) -> Samples {
         let each = (0..).zip(delays).map(|(seq, delay)| {
             // A run does not begin at 0.

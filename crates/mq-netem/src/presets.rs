@@ -34,7 +34,7 @@ pub(crate) fn find(presets: Presets, name: &str) -> Option<&'static str> {
     found.map(|(_, text)| *text)
 }
 
-/// Their names.
+/// Returns the names of the presets.
 pub(crate) fn names(presets: Presets) -> impl Iterator<Item = &'static str> {
     presets.iter().map(|(name, _)| *name)
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub struct Rate(u64);
 
 impl Rate {
-    /// `bits` a second; `None` for 0, which would never deliver anything.
+    /// Makes a rate of `bits` a second; `None` for 0, which would never deliver anything.
     #[must_use]
     pub fn from_bits_per_second(bits: u64) -> Option<Self> {
         (bits > 0).then_some(Self(bits))
@@ -93,7 +93,7 @@ impl Probability {
         (0.0..=1.0).contains(&share).then_some(Self(share))
     }
 
-    /// From 0 to 1.
+    /// Returns the probability as a number from 0 to 1.
     #[must_use]
     pub fn share(self) -> f64 {
         self.0
@@ -181,7 +181,7 @@ fn time(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("`{text}` is no time: write a number with us, ms or s, such as 25ms"))
 }
 
-/// Whole nanoseconds; 64 bits hold 584 years.
+/// Converts a time to whole nanoseconds; 64 bits hold 584 years.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

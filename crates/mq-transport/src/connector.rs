@@ -101,7 +101,7 @@ impl Connector {
         self.connect_with(address, Dial::default()).await
     }
 
-    /// [`connect`](Self::connect) with options of this one connection.
+    /// Connects like [`connect`](Self::connect), with options of this one connection.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).

@@ -50,7 +50,7 @@ struct Pipe {
 }
 
 impl MemLink {
-    /// Two links that are each other's peer; bytes take `delay` from one to the other.
+    /// Makes two links that are each other's peer; bytes take `delay` from one to the other.
     pub(crate) fn pair(delay: Duration) -> (Self, Self) {
         let there = Arc::<Mutex<Pipe>>::default();
         let back = Arc::<Mutex<Pipe>>::default();

@@ -44,7 +44,7 @@ use networks::Networks;
 use race::{Race, Winner};
 use requests::Requests;
 
-/// Tokio's clock, so that tests can pause it.
+/// Reads Tokio's clock, so that tests can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -77,7 +77,7 @@ fn without_share(filter: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// §4.7.1, §4.7.3 and §4.8.2, a sentence a line.
+/// Returns `true` if `filter` is a topic filter, by §4.7.1, §4.7.3 and §4.8.2, a sentence a line.
 fn is_filter(filter: &str) -> bool {
     if filter.contains('\0') || filter.len() > 65_535 {
         return false;

@@ -133,7 +133,7 @@ impl Model {
     }
 }
 
-/// In seconds, as SCPI has it.
+/// Formats a time in seconds, as SCPI has it.
 fn seconds(time: Duration) -> String {
     format!("{:E}", time.as_secs_f64())
 }

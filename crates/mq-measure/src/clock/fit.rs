@@ -247,7 +247,8 @@ impl ClockFit {
         cover(&candidates)
     }
 
-    /// Range of local times in which a stretch may hold: from the last point but one before it to the second after it.
+    /// Returns the range of local times in which a stretch may hold: from the last point but one before it to the
+    /// second after it.
     ///
     /// A step lies between two points. The range has one point more at each end, so that it still covers the
     /// step if that is found one point off.

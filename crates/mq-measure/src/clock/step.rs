@@ -131,7 +131,7 @@ mod tests {
 
     const DRIFT: f64 = 1e-6;
 
-    /// Points a second apart between clocks that differ by 20 ppm; each met up to 40 µs of waiting.
+    /// Makes points a second apart between clocks that differ by 20 ppm; each met up to 40 µs of waiting.
     fn points(count: u32, seed: u64, step_at: &[(u32, f64)]) -> Vec<Point> {
         let mut random = SplitMix64::new(seed);
         let mut share = || crate::convert::float(random.next_u64() >> 11) / 2f64.powi(53);

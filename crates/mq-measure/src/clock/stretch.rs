@@ -34,8 +34,8 @@ struct Anchor {
 }
 
 impl Stretch {
-    /// `points` are in the order of time, and at least one. `drift` is assumed; it becomes larger if the points
-    /// show more.
+    /// Fits a stretch to `points`, which are in the order of time, and at least one. `drift` is assumed; it becomes
+    /// larger if the points show more.
     pub(super) fn new(points: &[Point], worth: &Worth, drift: f64) -> Self {
         let line = Line::fit(points, worth);
         let bent = bend(points, &line, worth);

@@ -11,7 +11,7 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 use super::{CpuTimes, Memory};
 use crate::Error;
 
-/// CPU time, and when the process began in ticks since boot.
+/// Reads the CPU time of a process, and when it began in ticks since boot.
 pub(super) fn cpu_times(pid: u32) -> Result<(CpuTimes, u64), Error> {
     let (path, text) = proc_file(pid, "stat")?;
     let stat = parse_stat(&text).ok_or_else(|| Error::Format {

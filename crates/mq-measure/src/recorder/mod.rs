@@ -67,7 +67,7 @@ impl LatencyRecorder {
         self.count() == 0
     }
 
-    /// Count, mean and spread, exact.
+    /// Returns count, mean and spread of the latencies, exact.
     #[must_use]
     pub fn moments(&self) -> &Moments {
         &self.moments

@@ -79,7 +79,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// 2000 resamples at 95 % confidence.
+    /// Makes a bootstrap of 2000 resamples at 95 % confidence.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {

@@ -89,7 +89,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     interpolated(&sorted, 50.0)
 }
 
-/// W20's ξ of one pair of runs: `T_QUIC / T_TCP`, W20 eq. 1. Below 1, QUIC is faster.
+/// Computes W20's ξ of one pair of runs: `T_QUIC / T_TCP`, W20 eq. 1. Below 1, QUIC is faster.
 #[must_use]
 pub fn xi(quic: f64, tcp: f64) -> Option<f64> {
     (tcp != 0.0).then(|| quic / tcp)

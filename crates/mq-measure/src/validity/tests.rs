@@ -158,7 +158,7 @@ fn kind(warning: &Warning) -> String {
     json["kind"].as_str().unwrap().to_owned()
 }
 
-/// Every kind that there is, as the error for an unknown one lists them.
+/// Lists every kind of warning, as the error for an unknown one lists them.
 fn kinds() -> Vec<String> {
     let unknown = serde_json::json!({ "kind": "no-such-kind" });
     let error = serde_json::from_value::<Warning>(unknown).unwrap_err();

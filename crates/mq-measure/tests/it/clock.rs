@@ -126,7 +126,7 @@ impl Path {
         }
     }
 
-    /// Exponential waiting; one wait in twenty has a heavy tail.
+    /// Draws a time of waiting, which is exponential; one wait in twenty has a heavy tail.
     fn wait(&self, random: &mut Random) -> f64 {
         if random.happens(0.05) {
             self.waiting * (1.0 - random.unit()).powf(-1.0 / 1.5).min(100.0)
@@ -195,8 +195,8 @@ impl World {
             .collect()
     }
 
-    /// Messages from the remote machine to the local one within these shares of the time: both logs,
-    /// and the true delays.
+    /// Makes messages from the remote machine to the local one within these shares of the time: both logs, and the true
+    /// delays.
     fn messages(&mut self, from: f64, until: f64) -> Run {
         let mut run = Run::default();
         for seq in 0..200_u32 {

@@ -77,7 +77,7 @@ fn in_environment(environment: &[u8]) -> Option<Session> {
     session(&String::from_utf8_lossy(value))
 }
 
-/// `client port server port`.
+/// Parses `client port server port`, as in `SSH_CONNECTION`.
 fn session(text: &str) -> Option<Session> {
     let mut words = text.split_whitespace();
     let mut address = || {

@@ -122,7 +122,7 @@ impl Medium {
         Self::from_table(table).map_err(|problem| source.wrong(problem))
     }
 
-    /// Numbers may be strings, as in changes behind an `@`.
+    /// Reads a medium from a table, in which numbers may be strings, as in changes behind an `@`.
     fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
@@ -139,7 +139,7 @@ impl Medium {
         nanoseconds(self.preamble) + self.rate.nanoseconds_for(bytes + self.header)
     }
 
-    /// From the end of a data frame until counters run again, in nanoseconds.
+    /// Returns the time from the end of a data frame until counters run again, in nanoseconds.
     pub(super) fn settling(&self) -> u64 {
         nanoseconds(self.sifs)
             + nanoseconds(self.preamble)

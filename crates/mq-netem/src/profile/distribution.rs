@@ -24,7 +24,7 @@ impl Distribution {
     /// The value of an entry that stands for the jitter.
     pub(crate) const SCALE: i64 = 8192;
 
-    /// Equally likely quantiles, in `1 / SCALE` of the jitter; `None` for uniform, which needs no table.
+    /// Returns equally likely quantiles, in `1 / SCALE` of the jitter; `None` for uniform, which needs no table.
     pub(crate) fn table(self) -> Option<Vec<i16>> {
         let values: Vec<f64> = match self {
             Self::Uniform => return None,

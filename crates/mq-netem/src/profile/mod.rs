@@ -86,7 +86,7 @@ pub enum Queue {
 }
 
 impl Default for Queue {
-    /// netem's own: 1000 packets.
+    /// Returns the default of netem itself: 1000 packets.
     fn default() -> Self {
         Self::Packets(1000)
     }

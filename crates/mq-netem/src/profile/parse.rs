@@ -25,7 +25,7 @@ impl Link {
         Self::parse(&Source::find(name, presets::LINKS)?)
     }
 
-    /// Every shipped link's name.
+    /// Returns the name of every shipped link.
     pub fn shipped() -> impl Iterator<Item = &'static str> {
         presets::names(presets::LINKS)
     }

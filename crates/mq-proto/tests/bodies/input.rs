@@ -38,7 +38,7 @@ impl Input<'_> {
         from[usize::from(self.byte()) % from.len()]
     }
 
-    /// Few, so that they meet.
+    /// Draws a packet identifier, of few, so that they meet.
     pub(crate) fn packet_id(&mut self) -> PacketId {
         PacketId::new(u16::from(self.byte() % 4) + 1).expect("it is not 0")
     }

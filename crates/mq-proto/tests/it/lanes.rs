@@ -234,7 +234,7 @@ fn client_config() -> ClientConfig {
     }
 }
 
-/// Both sides send to each other over lanes that break, and connections that are cut.
+/// Lets both sides send to each other over lanes that break, and connections that are cut.
 fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
     run_with(seed, qos, most_breaks, most_cuts, Down::OnClientsLanes)
 }

@@ -240,7 +240,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Base64 in lines of 64 between PEM's two marks.
+/// Encodes in Base64, in lines of 64 between PEM's two marks.
 fn to_pem(der: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");

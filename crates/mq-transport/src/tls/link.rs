@@ -485,7 +485,7 @@ impl io::Write for Writer<'_, '_> {
     }
 }
 
-/// IANA's name for a name of rustls, which writes `TLS13_` for `TLS_`.
+/// Returns IANA's name for a name of rustls, which writes `TLS13_` for `TLS_`.
 pub(crate) fn iana_name(name: Option<&str>) -> String {
     let name = name.unwrap_or("unknown");
     name.strip_prefix("TLS13_")

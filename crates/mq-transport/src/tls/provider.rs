@@ -127,7 +127,7 @@ impl CryptoOptions {
     }
 }
 
-/// SHA-256, by the provider of TLS.
+/// Computes SHA-256, by the provider of TLS.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     let hash = with_sha256().common.hash_provider.hash(data);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")

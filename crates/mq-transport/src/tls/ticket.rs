@@ -142,8 +142,9 @@ impl TicketStore {
 }
 
 impl Default for TicketStore {
-    /// Room for 40,000 tickets, 8 MB: four for each of 10,000 clients. A client gets two for each connection, and when a
-    /// whole fleet comes back after a restart, the new tickets of the first must not push out those of the last.
+    /// Makes a store with room for 40,000 tickets, 8 MB: four for each of 10,000 clients. A client gets two for each
+    /// connection, and when a whole fleet comes back after a restart, the new tickets of the first must not push out
+    /// those of the last.
     fn default() -> Self {
         Self::new(40_000)
     }

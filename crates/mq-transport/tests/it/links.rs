@@ -426,7 +426,7 @@ async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
     assert!(ports.len() > 10, "{ports:?}");
 }
 
-/// Bytes that a client sends within twenty round trips, in each of which a probe would be answered.
+/// Counts the bytes that a client sends within twenty round trips, in each of which a probe would be answered.
 async fn bytes_of_twenty_round_trips(mtu_discovery: bool) -> u64 {
     let (mut listening, mut connecting) = (listen_options(), connect_options());
     listening.quic.mtu_discovery = mtu_discovery;

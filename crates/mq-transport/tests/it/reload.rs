@@ -87,7 +87,7 @@ impl Authority {
         .unwrap();
     }
 
-    /// Options that want certificates of this CA which are not on the list.
+    /// Makes options that want certificates of this CA which are not on the list.
     fn options(&self) -> ListenOptions {
         ListenOptions {
             client_auth: ClientAuth::Required(self.path("ca.pem")),

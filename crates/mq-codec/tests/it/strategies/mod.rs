@@ -461,7 +461,7 @@ fn binary() -> impl Strategy<Value = Bytes> {
         .prop_map(|(bytes, length)| bytes.into_iter().cycle().take(length).collect())
 }
 
-/// Up to the lengths at which the remaining length takes a third byte.
+/// Generates payloads up to the lengths at which the remaining length takes a third byte.
 fn payload() -> impl Strategy<Value = Bytes> {
     let large = (any::<u8>(), 16_000..17_000_usize)
         .prop_map(|(byte, length)| Bytes::from(vec![byte; length]));

@@ -132,7 +132,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// `None` where there is none.
+    /// Compares a configured value with a found one; `None` if they do not differ.
     fn between<T: PartialEq>(
         what: &'static str,
         configured: &T,
@@ -182,7 +182,7 @@ fn time(time: Duration) -> String {
     }
 }
 
-/// Bytes a second in bits, as `tc` does.
+/// Formats a rate in bytes a second as bits, as `tc` does.
 fn rate(bytes_per_second: u64) -> String {
     crate::Rate::from_bits_per_second(bytes_per_second.saturating_mul(8))
         .map_or_else(|| "none".to_owned(), |rate| rate.to_string())

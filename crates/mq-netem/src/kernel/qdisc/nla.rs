@@ -24,7 +24,7 @@ impl Writer {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    /// Numbers one behind the other.
+    /// Writes an attribute of numbers, one behind the other.
     pub(in crate::kernel) fn put_words(&mut self, kind: u16, words: &[u32]) {
         self.put(kind, &bytes(words));
     }
@@ -34,7 +34,7 @@ impl Writer {
     }
 }
 
-/// Numbers as the kernel has them in its structures.
+/// Encodes numbers as the kernel has them in its structures.
 pub(in crate::kernel) fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -17,8 +17,8 @@ pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// `CoDel` keeps times in units of 1.024 us: it returns 5000 us as 4999 us, which would become 4998 us. One
-/// microsecond more gives the same number of units as before, whatever the time.
+/// Returns the options that restore an `fq_codel`. `CoDel` keeps times in units of 1.024 us: it returns 5000 us as 4999
+/// us, which would become 4998 us. One microsecond more gives the same number of units as before, whatever the time.
 fn fq_codel(told: &[u8]) -> Vec<u8> {
     let mut writer = Writer::default();
     for (kind, value) in nla::attributes(told) {

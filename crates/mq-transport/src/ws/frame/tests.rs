@@ -87,8 +87,7 @@ fn frames_of_one_end_are_read_by_the_other() {
     }
 }
 
-/// Fragmented and whole messages, with control frames between and within them, of 30 bytes of data
-/// in all.
+/// Encodes fragmented and whole messages, with control frames between and within them, of 30 bytes of data in all.
 fn conversation(random: &mut fastrand::Rng, data: &[u8], key: Option<[u8; 4]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut left = data;

@@ -100,7 +100,7 @@ pub(crate) async fn accept(listener: &mut Listener) -> Link {
     incoming.handshake().await.unwrap()
 }
 
-/// Both ends of a connection that has carried one byte.
+/// Connects two ends, and lets the connection carry one byte.
 pub(crate) async fn pair(scheme: Scheme) -> (Link, Link) {
     let mut listener = listen(scheme).await;
     let connector = Connector::new(connect_options()).unwrap();
@@ -253,7 +253,7 @@ impl Way {
         }
     }
 
-    /// From now on the listener sees the client at another port.
+    /// Changes the client's port, as the listener sees it from now on.
     pub(crate) fn change_the_clients_port(&self) {
         self.moves.notify_one();
     }
