@@ -195,8 +195,8 @@ impl Broker {
         &self.listeners
     }
 
-    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`](crate::Quotas::memory)
-    /// counts them.
+    /// Returns the number of bytes that wait for sessions or are retained now, as
+    /// [`Quotas::memory`](crate::Quotas::memory) counts them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()
@@ -238,7 +238,7 @@ impl Broker {
         self.hub.operators().client(client_id).await
     }
 
-    /// Retained messages, by topic. [`Query::matching`] is a topic filter.
+    /// Lists retained messages, by topic. [`Query::matching`] is a topic filter.
     ///
     /// # Errors
     /// If it is not.
@@ -246,8 +246,8 @@ impl Broker {
         self.hub.operators().retained_topics(query).await
     }
 
-    /// Topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a
-    /// call; the first one takes 2 s.
+    /// Lists topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a call; the
+    /// first call takes 2 s.
     pub async fn topic_rates(&self, query: &Query) -> TopicRates {
         self.hub.operators().topic_rates(query).await
     }

@@ -37,12 +37,12 @@ impl MemoryLimit {
         }
     }
 
-    /// Bytes that are counted now.
+    /// Returns the number of bytes that are counted now.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may still be counted.
+    /// Returns the number of bytes that may still be counted.
     pub(crate) fn left(&self) -> usize {
         self.limit.saturating_sub(self.used())
     }

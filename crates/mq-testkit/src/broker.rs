@@ -148,7 +148,7 @@ impl TestBroker {
         self.certificate.path()
     }
 
-    /// Options that trust the broker's certificate.
+    /// Makes options that trust the broker's certificate.
     #[must_use]
     pub fn connect_options(&self) -> ConnectOptions {
         ConnectOptions {

@@ -369,7 +369,7 @@ impl State {
         self.removed = 0;
     }
 
-    /// From the beginning of one reading to that of the next.
+    /// Returns the time from the beginning of one reading to that of the next.
     fn spacing(&self) -> Duration {
         match self.model {
             MultimeterModel::K34461A => self.aperture + self.delay,

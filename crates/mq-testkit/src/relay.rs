@@ -115,7 +115,7 @@ impl FaultyRelay {
     }
 }
 
-/// Until one end closes, or is cut off.
+/// Relays bytes until one end closes, or is cut off.
 async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
     let mut out = [Outbox::new(), Outbox::new()];
     loop {

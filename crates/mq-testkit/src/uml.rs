@@ -154,8 +154,8 @@ impl Uml {
     }
 }
 
-/// Named by the environment, or where the CI unpacks it: beside the directory of the profile, which
-/// has a directory above it where a target was named.
+/// Finds the kernel that the environment names, or that is where the CI unpacks it: beside the directory of the
+/// profile, which has a directory above it where a target was named.
 fn kernel() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("MQ_UML") {
         return Some(named.into());

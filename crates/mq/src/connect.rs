@@ -301,7 +301,7 @@ impl Target {
     }
 }
 
-/// Percent-encoding undone (RFC 3986 §2.1).
+/// Undoes percent-encoding (RFC 3986 §2.1).
 fn decoded(text: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

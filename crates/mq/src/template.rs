@@ -156,7 +156,7 @@ fn field(letter: char) -> Piece {
 }
 
 impl Pad {
-    /// `-`, `0`, a width and `.` with a precision, each of which may be missing.
+    /// Parses `-`, `0`, a width and `.` with a precision, each of which may be missing.
     fn parse(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Self {
         let mut pad = Self::default();
         while let Some(flag) = rest.next_if(|next| matches!(next, '-' | '0')) {

@@ -75,7 +75,7 @@ fn row(line: &str) -> Option<[&str; 4]> {
     row[0].starts_with('`').then_some(row)
 }
 
-/// Code in bold, and links as their text.
+/// Formats code in bold, and links as their text.
 fn inline(text: &str) -> Vec<Inline> {
     let mut found = Vec::new();
     for (at, part) in text.split('`').enumerate() {

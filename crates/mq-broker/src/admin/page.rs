@@ -31,7 +31,8 @@ pub(super) fn answer(_: &Method) -> Answer {
     text(StatusCode::NOT_FOUND, problem)
 }
 
-/// Nothing but the page's own script and style may run, and it may ask this broker alone.
+/// Makes the page's policy: nothing but the page's own script and style may run, and the page may ask this broker
+/// alone.
 #[cfg(feature = "page")]
 fn policy() -> String {
     use base64::{Engine as _, prelude::BASE64_STANDARD};

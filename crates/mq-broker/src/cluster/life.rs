@@ -118,7 +118,8 @@ impl NodeStatus {
         })
     }
 
-    /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
+    /// Returns the places, by log, up to which the records are complete of sessions that a life had when it last showed
+    /// itself.
     pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
         self.floors.get(&life).map(Vec::as_slice)
     }
@@ -128,7 +129,7 @@ impl NodeStatus {
         self.floors.values().map(Vec::as_slice)
     }
 
-    /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
+    /// Returns the place in that log up to which the records are complete of sessions that the life that goes on owns.
     pub(super) fn present_floor(&self, shard: u16) -> At {
         let floor = self.floor_of(self.life);
         let at = floor.and_then(|floor| floor.get(usize::from(shard)));

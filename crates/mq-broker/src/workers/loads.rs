@@ -79,7 +79,7 @@ impl WorkerLoads {
     }
 }
 
-/// `busy` are shares of the workers' time, `idle` is that of all processors.
+/// Decides which connections are to move: `busy` are shares of the workers' time, `idle` is that of all processors.
 fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<MoveOrder> {
     let all = || 0..busy.len();
     let by_load = |one: &usize, other: &usize| busy[*one].total_cmp(&busy[*other]);
@@ -108,7 +108,7 @@ fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<MoveOrder> {
 struct IdleTime(Option<Duration>);
 
 impl IdleTime {
-    /// Since the last call, over all processors. `None` where the system does not tell.
+    /// Returns the idle time since the last call, over all processors. `None` where the system does not tell.
     fn since_last(&mut self) -> Option<Duration> {
         let now = idle_time();
         let last = core::mem::replace(&mut self.0, now);
@@ -116,7 +116,7 @@ impl IdleTime {
     }
 }
 
-/// Since the system began.
+/// Reads the idle time of all processors since the system began.
 #[cfg(target_os = "linux")]
 fn idle_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/uptime").ok()?;

@@ -74,7 +74,7 @@ pub enum Placement {
 }
 
 impl Workers {
-    /// So many threads.
+    /// Makes settings for so many threads.
     #[must_use]
     pub fn new(count: NonZeroUsize) -> Self {
         Self {

@@ -249,7 +249,7 @@ fn draw_tree(buffer: &mut Buffer, area: Rect, state: &State, rows: &[Row], chose
     }
 }
 
-/// So many things.
+/// Formats so many things.
 fn counted(number: u64, thing: &str) -> String {
     let many = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{many}")

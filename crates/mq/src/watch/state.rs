@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Messages that came since the beginning.
+    /// Returns the number of messages that came since the beginning.
     pub(crate) fn messages(&self) -> u64 {
         self.topics.messages
     }

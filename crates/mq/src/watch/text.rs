@@ -91,7 +91,7 @@ pub(crate) fn lines(
     }
 }
 
-/// Lines of a text, and those that are too long on several.
+/// Divides a text into lines, and those that are too long into several.
 fn folded(text: &str, width: usize, most: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -54,7 +54,7 @@ impl Watch {
         watch
     }
 
-    /// In a terminal that takes some kilobytes and then nothing more.
+    /// Starts the view in a terminal that takes some kilobytes and then nothing more.
     fn start_unread(args: &[&str]) -> Self {
         let size = Winsize {
             ws_row: 24,

@@ -243,7 +243,7 @@ impl Bridge {
     }
 }
 
-/// `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]` as a table.
+/// Translates `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]` to a table.
 fn topic(value: &str) -> Result<String, String> {
     let mut words = value
         .split_whitespace()

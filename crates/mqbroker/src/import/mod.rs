@@ -424,7 +424,7 @@ impl Translation {
         }
     }
 
-    /// Users that mosquitto fills in for `%u` and this broker does not.
+    /// Adds a remark on users with a `/` in their names, for whom mosquitto fills in `%u` and this broker does not.
     fn name_users_with_levels(&mut self) {
         let file = |key: &str| {
             let path: String = serde_json::from_str(self.tables.get("auth")?.get(key)?).ok()?;

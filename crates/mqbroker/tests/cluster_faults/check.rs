@@ -94,7 +94,7 @@ impl Found {
         }
     }
 
-    /// None, or the faults.
+    /// Returns the faults; `None` if there are none.
     pub(crate) fn faults(&self) -> Option<String> {
         let all = self.faults.iter().chain(&self.whereabouts);
         let all: Vec<_> = all.map(String::as_str).collect();

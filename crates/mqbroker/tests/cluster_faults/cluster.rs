@@ -191,7 +191,7 @@ impl Drop for Started {
 }
 
 impl<'a> Processes<'a> {
-    /// `None` where there is no nats-server.
+    /// Starts all processes; `None` where there is no nats-server.
     pub(crate) fn start(place: &'a Place) -> Option<Self> {
         let nats = mq_testkit::program(&["nats-server"])?;
         configure(place);
@@ -223,7 +223,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// SIGKILL, of one that is stopped as well.
+    /// Kills a process (SIGKILL), also one that is stopped.
     pub(crate) fn kill(&mut self, process: Process) {
         match process {
             Process::Node(n) => self.nodes[n] = None,

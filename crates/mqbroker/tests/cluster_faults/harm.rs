@@ -212,7 +212,7 @@ impl Harmer<'_, '_> {
         }
     }
 
-    /// SIGKILL. A node gets a client with a will before.
+    /// Kills a process (SIGKILL). A node gets a client with a will before.
     async fn kill(&mut self, process: Process) {
         let harm = &mut self.done.harm;
         match process {

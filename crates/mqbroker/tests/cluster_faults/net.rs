@@ -22,12 +22,12 @@ pub(crate) enum Net {
 }
 
 impl Net {
-    /// Three machines with emulated links. This process is to have no threads yet.
+    /// Makes three machines with emulated links. This process is to have no threads yet.
     pub(crate) fn of_links(seed: u64) -> Result<Self, Error> {
         Links::enter(seed).map(Self::Links)
     }
 
-    /// NATS servers in guests, and all else in one network. This process is to have no threads yet.
+    /// Makes NATS servers in guests, and all else in one network. This process is to have no threads yet.
     pub(crate) fn of_guests(uml: Uml) -> Result<Self, Error> {
         Guests::enter(uml).map(Self::Guests)
     }

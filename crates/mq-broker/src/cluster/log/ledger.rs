@@ -109,7 +109,7 @@ impl Ledger {
         open.parts.contains_key(&position) || open.detached.contains_key(&position)
     }
 
-    /// Nothing is settled from here on.
+    /// Ends the ledger: nothing is settled from here on.
     pub(in crate::cluster) fn fail(&self) {
         let mut open = lock(&self.open);
         open.settled = None;

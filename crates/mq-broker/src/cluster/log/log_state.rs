@@ -122,7 +122,7 @@ impl LogState {
         self.retained.insert(topic, RetainedChange { at, message });
     }
 
-    /// Values have what was retained up to that entry.
+    /// Forgets what was retained up to that entry, which values have.
     pub(super) fn forget_retained_up_to(&mut self, entry: u64) {
         let is_later = |change: &RetainedChange| change.at.entry() > entry;
         self.retained.retain(|_, change| is_later(change));

@@ -200,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// From here on no message is queued for a session. Each record from now on says so.
+    /// Ends the queue of a session: from here on no message is queued for it. Each record from now on says so.
     pub(super) fn end_queueing(&self, id: &ByteStr) {
         let shards = self.shards.iter();
         let end = shards.map(|shard| shard.progress.begun().next()).collect();

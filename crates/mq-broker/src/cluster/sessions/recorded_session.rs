@@ -105,7 +105,7 @@ impl OwedMessage {
         }
     }
 
-    /// Bytes of a message that is in the record itself.
+    /// Returns the number of bytes of a message that is in the record itself; 0 for others.
     pub(super) fn embedded_bytes(&self) -> usize {
         match self {
             Self::Logged(..) => 0,
@@ -260,7 +260,7 @@ impl RecordedSession {
         }
     }
 
-    /// Messages that it is to get still.
+    /// Returns the messages that the session is to get still.
     pub(super) fn owed(&self) -> impl Iterator<Item = (MessagePlace, &OwedMessage)> {
         let waiting = self.waiting.iter();
         let waiting = waiting.map(|(number, owed)| (MessagePlace::Waiting(*number), owed));
@@ -270,7 +270,7 @@ impl RecordedSession {
         waiting.chain(in_flight)
     }
 
-    /// Places in the logs that are still needed.
+    /// Returns the places in the logs that the session still needs.
     pub(in crate::cluster) fn positions(&self) -> impl Iterator<Item = LogPosition> {
         self.owed().filter_map(|(_, owed)| owed.position())
     }

@@ -214,7 +214,7 @@ impl Attached<'_> {
             && self.wire.connection.outbox().len() < OUTBOX_LIMIT
     }
 
-    /// Messages of the session have come from the store.
+    /// Takes messages of the session that have come from the store.
     pub(super) fn queue_was_read(&mut self, messages: Result<ReadMessages, StoreError>) {
         self.queue_read = None;
         let session = &self.hold.session;

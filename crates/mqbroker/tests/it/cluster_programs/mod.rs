@@ -37,7 +37,7 @@ pub(crate) struct Nats {
 }
 
 impl Nats {
-    /// So many servers. `None` where there is no nats-server.
+    /// Starts so many servers. `None` where there is no nats-server.
     pub(crate) fn start(servers: usize, tls: bool) -> Option<Self> {
         let mut nats = Self::new(servers, tls)?;
         nats.begin();
@@ -335,7 +335,7 @@ impl Node {
         began.elapsed()
     }
 
-    /// SIGKILL.
+    /// Kills the node (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.running = None;
     }
