@@ -191,7 +191,7 @@ impl From<MqttVersion> for Version {
     }
 }
 
-/// `0`, `1` or `2`.
+/// Parses a QoS: `0`, `1` or `2`.
 pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     text.parse()
         .ok()

@@ -43,7 +43,7 @@ fn of_millionths(millionths: f64, unit: char) -> String {
     format!("{} {size}{unit}", digits(value))
 }
 
-/// With three digits, four from a thousand on.
+/// Formats a number with three digits, four from a thousand on.
 fn digits(value: f64) -> String {
     let after_point = match value.abs() {
         value if value >= 100.0 => 0,

@@ -25,7 +25,7 @@ use crate::{
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Cell {
-    /// Hosts in a row that have a broker, or would have one: the subscriber's broker is the last.
+    /// Returns the number of hosts in a row that have a broker, or would have one: the subscriber's broker is the last.
     pub(crate) fn tiers(&self) -> u8 {
         let unless_given = if self.topology.is_row() { 2 } else { 1 };
         self.tiers.unwrap_or(unless_given)

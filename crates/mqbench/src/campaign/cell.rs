@@ -151,7 +151,7 @@ impl Transport {
 }
 
 impl Default for Cell {
-    /// S22's workload (table 3) over TLS, on a perfect network.
+    /// Returns S22's workload (table 3) over TLS, on a perfect network.
     fn default() -> Self {
         Self {
             pattern: Pattern::Periodic,
@@ -275,7 +275,7 @@ impl Cell {
         }
     }
 
-    /// QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
+    /// Returns QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
     pub(crate) fn quic(&self) -> QuicOptions {
         let mut quic = QuicOptions {
             repeat: self.repeat,
@@ -299,7 +299,7 @@ impl Cell {
         quic
     }
 
-    /// TLS options that the clients offer in a handshake.
+    /// Returns the TLS options that the clients offer in a handshake.
     pub(crate) fn crypto(&self) -> anyhow::Result<CryptoOptions> {
         let mut crypto = CryptoOptions::default();
         if let Some(version) = &self.tls_version {
@@ -309,7 +309,7 @@ impl Cell {
         Ok(crypto)
     }
 
-    /// Loss-recovery settings of TCP in all hosts.
+    /// Returns the loss-recovery settings of TCP in all hosts.
     pub(crate) fn tcp_tuning(&self) -> TcpTuning {
         TcpTuning {
             rto_min: self.tcp_rto_min_ns.map(Duration::from_nanos),

@@ -224,7 +224,7 @@ impl Claim {
         }
     }
 
-    /// Range of values that agree with the claim.
+    /// Returns the range of values that agree with the claim.
     fn region(&self, effect: f64) -> Region {
         let neutral = self.neutral();
         let same = TOLERANCE * effect;

@@ -123,7 +123,7 @@ pub(super) fn most_parallel_cells() -> usize {
     usize::try_from(cells.clamp(RANGE.0, RANGE.1)).unwrap_or(1)
 }
 
-/// Bytes, from `/proc/meminfo`, proc(5).
+/// Reads the available memory in bytes from `/proc/meminfo`, proc(5).
 fn available(meminfo: &str) -> Option<u64> {
     let mut lines = meminfo.lines();
     let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;

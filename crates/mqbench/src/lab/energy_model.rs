@@ -48,7 +48,7 @@ pub(super) struct ModelledEnergy {
 }
 
 impl EmulatorCounts {
-    /// `None` on a shared channel, which does not count by the receiver.
+    /// Reads the emulator's counts; `None` on a shared channel, which does not count by the receiver.
     fn of(testbed: &Testbed) -> Option<Self> {
         let (sent, received) = testbed.publisher_packets();
         Some(Self {

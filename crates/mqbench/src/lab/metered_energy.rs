@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// 2 W from the origin on, for a second, with a hole in it or not.
+    /// Makes a recording of 2 W from the origin on, for a second, with a hole in it or not.
     fn taken(has_hole: bool) -> MeterRecording {
         let mut trace = Trace::new(20_000_000);
         for at in (0..=100).filter(|at| !has_hole || !(40..60).contains(at)) {

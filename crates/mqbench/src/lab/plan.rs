@@ -57,13 +57,13 @@ pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
     (0..=run.repetition).fold(0, |_, _| random.next_u64())
 }
 
-/// About how long a run of each of its cells takes.
+/// Estimates how long a run of each of a campaign's cells takes.
 pub(crate) fn durations(campaign: &Campaign) -> Vec<Duration> {
     let cells = campaign.cells.iter();
     cells.map(|one| expected(&one.cell)).collect()
 }
 
-/// About how long a run takes: its work with losses, connections and start-up.
+/// Estimates how long a run takes: its work with losses, connections and start-up.
 pub(crate) fn expected(cell: &Cell) -> Duration {
     const START: Duration = Duration::from_secs(2);
     // A storm ends two brokers, each of which waits 5 s at most for its connections.

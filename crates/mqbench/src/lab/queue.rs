@@ -47,7 +47,7 @@ impl QueuedRun {
         &campaigns[campaign].cells[planned.cell].cell
     }
 
-    /// About how long it takes.
+    /// Returns the estimate of how long the run takes.
     pub(crate) fn expected(&self) -> Duration {
         self.expected
     }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::campaign::file::Extent;
 
-    /// `mean` and `jitter` have two cells in common; `mean` has two more.
+    /// Makes two campaigns: `mean` and `jitter` have two cells in common; `mean` has two more.
     fn campaigns() -> Vec<Campaign> {
         let campaign = |name: &str, metric: &str, loss: &str| {
             let text = format!(

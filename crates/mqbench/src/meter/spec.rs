@@ -97,7 +97,7 @@ impl MeterSpec {
     }
 }
 
-/// `/sys`, or the folder in its place.
+/// Returns `/sys`, or the folder in its place.
 pub(crate) fn sys() -> PathBuf {
     std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
 }

@@ -140,7 +140,8 @@ fn latency(result: &RunResult) -> Table {
     table
 }
 
-/// CPU time of a process for each message. A message of another station counts as one, since it costs about as much.
+/// Formats the CPU time of a process for each message. A message of another station counts as one, since it costs about
+/// as much.
 fn cpu(transport: &TransportResult, role: &str) -> String {
     transport
         .processes
@@ -239,7 +240,8 @@ fn sentence(comparison: &Comparison, ratio: Interval) -> String {
     format!("{of}'s {quantity} is {estimate} % {way} than {with}'s ({least} to {most} %)")
 }
 
-/// 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too long.
+/// Formats a percentage: 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too
+/// long.
 fn percent(value: f64, signed: bool) -> String {
     let digits = usize::from(value.abs() < 9.5);
     if value > 999.0 {

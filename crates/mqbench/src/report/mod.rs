@@ -36,19 +36,19 @@ pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
     ))
 }
 
-/// Warnings or notes, each on one line.
+/// Formats warnings or notes, each on one line.
 pub(crate) fn warnings<W: Display>(warnings: impl IntoIterator<Item = W>) -> String {
     let lines = warnings.into_iter().map(|warning| format!("! {warning}\n"));
     lines.collect()
 }
 
-/// JSON on one line.
+/// Formats a value as JSON on one line.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let text = serde_json::to_string(value).context("cannot write JSON")?;
     Ok(text + "\n")
 }
 
-/// JSON with a field on each line.
+/// Formats a value as JSON with a field on each line.
 pub(crate) fn pretty_json(value: &impl Serialize) -> anyhow::Result<String> {
     let text = serde_json::to_string_pretty(value).context("cannot write JSON")?;
     Ok(text + "\n")

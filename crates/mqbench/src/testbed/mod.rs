@@ -190,8 +190,8 @@ impl Testbed {
         self.lab.run(command)
     }
 
-    /// Packets that the publisher's host has sent so far, and packets sent to it. The second is `None` on a
-    /// channel, which does not count by the receiver.
+    /// Returns the number of packets that the publisher's host has sent so far, and of packets sent to it. The second
+    /// is `None` on a channel, which does not count by the receiver.
     pub(crate) fn publisher_packets(&self) -> (u64, Option<u64>) {
         if let Some(report) = self.lab.medium_reports().first() {
             return (report.stations[0].arrived, None);
@@ -257,7 +257,7 @@ impl Testbed {
         Some(up?.profile.up.delay + between + down?.profile.down.delay)
     }
 
-    /// CPU time of the emulator. Its threads are in this process, but are not the clients' work.
+    /// Returns the CPU time of the emulator. Its threads are in this process, but are not the clients' work.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.lab.cpu_time()
     }

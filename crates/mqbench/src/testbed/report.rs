@@ -192,7 +192,7 @@ fn describe(report: &DirectionReport) -> String {
     text
 }
 
-/// Text with the time between a packet's due time and its leaving the emulator.
+/// Formats the time between a packet's due time and its leaving the emulator.
 pub(super) fn emulated(late: Lateness) -> String {
     let (median, p99) = (
         format_time(nanoseconds(late.p50)),

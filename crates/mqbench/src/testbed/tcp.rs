@@ -100,7 +100,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// TCP's settings of the publisher's host.
+    /// Reads TCP's settings of the publisher's host.
     pub(crate) fn tcp_settings(&self) -> io::Result<Option<TcpSettings>> {
         self.publisher
             .host

@@ -72,13 +72,13 @@ impl Place {
         self.folder.path().join("out")
     }
 
-    /// `campaign run`, with further options.
+    /// Makes the arguments of `campaign run`, with further options.
     fn arguments<'a>(&'a self, out: &'a str, further: &[&'a str]) -> Vec<&'a str> {
         let files: Vec<_> = self.files.iter().map(String::as_str).collect();
         [&["campaign", "run"], &files[..], &["--out", out], further].concat()
     }
 
-    /// Every record.
+    /// Reads every record.
     fn records(&self) -> Vec<Value> {
         let text = self.names.iter().map(|name| {
             let file = self.out().join(format!("records/{name}.jsonl"));

@@ -110,7 +110,7 @@ impl Network {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Everything that a change could leave behind: disciplines, filters, bundles.
+    /// Reads everything that a change could leave behind: disciplines, filters, bundles.
     pub(crate) fn state(&self) -> String {
         let mut link = Command::new(IP);
         link.args(["-d", "link", "show", "dev", "eth0"]);

@@ -189,7 +189,7 @@ impl Three {
     }
 }
 
-/// Every process of the program and of ssh clients, with its command.
+/// Lists every process of the program and of ssh clients, with its command.
 fn processes() -> Vec<(Pid, Vec<String>)> {
     let program = std::env::var(MQBENCH).unwrap();
     let mut found = Vec::new();

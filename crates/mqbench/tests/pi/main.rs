@@ -218,7 +218,7 @@ fn shipped() -> PathBuf {
     target().join("aarch64-unknown-linux-musl/dist/mqbench")
 }
 
-/// Cargo's target directory: above the profile's.
+/// Returns Cargo's target directory: above the profile's.
 fn target() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_mqbench"));
     program.ancestors().nth(2).unwrap().to_owned()

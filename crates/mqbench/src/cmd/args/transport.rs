@@ -122,8 +122,8 @@ impl TransportArgs {
         options
     }
 
-    /// QUIC's options with what a client and its broker have in common: how they recover from loss and how large their
-    /// packets are.
+    /// Makes QUIC's options with what a client and its broker have in common: how they recover from loss and how large
+    /// their packets are.
     pub(crate) fn recovery(&self) -> QuicOptions {
         let default = QuicOptions::default();
         QuicOptions {

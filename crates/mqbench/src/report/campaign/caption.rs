@@ -142,7 +142,7 @@ impl<'a> Caption<'a> {
         quantity.to_owned()
     }
 
-    /// `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
+    /// Compares two series: `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
     fn compare_two(&self, of: &'a Series, with: &'a Series) -> Option<String> {
         let both = |at: usize| Some((Self::cell(of, at)?, Self::cell(with, at)?));
         let places = self.places_to_name(|at| both(at).is_some());
@@ -173,7 +173,8 @@ impl<'a> Caption<'a> {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// `At 5 % packet loss BBR has the lowest mean delay (110 ms) and CUBIC the highest (4900 ms)`.
+    /// Compares all series: `At 5 % packet loss BBR has the lowest mean delay (110 ms) and CUBIC the highest (4900
+    /// ms)`.
     fn compare_many(&self) -> Option<String> {
         let places = self.places_to_name(|at| self.cells(at).len() > 1);
         let mut parts = Vec::new();
@@ -213,7 +214,7 @@ impl<'a> Caption<'a> {
         (!each.is_empty()).then(|| format!("{name}'s {quantity} is {}", each.join(", ")))
     }
 
-    /// `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
+    /// Describes ratios: `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
     fn describe_ratios(&self) -> Option<String> {
         let beside = labels::level(TRANSPORT, self.beside);
         let mut parts = Vec::new();
@@ -328,7 +329,7 @@ impl<'a> Caption<'a> {
     }
 }
 
-/// `16 % lower`, `3.2 times as high`; `None` below 1 %.
+/// Formats a difference, such as `16 % lower` or `3.2 times as high`; `None` below 1 %.
 pub(super) fn difference(of: f64, with: f64) -> Option<String> {
     let ratio = of / with;
     let equal = (of - with).abs() < f64::EPSILON;

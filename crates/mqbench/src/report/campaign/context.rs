@@ -60,7 +60,7 @@ fn add_value(name: &str, value: &str, all: &mut BTreeMap<String, BTreeSet<String
     values.insert(value.to_owned());
 }
 
-/// Every direction of every link, once for each configuration, with the sum of its runs' measurements.
+/// Lists every direction of every link, once for each configuration, with the sum of its runs' measurements.
 pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
     let mut all: Vec<LinkReport> = Vec::new();
     for run in runs {
@@ -161,7 +161,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// Every meter, in the order of their names.
+/// Lists every meter, in the order of their names.
 pub(crate) fn energy(runs: &[&Record]) -> Vec<EnergyReport> {
     let mut all: BTreeMap<&str, EnergyReport> = BTreeMap::new();
     for run in runs {

@@ -57,7 +57,7 @@ pub(super) fn basis(of: Basis) -> &'static str {
     }
 }
 
-/// `loss 5%, transport quic`.
+/// Formats levels, such as `loss 5%, transport quic`.
 pub(super) fn levels(levels: &Levels) -> String {
     let each = levels
         .iter()

@@ -252,7 +252,7 @@ pub(super) fn title(levels: &Levels) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// `WiFi` of `s22/wifi`; changes of a link follow: `WiFi (5 % loss, bursts of 4)`.
+/// Names a link, such as `WiFi` for `s22/wifi`; changes of a link follow: `WiFi (5 % loss, bursts of 4)`.
 fn link(name: &str) -> String {
     let (base, changes) = name.split_once('@').unwrap_or((name, ""));
     let base = base.rsplit('/').next().unwrap_or(base);
@@ -284,7 +284,7 @@ fn link(name: &str) -> String {
     format!("{words} ({})", changes.join(", "))
 }
 
-/// `5 %` of `5%`, `10 ms` of `10ms`.
+/// Puts a space before a unit: `5 %` for `5%`, `10 ms` for `10ms`.
 fn spaced(text: &str) -> String {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     match digits.map(|at| text.split_at(at)) {

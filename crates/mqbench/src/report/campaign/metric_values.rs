@@ -326,7 +326,7 @@ pub(crate) enum Xi {
 }
 
 impl Metric {
-    /// `NAME`, `xi_w20:NAME`, `xi_s21:NAME` or `spread:NAME`.
+    /// Parses `NAME`, `xi_w20:NAME`, `xi_s21:NAME` or `spread:NAME`.
     pub(crate) fn parse(asked: &str) -> Self {
         let (xi, name) = match asked.split_once(':') {
             Some(("xi_w20", name)) => (Some(Xi::W20), name),

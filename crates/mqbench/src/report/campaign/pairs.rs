@@ -71,7 +71,7 @@ pub(super) fn test(
     })
 }
 
-/// Romano's word for a size of Cliff's δ.
+/// Returns Romano's word for a size of Cliff's δ.
 fn size(cliffs_delta: f64) -> &'static str {
     match cliffs_delta.abs() {
         delta if delta < 0.147 => "negligible",

@@ -80,7 +80,7 @@ pub(super) fn papers(claims: &[&ClaimReport]) -> Vec<PaperReport> {
     all
 }
 
-/// `S22` of `S22 §5.1`.
+/// Returns the paper's name of a claim's source: `S22` of `S22 §5.1`.
 pub(super) fn name_of(claim: &ClaimReport) -> &str {
     let source = &claim.claim.source;
     source.split([' ', ',']).next().unwrap_or(source)

@@ -16,8 +16,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// In this folder: the key of all hosts, the one that they let in, and the configuration of a client,
-    /// which has no hosts yet.
+    /// Makes in this folder the key of all hosts, the one that they let in, and the configuration of a client, which
+    /// has no hosts yet.
     pub(crate) fn make(folder: &Path) -> Self {
         for key in ["host", "user"] {
             let made = Command::new("ssh-keygen")

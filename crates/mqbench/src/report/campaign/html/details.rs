@@ -104,7 +104,7 @@ fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     text
 }
 
-/// Also the parameters that nobody asked for: they shape a result as much.
+/// Formats the parameters, also those that nobody asked for: they shape a result as much.
 pub(super) fn parameters(campaign: &CampaignReport) -> String {
     let rows = campaign.parameters.iter().map(|(name, values)| {
         let values: Vec<_> = values.iter().map(|value| parameter(name, value)).collect();
