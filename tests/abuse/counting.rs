@@ -191,7 +191,7 @@ fn message(topic: String, size: usize) -> Publish {
     }
 }
 
-/// User properties of 2 KB.
+/// Makes user properties of 2 KB.
 fn user_properties() -> Vec<(ByteStr, ByteStr)> {
     let text = |text: String| ByteStr::new(text).unwrap();
     let each = (0..10).map(|n| (text(format!("name-{n}")), text("x".repeat(200))));
@@ -685,7 +685,7 @@ async fn of(
     made.await.unwrap()
 }
 
-/// Counted bytes and those of the heap, once only these connections are left.
+/// Returns counted bytes and those of the heap, once only these connections are left.
 async fn settled(broker: &TestBroker, connections: usize) -> (usize, usize) {
     let until = Instant::now() + Duration::from_secs(20);
     while broker.broker().metrics().connections.get() > connections {

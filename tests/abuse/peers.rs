@@ -284,7 +284,7 @@ impl Peer {
         Ok(())
     }
 
-    /// CONNECT, SUBSCRIBE, half of a QoS 2 PUBLISH's way; gone at any byte of them.
+    /// Sends CONNECT, SUBSCRIBE and half of a QoS 2 PUBLISH's way, and leaves at any byte of them.
     async fn cut_session(&mut self, scheme: Scheme) -> io::Result<()> {
         let mut wire = Wire::open(&self.target, scheme).await?;
         let group = self.number % 16;
@@ -341,7 +341,7 @@ impl Peer {
         packet(0x10, &body)
     }
 
-    /// Up to 20 ms, or none at all: the broker may have read everything by then, or nothing.
+    /// Waits for up to 20 ms, or not at all: the broker may have read everything by then, or nothing.
     async fn pause(&mut self) {
         if self.chance.below(2) == 0 {
             sleep(Duration::from_millis(self.chance.below(20) as u64)).await;

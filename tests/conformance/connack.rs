@@ -16,7 +16,7 @@ cases! {
     no_response_information_that_was_not_asked_for: ONLY_5, [], ["3.1.2-28"];
 }
 
-/// Also if messages have waited for the client.
+/// Checks that CONNACK comes first, also if messages have waited for the client.
 async fn connack_comes_first(lab: Lab) {
     let topic = lab.topic("t");
     let (mut wire, _) = lab.connected(&lab.kept("c")).await;
@@ -71,7 +71,7 @@ async fn a_refusal_finds_no_session(lab: Lab) {
     assert!(ack.session_present);
 }
 
-/// Checked wherever a CONNACK is read; here once more by itself.
+/// Checks reserved bits once more by themselves; they are checked wherever a CONNACK is read.
 async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     let mut wire = lab.open().await;
     wire.send(lab.hello("c").bytes()).await;

@@ -165,8 +165,8 @@ async fn all_fields_are_taken_in_their_order(lab: Lab) {
     watcher.payload("gone").await;
 }
 
-/// "If the Will flag is set, this field is mandatory, otherwise its value is disregarded." Nor is
-/// the lowest bit used.
+/// Checks what MQTT 3.1 says: "If the Will flag is set, this field is mandatory, otherwise its value is disregarded."
+/// Nor is the lowest bit used.
 async fn mqtt_3_1_disregards_will_flags_without_a_will(lab: Lab) {
     for flags in [0x03, 0x0A, 0x12, 0x22, 0x32] {
         let mut wire = lab.open().await;

@@ -127,7 +127,7 @@ async fn publisher(lab: &Lab) -> (Wire, u16) {
     (wire, u16::try_from(maximum.unwrap_or(65_535)).unwrap())
 }
 
-/// At `QoS` 2, where a fast server cannot make room.
+/// Makes messages at `QoS` 2, where a fast server cannot make room.
 fn messages(lab: &Lab, count: u16) -> Vec<u8> {
     let topic = lab.topic("t");
     let publish = |id| Publish::new(V5, &topic, "x").qos(2, id).bytes();

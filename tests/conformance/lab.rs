@@ -63,7 +63,7 @@ impl Lab {
         self.target.own
     }
 
-    /// Numbers that follow from the run's seed and from this run of the case.
+    /// Makes a source of numbers that follow from the run's seed and from this run of the case.
     pub(crate) fn random(&self) -> fastrand::Rng {
         let own = self.prefix.bytes().fold(0, |hash: u64, byte| {
             hash.wrapping_mul(31).wrapping_add(byte.into())

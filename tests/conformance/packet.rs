@@ -297,7 +297,7 @@ impl Publish {
         }
     }
 
-    /// At a QoS; at 1 and 2 the packet identifier is sent.
+    /// Sets the QoS; at 1 and 2 the packet identifier is sent.
     pub(crate) fn qos(mut self, qos: u8, id: u16) -> Self {
         self.first |= qos << 1;
         self.id = (qos > 0).then_some(id);
@@ -369,7 +369,7 @@ pub(crate) fn unsubscribe_with(
     packet(0xA2, body)
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte, in the form that all versions have.
+/// Encodes PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte, in the form that all versions have.
 pub(crate) fn ack(first: u8, id: u16) -> Vec<u8> {
     packet(first, id.to_be_bytes())
 }
@@ -382,14 +382,14 @@ pub(crate) fn ack_with(first: u8, id: u16, code: u8, properties: &[u8]) -> Vec<u
     packet(first, body)
 }
 
-/// DISCONNECT or AUTH of MQTT 5.0, by its first byte.
+/// Encodes DISCONNECT or AUTH of MQTT 5.0, by its first byte.
 pub(crate) fn reason_packet(first: u8, code: u8, properties: &[u8]) -> Vec<u8> {
     let mut body = vec![code];
     body.extend(V5.properties(properties));
     packet(first, body)
 }
 
-/// DISCONNECT of MQTT 5.0 with a reason code.
+/// Encodes DISCONNECT of MQTT 5.0 with a reason code.
 pub(crate) fn disconnect(code: u8, properties: &[u8]) -> Vec<u8> {
     reason_packet(0xE0, code, properties)
 }

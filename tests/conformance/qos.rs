@@ -371,7 +371,7 @@ async fn a_sent_message_does_not_expire(lab: Lab) {
     watcher.quiet().await;
 }
 
-/// Both may use the same one at the same time.
+/// Checks that both sides may use the same identifier at the same time.
 async fn identifiers_of_both_sides_are_apart(lab: Lab) {
     let topic = lab.topic("t");
     let mut watcher = lab.client("watcher").await;

@@ -249,7 +249,7 @@ impl Packet {
         }
     }
 
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP; what is left out is success.
+    /// Reads PUBACK, PUBREC, PUBREL or PUBCOMP; what is left out is success.
     pub(crate) fn ack(&self, version: Version) -> Answer {
         let mut fields = Fields(&self.body);
         let id = fields.two();
@@ -267,7 +267,7 @@ impl Packet {
         }
     }
 
-    /// SUBACK or UNSUBACK.
+    /// Reads SUBACK or UNSUBACK.
     pub(crate) fn codes(&self, version: Version) -> Answer {
         let mut fields = Fields(&self.body);
         let id = fields.two();

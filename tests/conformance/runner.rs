@@ -168,7 +168,7 @@ impl Brokers {
     }
 }
 
-/// Many cases break the protocol, from one address.
+/// Lifts the limit of protocol errors, since many cases break the protocol, from one address.
 fn no_waits(settings: &mut Settings) {
     settings.quotas.protocol_errors_per_minute = None;
 }

@@ -153,7 +153,7 @@ async fn odd_filters_are_taken(lab: Lab) {
     wire.quiet().await;
 }
 
-/// Far more levels than any client uses; a client that goes beyond gets a reason.
+/// Checks far more levels than any client uses; a client that goes beyond gets a reason.
 async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
     if !lab.is_own() {
         return;

@@ -151,7 +151,7 @@ async fn an_empty_will_is_published(lab: Lab) {
     assert_eq!(watcher.payload("").await.topic, topic);
 }
 
-/// Only a normal disconnection, 0x00, discards it (§3.14.4).
+/// Checks that only a normal disconnection, 0x00, discards the will (§3.14.4).
 async fn any_other_disconnect_publishes_the_will(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
     let hello = lab.hello("c").will(Will::new(&topic, "gone"));

@@ -46,7 +46,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `fence`: a topic of this client's own.
+    /// Makes the wire of a client; `fence` is a topic of this client's own.
     pub(crate) fn new(link: Link, version: Version, says_why: bool, fence: String) -> Self {
         Self {
             link,
@@ -157,7 +157,7 @@ impl Wire {
         self.expect(0xFF, 0xB0, "UNSUBACK").await.codes(version)
     }
 
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte.
+    /// Waits for PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte.
     pub(crate) async fn ack(&mut self, first: u8) -> Answer {
         let version = self.version;
         let packet = self.expect(0xFF, first, "an acknowledgement").await;

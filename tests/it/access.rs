@@ -69,7 +69,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// With these rules; no address is shut out.
+    /// Starts a broker with these rules; no address is shut out.
     async fn start(rules: &str) -> Self {
         Self::start_with(rules, |_| {}).await
     }
@@ -90,7 +90,7 @@ impl Guarded {
         }
     }
 
-    /// With the same files, and what `change` changes anew.
+    /// Restarts the broker with the same files, and what `change` changes anew.
     async fn restart_with(self, change: impl Fn(&mut Settings)) -> Self {
         let Self { broker, folder } = self;
         let files = Self::files(&folder);

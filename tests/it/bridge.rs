@@ -75,7 +75,7 @@ async fn send(client: &Client, message: Outgoing) {
     receipt.acknowledged().await.unwrap();
 }
 
-/// Topic and payload of the next message.
+/// Waits for the next message, and returns its topic and payload.
 async fn next(messages: &mut Subscription) -> (String, String) {
     let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
     let text = incoming.text().unwrap().to_owned();

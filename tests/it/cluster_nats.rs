@@ -38,7 +38,7 @@ struct Servers {
 }
 
 impl Servers {
-    /// `None` where there is no nats-server.
+    /// Starts three servers; `None` where there is no nats-server.
     fn start() -> Option<Self> {
         let program = mq_testkit::program(&["nats-server"])?;
         let folder = tempfile::tempdir().unwrap();

@@ -63,7 +63,8 @@ async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
 }
 
-/// Twenty clients of one identifier connect at once. None is refused: each has the session until the next one takes it.
+/// Checks twenty clients of one identifier that connect at once. None is refused: each has the session until the next
+/// one takes it.
 async fn clients_that_race_for_one_identifier_all_have_their_turn(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let mut racers = JoinSet::new();

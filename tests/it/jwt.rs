@@ -179,7 +179,7 @@ impl Guarded {
         Self::start_by(keys, change, None).await
     }
 
-    /// With a clock of its own; then nothing is read again.
+    /// Starts a broker; with a clock of its own nothing is read again.
     async fn start_by(
         keys: &[&Issuer],
         change: impl FnOnce(&mut AccessFiles),
@@ -213,7 +213,7 @@ impl Guarded {
         }
     }
 
-    /// With an empty user name, as there is none without before 5.0.
+    /// Makes a client with a token and an empty user name, as there is no password without a name before 5.0.
     fn bearer(&self, scheme: Scheme, token: String) -> ClientBuilder {
         let client = self.broker.client(scheme, "c");
         let client = client.reconnect(Reconnect::never());

@@ -103,7 +103,7 @@ fn level(module: &str, order: &[&str]) -> usize {
     level.unwrap_or_else(|| panic!("give `{module}` a place in the order"))
 }
 
-/// Source without comments, and without the tests that end a file.
+/// Returns a source without comments, and without the tests that end a file.
 fn code(source: &str) -> String {
     let lines = source.lines().map(|line| line.split("//").next().unwrap());
     let lines: Vec<_> = lines.take_while(|line| *line != "mod tests {").collect();

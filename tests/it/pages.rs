@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     root.canonicalize().unwrap()
 }
 
-/// Markdown files of a folder.
+/// Lists Markdown files of a folder.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder)
         .unwrap()
@@ -50,7 +50,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// Every page below `docs/`.
+/// Lists every page below `docs/`.
 pub(crate) fn docs() -> Vec<PathBuf> {
     let folder = root().join("docs");
     let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
@@ -104,7 +104,7 @@ fn links_and_anchors_are_found() {
     assert!(anchors(text).contains("a-b-c"));
 }
 
-/// Source files below a folder.
+/// Lists source files below a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -118,7 +118,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     each.collect()
 }
 
-/// Every call in a source that writes a line at one of these levels, such as `info!(`.
+/// Lists every call in a source that writes a line at one of these levels, such as `info!(`.
 fn log_calls<'a>(source: &'a str, levels: &[&str]) -> Vec<&'a str> {
     let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
     let calls = levels.iter().flat_map(|level| {

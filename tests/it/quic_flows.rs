@@ -158,7 +158,7 @@ impl Raw {
         assert!(matches!(self.next(lane).await, Packet::SubAck(_)));
     }
 
-    /// Everything said before has been acted on.
+    /// Waits until everything said before has been acted on.
     async fn settle(&mut self) {
         self.say(LaneId::CONTROL, &Packet::PingReq);
         assert!(matches!(self.next(LaneId::CONTROL).await, Packet::PingResp));

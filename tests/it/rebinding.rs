@@ -146,8 +146,9 @@ async fn a_busy_subscriber_hears_again_soon_and_loses_nothing() {
     tokio::join!(busy(QoS::AtMostOnce), busy(QoS::AtLeastOnce));
 }
 
-/// At QoS 0 the subscriber has nothing under way that QUIC would send again, so it hears nothing until it
-/// probes. QUIC delivers the messages of the meantime.
+/// Checks a subscriber that the network moves while messages are on their way. At QoS 0 the subscriber has nothing
+/// under way that QUIC would send again, so it hears nothing until it probes. QUIC delivers the messages of the
+/// meantime.
 async fn busy(qos: QoS) {
     const REBINDS: u8 = 4;
     /// Longer than what is under way at the change.

@@ -347,7 +347,7 @@ async fn a_message_that_waits_for_two_readers_is_delivered_once_both_have_room(s
     broker.shutdown().await;
 }
 
-/// However often it acknowledges.
+/// Checks that a reader is disconnected however often it acknowledges.
 async fn where_publishers_wait_a_reader_without_progress_is_disconnected(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 1_000, Overflow::Wait);
@@ -462,7 +462,7 @@ impl Store for Hesitant {
     }
 }
 
-/// Messages that come while the broker reads the leavings of a member are not for that member.
+/// Checks that messages that come while the broker reads the leavings of a member are not for that member.
 async fn messages_that_a_member_leaves_are_looked_up_once_no_more_come(scheme: Scheme) {
     let store = Arc::new(Hesitant::default());
     let broker = TestBroker::start_with(|settings| {
@@ -570,7 +570,7 @@ async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme:
     broker.shutdown().await;
 }
 
-/// Messages that wait for the member, and those that it has not acknowledged (§4.8.2).
+/// Checks the messages that wait for a member, and those that it has not acknowledged (§4.8.2).
 async fn all_messages_of_a_member_that_ends_reach_the_others(scheme: Scheme) {
     const COUNT: u32 = 600;
     let broker = TestBroker::start().await;
