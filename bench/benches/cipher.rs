@@ -21,7 +21,7 @@ use rustls::{
 /// A small MQTT message, a datagram, the largest record.
 const SIZES: [usize; 3] = [100, 1_200, 16_384];
 
-/// Both sides of a connection whose handshake used that suite.
+/// Connects both sides of a connection whose handshake used that suite.
 fn connection(suite: SupportedCipherSuite) -> (ClientConnection, ServerConnection) {
     let provider = Arc::new(CryptoProvider {
         cipher_suites: vec![suite],

@@ -142,7 +142,7 @@ fn shares(mut times: Vec<u64>) -> Value {
     json!({ "p50": at(500), "p90": at(900), "p99": at(990), "max": times.last() })
 }
 
-/// Numbers of messages, when they were due, and when they came, in nanoseconds since the beginning.
+/// Reads numbers of messages, when they were due, and when they came, in nanoseconds since the beginning.
 async fn read(
     mut messages: mq_client::Subscription,
     began: Instant,
@@ -198,7 +198,8 @@ async fn publish(publisher: &Client, plan: Plan) -> Result<(u64, Acknowledged), 
     Ok((number, acknowledged))
 }
 
-/// In nanoseconds since the beginning. A thread of its own waits, because timers of the runtime are a millisecond late.
+/// Tells the times at which messages are due, in nanoseconds since the beginning. A thread of its own waits, because
+/// timers of the runtime are a millisecond late.
 fn due_times(began: Instant, rate: u32) -> mpsc::UnboundedReceiver<u64> {
     let (tell, told) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -104,7 +104,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// A connector that resumes nothing, with the same cipher for every broker.
+    /// Makes a connector that resumes nothing, with the same cipher for every broker.
     fn connector(&self) -> Result<Connector, Error> {
         let crypto = CryptoOptions {
             cipher_suites: vec![CipherSuite::Aes128Gcm],
@@ -118,7 +118,7 @@ impl Crowd {
         Ok(Connector::new(options)?)
     }
 
-    /// A client that stays away once its connection is lost.
+    /// Connects a client that stays away once its connection is lost.
     async fn connect(&self, connector: &Connector) -> Result<Client, Error> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         Client::builder(&self.url)?
@@ -144,7 +144,7 @@ impl Crowd {
     }
 }
 
-/// The connected clients.
+/// Connects `count` clients, and returns them.
 async fn idle(crowd: &Arc<Crowd>, count: u64) -> Result<Vec<Client>, Failed> {
     let mut clients = Vec::new();
     let mut dials = JoinSet::new();
@@ -167,7 +167,7 @@ async fn idle(crowd: &Arc<Crowd>, count: u64) -> Result<Vec<Client>, Failed> {
     Ok(clients)
 }
 
-/// The connections that were made, and those that failed.
+/// Dials for that time, and returns the number of connections that were made, and of those that failed.
 async fn dial(crowd: &Arc<Crowd>, time: Duration, at_once: u64) -> Result<(u64, u64), Failed> {
     let mut diallers = JoinSet::new();
     let end = Instant::now() + time;

@@ -114,7 +114,7 @@ impl Both {
         })
     }
 
-    /// A handshake over TLS; what its server used of the processor.
+    /// Makes a handshake over TLS, and returns the CPU time that its server used.
     fn tls(&self) -> Result<Duration, Failed> {
         let mut client = ClientConnection::new(Arc::clone(&self.client), self.name.clone())?;
         let mut used = Duration::ZERO;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The inputs of a target's corpus.
+/// Reads the inputs of a target's corpus.
 pub(crate) fn inputs(target: &str) -> Vec<Vec<u8>> {
     let file = format!(
         "{}/../../fuzz/corpus/{target}.hex",

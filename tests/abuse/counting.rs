@@ -33,7 +33,7 @@ const OF_QOS_0: usize = 4 * 64 * 1024;
 struct Target(String);
 
 impl Target {
-    /// A client with a session that outlives its connection.
+    /// Connects a client with a session that outlives its connection.
     fn connect(&self, client_id: &str, change: impl FnOnce(&mut Connect)) -> TcpStream {
         let mut connect = Connect::new(Version::V5, ByteStr::new(client_id).unwrap());
         connect.keep_alive = 0;
@@ -180,7 +180,7 @@ fn read_all(stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// A message at QoS 1.
+/// Makes a message at QoS 1.
 fn message(topic: String, size: usize) -> Publish {
     Publish {
         topic: TopicName::new(topic).unwrap(),
@@ -191,7 +191,7 @@ fn message(topic: String, size: usize) -> Publish {
     }
 }
 
-/// User properties of 2 KB.
+/// Makes user properties of 2 KB.
 fn user_properties() -> Vec<(ByteStr, ByteStr)> {
     let text = |text: String| ByteStr::new(text).unwrap();
     let each = (0..10).map(|n| (text(format!("name-{n}")), text("x".repeat(200))));
@@ -685,7 +685,7 @@ async fn of(
     made.await.unwrap()
 }
 
-/// Counted bytes and those of the heap, once only these connections are left.
+/// Returns counted bytes and those of the heap, once only these connections are left.
 async fn settled(broker: &TestBroker, connections: usize) -> (usize, usize) {
     let until = Instant::now() + Duration::from_secs(20);
     while broker.broker().metrics().connections.get() > connections {

@@ -10,7 +10,7 @@ use std::{
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are allocated now.
+/// Returns the number of bytes that are allocated now.
 pub(crate) fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }

@@ -134,7 +134,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A whole QUIC handshake and no stream.
+    /// Makes a whole QUIC handshake, and opens no stream.
     async fn silent_quic(&mut self) -> io::Result<()> {
         let _link = self.target.connector.connect(&self.target.quic_url).await;
         sleep(STAY).await;
@@ -167,7 +167,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A CONNECT, complete or one byte short of it, then a reset.
+    /// Sends a CONNECT, complete or one byte short of it, then resets the connection.
     async fn reset_after_connect(&mut self) -> io::Result<()> {
         let mut link = TcpStream::connect(self.target.tcp).await?;
         let connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a";
@@ -199,7 +199,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A connection, or a WebSocket, that says nothing until it is thrown out.
+    /// Opens a connection, or a WebSocket, that says nothing until it is thrown out.
     async fn silent_ws(&mut self) -> io::Result<()> {
         if self.chance.below(2) == 0 {
             let _link = TcpStream::connect(self.target.ws).await?;
@@ -211,7 +211,7 @@ impl Peer {
         Ok(())
     }
 
-    /// No HTTP, or no frames.
+    /// Sends no HTTP, or no frames after it.
     async fn garbage_ws(&mut self) -> io::Result<()> {
         let mut link = TcpStream::connect(self.target.ws).await?;
         if self.chance.below(2) == 0 {
@@ -257,7 +257,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The datagram that opens a QUIC handshake, and nothing after it.
+    /// Sends the datagram that opens a QUIC handshake, and nothing after it.
     async fn first_initial_only(&mut self) -> io::Result<()> {
         let socket = UdpSocket::bind("127.0.0.1:0").await?;
         let mut datagram = [0; 1500];
@@ -272,7 +272,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The handshake in full, a part of a CONNECT, and gone.
+    /// Makes the handshake in full, sends a part of a CONNECT, and leaves.
     async fn cut_connect(&mut self, scheme: Scheme, how: Leave) -> io::Result<()> {
         let mut wire = Wire::open(&self.target, scheme).await?;
         let connect = self.connect_packet();
@@ -284,7 +284,7 @@ impl Peer {
         Ok(())
     }
 
-    /// CONNECT, SUBSCRIBE, half of a QoS 2 PUBLISH's way; gone at any byte of them.
+    /// Sends CONNECT, SUBSCRIBE and half of a QoS 2 PUBLISH's way, and leaves at any byte of them.
     async fn cut_session(&mut self, scheme: Scheme) -> io::Result<()> {
         let mut wire = Wire::open(&self.target, scheme).await?;
         let group = self.number % 16;
@@ -321,8 +321,8 @@ impl Peer {
         Ok(())
     }
 
-    /// A CONNECT of MQTT 3.1.1, with a will or without, under a name of its own or one that others
-    /// take as well; a keep-alive of 1 s, so that the broker misses it soon.
+    /// Makes a CONNECT of MQTT 3.1.1, with a will or without, under a name of its own or one that others take as well;
+    /// a keep-alive of 1 s, so that the broker misses it soon.
     fn connect_packet(&mut self) -> Vec<u8> {
         let name = if self.chance.below(2) == 0 {
             format!("bad-{}", self.number)
@@ -341,7 +341,7 @@ impl Peer {
         packet(0x10, &body)
     }
 
-    /// Up to 20 ms, or none at all: the broker may have read everything by then, or nothing.
+    /// Waits for up to 20 ms, or not at all: the broker may have read everything by then, or nothing.
     async fn pause(&mut self) {
         if self.chance.below(2) == 0 {
             sleep(Duration::from_millis(self.chance.below(20) as u64)).await;
@@ -372,7 +372,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 up to but not including `end`.
+    /// Draws a number from 0 up to but not including `end`.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }

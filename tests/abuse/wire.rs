@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// A TLS client that has sent nothing yet, and its `ClientHello` as it would stand on the wire.
+    /// Makes a TLS client that has sent nothing yet, and its `ClientHello` as it would stand on the wire.
     pub(crate) fn client_hello(&self) -> (ClientConnection, Vec<u8>) {
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(self.tls_config.clone(), name).unwrap();
@@ -101,7 +101,7 @@ pub(crate) const REQUEST: &[u8] = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\
     Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
 
-/// A client's frame of up to 125 bytes, with a mask of zeros.
+/// Makes a client's frame of up to 125 bytes, with a mask of zeros.
 pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = u8::try_from(payload.len()).unwrap();
     assert!(length < 126, "its length would take more bytes");

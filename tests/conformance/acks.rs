@@ -14,7 +14,7 @@ cases! {
 
 const ANSWERS: [u8; 4] = [PUBACK, PUBREC, PUBREL, PUBCOMP];
 
-/// The reason codes of PUBACK and PUBREC, or of PUBREL and PUBCOMP.
+/// Returns the reason codes of PUBACK and PUBREC, or of PUBREL and PUBCOMP.
 fn codes(first: u8) -> &'static [u8] {
     match first {
         PUBACK | PUBREC => &[0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99],
@@ -39,7 +39,7 @@ async fn reason_codes_that_an_answer_does_not_have_are_refused(lab: Lab) {
     }
 }
 
-/// Each completes a message, so that the next may come.
+/// Checks that each answer completes a message, so that the next may come.
 async fn every_reason_code_of_an_answer_is_taken(lab: Lab) {
     let topic = lab.topic("t");
     let one = property::two(property::RECEIVE_MAXIMUM, 1);

@@ -23,7 +23,7 @@ fn alias(alias: u16) -> Vec<u8> {
     property::two(property::TOPIC_ALIAS, alias)
 }
 
-/// A publisher, and the number of aliases that it may use.
+/// Connects a publisher, and the number of aliases that it may use.
 async fn publisher(lab: &Lab) -> (Wire, u16) {
     let (wire, ack) = lab.connected(&lab.hello("c")).await;
     let maximum = ack.properties.number(property::TOPIC_ALIAS_MAXIMUM);
@@ -109,7 +109,7 @@ async fn an_alias_above_the_maximum_is_refused(lab: Lab) {
     }
 }
 
-/// A Protocol Error without a reason code of its own.
+/// Checks an alias that was not set, which is a Protocol Error without a reason code of its own.
 async fn an_alias_that_was_not_set_is_refused(lab: Lab) {
     let (_, maximum) = publisher(&lab).await;
     if maximum > 0 {

@@ -36,7 +36,7 @@ cases! {
         ["3.4.2-1", "3.5.2-1"], guarded;
 }
 
-/// The properties of an AUTH, or of a CONNECT, of the method.
+/// Makes the properties of an AUTH, or of a CONNECT, of the method.
 fn count(data: &str) -> Vec<u8> {
     let method = property::string(property::AUTHENTICATION_METHOD, METHOD);
     if data.is_empty() {
@@ -83,7 +83,7 @@ async fn refused(mut wire: Wire, code: u8) {
     wire.closed().await;
 }
 
-/// A client that was let in by the method.
+/// Connects a client that was let in by the method.
 async fn counted(lab: &Lab) -> Wire {
     let (mut wire, ack) = lab.connected(&hello(lab, "4")).await;
     let data = ack.properties.get(property::AUTHENTICATION_DATA);

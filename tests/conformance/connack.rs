@@ -16,7 +16,7 @@ cases! {
     no_response_information_that_was_not_asked_for: ONLY_5, [], ["3.1.2-28"];
 }
 
-/// Also if messages have waited for the client.
+/// Checks that CONNACK comes first, also if messages have waited for the client.
 async fn connack_comes_first(lab: Lab) {
     let topic = lab.topic("t");
     let (mut wire, _) = lab.connected(&lab.kept("c")).await;
@@ -71,7 +71,7 @@ async fn a_refusal_finds_no_session(lab: Lab) {
     assert!(ack.session_present);
 }
 
-/// Checked wherever a CONNACK is read; here once more by itself.
+/// Checks reserved bits once more by themselves; they are checked wherever a CONNACK is read.
 async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     let mut wire = lab.open().await;
     wire.send(lab.hello("c").bytes()).await;
@@ -79,7 +79,7 @@ async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     assert_eq!((packet.first, packet.body[0] & 0xFE), (0x20, 0));
 }
 
-/// The broker may decide whether to serve such a client at all.
+/// Checks CONNACK for a small maximum packet size; the broker may decide whether to serve such a client at all.
 async fn connack_fits_the_clients_maximum_packet_size(lab: Lab) {
     for limit in [1, 2, 4, 8, 12, 16, 24] {
         let limited =

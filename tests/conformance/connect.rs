@@ -165,8 +165,8 @@ async fn all_fields_are_taken_in_their_order(lab: Lab) {
     watcher.payload("gone").await;
 }
 
-/// "If the Will flag is set, this field is mandatory, otherwise its value is disregarded." Nor is
-/// the lowest bit used.
+/// Checks what MQTT 3.1 says: "If the Will flag is set, this field is mandatory, otherwise its value is disregarded."
+/// Nor is the lowest bit used.
 async fn mqtt_3_1_disregards_will_flags_without_a_will(lab: Lab) {
     for flags in [0x03, 0x0A, 0x12, 0x22, 0x32] {
         let mut wire = lab.open().await;
@@ -176,7 +176,8 @@ async fn mqtt_3_1_disregards_will_flags_without_a_will(lab: Lab) {
     }
 }
 
-/// The length of the packet takes precedence over these two flags, for the sake of older clients.
+/// Checks a user name that is announced and missing: the length of the packet takes precedence over these two flags,
+/// for the sake of older clients.
 async fn mqtt_3_1_may_announce_a_user_name_that_is_missing(lab: Lab) {
     let hello = lab.hello("odd");
     let mut named = hello.clone();
@@ -211,7 +212,8 @@ async fn client_identifiers_of_up_to_23_letters_and_digits_are_taken(lab: Lab) {
     lab.connected(&short).await.0.leave().await;
 }
 
-/// A server may refuse longer identifiers and other characters; this broker takes them.
+/// Checks other client identifiers: a server may refuse longer identifiers and other characters; this broker takes
+/// them.
 async fn other_client_identifiers_are_taken(lab: Lab) {
     if !lab.is_own() {
         return;

@@ -22,7 +22,7 @@ fn receive_maximum(value: u16) -> Vec<u8> {
     property::two(property::RECEIVE_MAXIMUM, value)
 }
 
-/// A subscriber that takes `maximum` at a time.
+/// Connects a subscriber that takes `maximum` messages at a time.
 async fn subscriber(lab: &Lab, maximum: u16, topic: &str) -> Wire {
     let hello = lab.hello("sub").property(receive_maximum(maximum));
     let (mut wire, _) = lab.connected(&hello).await;
@@ -120,14 +120,14 @@ async fn repetition_keeps_to_the_receive_maximum(lab: Lab) {
     }
 }
 
-/// A client that may have `maximum` messages unacknowledged, and that number.
+/// Connects a client that may have `maximum` messages unacknowledged, and that number.
 async fn publisher(lab: &Lab) -> (Wire, u16) {
     let (wire, ack) = lab.connected(&lab.hello("pub")).await;
     let maximum = ack.properties.number(property::RECEIVE_MAXIMUM);
     (wire, u16::try_from(maximum.unwrap_or(65_535)).unwrap())
 }
 
-/// At `QoS` 2, where a fast server cannot make room.
+/// Makes messages at `QoS` 2, where a fast server cannot make room.
 fn messages(lab: &Lab, count: u16) -> Vec<u8> {
     let topic = lab.topic("t");
     let publish = |id| Publish::new(V5, &topic, "x").qos(2, id).bytes();

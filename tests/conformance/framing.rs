@@ -77,8 +77,8 @@ async fn disconnect_with_reserved_flags_is_refused(lab: Lab) {
     }
 }
 
-/// MQTT 3.1 says of these packets that DUP, `QoS` and RETAIN are not used, and of requests that DUP
-/// is set when they are repeated; so no flag of theirs is an error.
+/// Checks flags that are no error: MQTT 3.1 says of these packets that DUP, `QoS` and RETAIN are not used, and of
+/// requests that DUP is set when they are repeated.
 async fn mqtt_3_1_does_not_use_the_flags_of_most_packets(lab: Lab) {
     let mut connect = lab.hello("odd").bytes();
     connect[0] |= 0x0B;
@@ -142,7 +142,7 @@ async fn a_length_with_needless_bytes_is_refused(lab: Lab) {
     lab.not_let_in(padded(&lab.hello("bad")), &[0x81]).await;
 }
 
-/// Only 5.0 requires the shortest form of the length.
+/// Checks lengths before 5.0, which alone requires the shortest form.
 async fn a_length_with_needless_bytes_is_taken(lab: Lab) {
     let mut wire = lab.open().await;
     wire.send(padded(&lab.hello("odd"))).await;
@@ -153,7 +153,7 @@ async fn a_length_with_needless_bytes_is_taken(lab: Lab) {
     }
 }
 
-/// The packet with one byte more in its length than it needs.
+/// Encodes the packet with one byte more in its length than it needs.
 fn padded(connect: &Connect) -> Vec<u8> {
     let bytes = connect.bytes();
     assert!(bytes[1] < 0x80);
@@ -201,7 +201,7 @@ async fn a_packet_may_come_in_pieces_and_packets_together(lab: Lab) {
     assert_eq!(firsts, [0x30, 0x40]);
 }
 
-/// An incomplete packet is no error, and holds up no other client.
+/// Checks that an incomplete packet is no error, and holds up no other client.
 async fn an_unfinished_packet_is_waited_for(lab: Lab) {
     let mut slow = lab.client("slow").await;
     let mut other = lab.client("other").await;

@@ -27,7 +27,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The transport, and what is special about it.
+    /// Names the transport, and what is special about it.
     pub(crate) fn name(&self) -> String {
         let streams = if self.on_streams { "+data" } else { "" };
         format!("{}{streams}", self.address.scheme)
@@ -63,7 +63,7 @@ impl Lab {
         self.target.own
     }
 
-    /// Numbers that follow from the run's seed and from this run of the case.
+    /// Makes a source of numbers that follow from the run's seed and from this run of the case.
     pub(crate) fn random(&self) -> fastrand::Rng {
         let own = self.prefix.bytes().fold(0, |hash: u64, byte| {
             hash.wrapping_mul(31).wrapping_add(byte.into())
@@ -71,19 +71,19 @@ impl Lab {
         fastrand::Rng::with_seed(own)
     }
 
-    /// A client identifier of this run's own; `who` has up to ten characters.
+    /// Makes a client identifier of this run's own; `who` has up to ten characters.
     pub(crate) fn id(&self, who: &str) -> String {
         let id = format!("{}{who}", self.prefix);
         assert!(id.len() <= 23, "{id} is too long for MQTT 3.1");
         id
     }
 
-    /// A topic, or a filter, under a level of this run's own.
+    /// Makes a topic, or a filter, under a level of this run's own.
     pub(crate) fn topic(&self, rest: &str) -> String {
         format!("{}/{rest}", self.prefix)
     }
 
-    /// A link on which nothing was sent yet.
+    /// Opens a link on which nothing was sent yet.
     pub(crate) async fn open(&self) -> Wire {
         let number = NAMES.fetch_add(1, Ordering::Relaxed);
         let link = self.target.connector.connect(&self.target.address).await;
@@ -98,22 +98,22 @@ impl Lab {
         }
     }
 
-    /// A CONNECT with a clean start and nothing else.
+    /// Makes a CONNECT with a clean start and nothing else.
     pub(crate) fn hello(&self, who: &str) -> Connect {
         Connect::new(self.version, &self.id(who))
     }
 
-    /// A CONNECT for a session that is kept.
+    /// Makes a CONNECT for a session that is kept.
     pub(crate) fn kept(&self, who: &str) -> Connect {
         Connect::kept(self.version, &self.id(who))
     }
 
-    /// A client that is connected, with a clean start.
+    /// Connects a client, with a clean start.
     pub(crate) async fn client(&self, who: &str) -> Wire {
         self.connected(&self.hello(who)).await.0
     }
 
-    /// A client that was let in with that CONNECT, and the answer to it.
+    /// Connects a client with that CONNECT, and returns it with CONNACK.
     pub(crate) async fn connected(&self, connect: &Connect) -> (Wire, ConnAck) {
         let mut wire = self.open().await;
         wire.send(connect.bytes()).await;
@@ -122,8 +122,8 @@ impl Lab {
         (wire, ack)
     }
 
-    /// The answer to a CONNECT that is sent as it is, or `None` if the broker closes without one.
-    /// After a refusal it closes.
+    /// Sends a CONNECT as it is, and returns the answer, or `None` if the broker closes without one. Checks that the
+    /// broker closes after a refusal.
     pub(crate) async fn answer(&self, connect: impl AsRef<[u8]>) -> Option<ConnAck> {
         let mut wire = self.open().await;
         wire.send(connect).await;
@@ -163,7 +163,7 @@ impl Lab {
         self.client("forget").await.retain(topic, "", 1).await;
     }
 
-    /// A client that sends these bytes, which need no answer, goes on.
+    /// Checks that a client that sends these bytes, which need no answer, goes on.
     pub(crate) async fn takes(&self, bytes: impl AsRef<[u8]>) {
         let mut wire = self.client("good").await;
         wire.send(bytes).await;

@@ -80,7 +80,7 @@ async fn what_is_too_large_for_the_server_is_refused(lab: Lab) {
     wire.refused(&[0x95]).await;
 }
 
-/// The broker leaves out whatever it can, so packets are as short as possible.
+/// Checks answers to packets that are as short as possible, since the broker leaves out whatever it can.
 async fn answers_fit_the_clients_maximum_packet_size(lab: Lab) {
     let topic = lab.topic("t");
     let mut wire = lab.open().await;

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use case::Case;
 
-/// All cases, chapter by chapter.
+/// Lists all cases, chapter by chapter.
 fn cases() -> Vec<Case> {
     [
         framing::CASES,

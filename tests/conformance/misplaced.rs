@@ -133,7 +133,7 @@ async fn what_is_wrong_closes_that_connection_only(lab: Lab) {
     good.quiet().await;
 }
 
-/// PUBACK, PUBREC and PUBCOMP for an identifier that is not in use may be late, and are no error.
+/// Checks that PUBACK, PUBREC and PUBCOMP for an identifier that is not in use are no error: they may be late.
 async fn answers_to_what_was_not_sent_are_put_up_with(lab: Lab) {
     let mut wire = lab.client("c").await;
     wire.send(ack(PUBACK, 9)).await;
@@ -158,7 +158,7 @@ async fn answers_to_what_was_not_sent_are_put_up_with(lab: Lab) {
     wire.alive().await;
 }
 
-/// But an answer to a message in flight has to be the next packet of its `QoS`.
+/// Checks that an answer to a message in flight has to be the next packet of its `QoS`.
 async fn answers_of_the_wrong_kind_are_refused(lab: Lab) {
     let topic = lab.topic("t");
     let mut other = lab.client("other").await;

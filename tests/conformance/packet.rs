@@ -43,7 +43,7 @@ impl Version {
         }
     }
 
-    /// The properties with their length in front; nothing before 5.0.
+    /// Encodes the properties with their length in front; nothing before 5.0.
     fn properties(self, properties: &[u8]) -> Vec<u8> {
         if self < V5 {
             assert!(properties.is_empty(), "properties before MQTT 5.0");
@@ -62,7 +62,7 @@ pub(crate) const PUBREC: u8 = 0x50;
 pub(crate) const PUBREL: u8 = 0x62;
 pub(crate) const PUBCOMP: u8 = 0x70;
 
-/// A variable byte integer in as few bytes as it needs.
+/// Encodes a variable byte integer in as few bytes as it needs.
 pub(crate) fn varint(mut value: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -76,14 +76,14 @@ pub(crate) fn varint(mut value: u32) -> Vec<u8> {
     }
 }
 
-/// A 16-bit length and as many bytes: a string or binary data, whatever they are.
+/// Encodes a 16-bit length and as many bytes: a string or binary data, whatever they are.
 pub(crate) fn text(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     let length = u16::try_from(bytes.len()).unwrap();
     [&length.to_be_bytes(), bytes].concat()
 }
 
-/// A first byte, the length of the body, and the body.
+/// Encodes a first byte, the length of the body, and the body.
 pub(crate) fn packet(first: u8, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let length = u32::try_from(body.len()).unwrap();
@@ -176,7 +176,7 @@ impl Will {
         }
     }
 
-    /// The will delay interval, in seconds.
+    /// Sets the will delay interval, in seconds.
     pub(crate) fn delayed(mut self, seconds: u32) -> Self {
         self.properties
             .extend(property::four(property::WILL_DELAY, seconds));
@@ -185,7 +185,7 @@ impl Will {
 }
 
 impl Connect {
-    /// A clean start, a keep-alive of a minute, nothing else.
+    /// Makes a CONNECT with a clean start, a keep-alive of a minute and nothing else.
     pub(crate) fn new(version: Version, client_id: &str) -> Self {
         Self {
             version,
@@ -297,7 +297,7 @@ impl Publish {
         }
     }
 
-    /// At a QoS; at 1 and 2 the packet identifier is sent.
+    /// Sets the QoS; at 1 and 2 the packet identifier is sent.
     pub(crate) fn qos(mut self, qos: u8, id: u16) -> Self {
         self.first |= qos << 1;
         self.id = (qos > 0).then_some(id);
@@ -330,7 +330,7 @@ impl Publish {
     }
 }
 
-/// A SUBSCRIBE for filters with their options.
+/// Encodes a SUBSCRIBE for filters with their options.
 pub(crate) fn subscribe(version: Version, id: u16, filters: &[(&str, u8)]) -> Vec<u8> {
     subscribe_with(version, id, &[], filters)
 }
@@ -369,7 +369,7 @@ pub(crate) fn unsubscribe_with(
     packet(0xA2, body)
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte, in the form that all versions have.
+/// Encodes PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte, in the form that all versions have.
 pub(crate) fn ack(first: u8, id: u16) -> Vec<u8> {
     packet(first, id.to_be_bytes())
 }
@@ -382,14 +382,14 @@ pub(crate) fn ack_with(first: u8, id: u16, code: u8, properties: &[u8]) -> Vec<u
     packet(first, body)
 }
 
-/// DISCONNECT or AUTH of MQTT 5.0, by its first byte.
+/// Encodes DISCONNECT or AUTH of MQTT 5.0, by its first byte.
 pub(crate) fn reason_packet(first: u8, code: u8, properties: &[u8]) -> Vec<u8> {
     let mut body = vec![code];
     body.extend(V5.properties(properties));
     packet(first, body)
 }
 
-/// DISCONNECT of MQTT 5.0 with a reason code.
+/// Encodes DISCONNECT of MQTT 5.0 with a reason code.
 pub(crate) fn disconnect(code: u8, properties: &[u8]) -> Vec<u8> {
     reason_packet(0xE0, code, properties)
 }

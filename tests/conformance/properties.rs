@@ -37,7 +37,7 @@ const PACKETS: [&str; 8] = [
     "DISCONNECT",
 ];
 
-/// Every property with a good value, and the packets of a client that may have it.
+/// Lists every property with a good value, and the packets of a client that may have it.
 fn all_properties() -> Vec<(Vec<u8>, &'static [&'static str])> {
     const MESSAGE: &[&str] = &["will", "PUBLISH"];
     const ACK: &[&str] = &["PUBACK", "PUBREL", "DISCONNECT"];

@@ -47,7 +47,7 @@ async fn dup_at_qos_0_is_refused(lab: Lab) {
     lab.refuses(publish.retain().bytes(), &[0x81, 0x82]).await;
 }
 
-/// MQTT 3.1 defines DUP above `QoS` 0, and forbids nothing below.
+/// Checks DUP, which MQTT 3.1 defines above `QoS` 0, and does not forbid below.
 async fn mqtt_3_1_may_set_dup_at_qos_0(lab: Lab) {
     lab.takes(Publish::new(lab.version, lab.topic("t"), "x").dup().bytes())
         .await;

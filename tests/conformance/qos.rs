@@ -345,7 +345,7 @@ async fn releases_keep_the_order_of_the_receipts(lab: Lab) {
     }
 }
 
-/// The exchange of a message that was sent goes on to the end, whatever the message's expiry says.
+/// Checks that the exchange of a message that was sent goes on to the end, whatever the message's expiry says.
 async fn a_sent_message_does_not_expire(lab: Lab) {
     use crate::packet::property;
 
@@ -371,7 +371,7 @@ async fn a_sent_message_does_not_expire(lab: Lab) {
     watcher.quiet().await;
 }
 
-/// Both may use the same one at the same time.
+/// Checks that both sides may use the same identifier at the same time.
 async fn identifiers_of_both_sides_are_apart(lab: Lab) {
     let topic = lab.topic("t");
     let mut watcher = lab.client("watcher").await;

@@ -48,7 +48,7 @@ async fn changed_packets_close_only_their_connection(lab: Lab) {
     bystander.payload("x").await;
 }
 
-/// A CONNECT, and some of all the packets that a client may send.
+/// Makes a CONNECT, and some of all the packets that a client may send.
 fn conversation(lab: &Lab, random: &mut Rng) -> Vec<Vec<u8>> {
     let version = lab.version;
     let topic = lab.topic("random");

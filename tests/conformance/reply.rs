@@ -102,7 +102,7 @@ pub(crate) struct Answer {
 pub(crate) struct Properties(Vec<(u8, Vec<u8>)>);
 
 impl Properties {
-    /// The values of all properties of that identifier.
+    /// Returns the values of all properties of that identifier.
     pub(crate) fn all(&self, id: u8) -> Vec<&[u8]> {
         let of_id = self.0.iter().filter(|(at, _)| *at == id);
         of_id.map(|(_, value)| &value[..]).collect()
@@ -112,7 +112,7 @@ impl Properties {
         self.all(id).first().copied()
     }
 
-    /// The value as a number.
+    /// Returns the value of the property as a number.
     pub(crate) fn number(&self, id: u8) -> Option<u32> {
         let value = self.get(id)?;
         Some(
@@ -122,7 +122,7 @@ impl Properties {
         )
     }
 
-    /// The names and values of user properties, in order.
+    /// Returns the names and values of user properties, in order.
     pub(crate) fn user(&self) -> Vec<(String, String)> {
         let pairs = self.all(0x26).into_iter().map(|pair| {
             let mut fields = Fields(pair);
@@ -172,7 +172,7 @@ impl<'a> Fields<'a> {
         panic!("the broker sent a variable byte integer of five bytes")
     }
 
-    /// The properties in front; none before 5.0, or where the packet has ended.
+    /// Reads the properties in front; none before 5.0, or where the packet has ended.
     fn properties(&mut self, version: Version) -> Properties {
         let mut properties = Properties::default();
         if version < V5 || self.0.is_empty() {
@@ -249,7 +249,7 @@ impl Packet {
         }
     }
 
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP; what is left out is success.
+    /// Reads PUBACK, PUBREC, PUBREL or PUBCOMP; what is left out is success.
     pub(crate) fn ack(&self, version: Version) -> Answer {
         let mut fields = Fields(&self.body);
         let id = fields.two();
@@ -267,7 +267,7 @@ impl Packet {
         }
     }
 
-    /// SUBACK or UNSUBACK.
+    /// Reads SUBACK or UNSUBACK.
     pub(crate) fn codes(&self, version: Version) -> Answer {
         let mut fields = Fields(&self.body);
         let id = fields.two();
@@ -279,7 +279,7 @@ impl Packet {
         }
     }
 
-    /// The reason code and the properties of DISCONNECT.
+    /// Reads the reason code and the properties of DISCONNECT.
     pub(crate) fn disconnect(&self) -> (u8, Properties) {
         let mut fields = Fields(&self.body);
         let code = if self.body.is_empty() {

@@ -29,7 +29,7 @@ cases! {
     a_retained_message_keeps_its_properties: ONLY_5, [], ["3.3.2-17"];
 }
 
-/// A publisher and a subscriber to be.
+/// Connects a publisher, and a client that is to subscribe; also returns a topic for them.
 async fn two(lab: &Lab) -> (String, Wire, Wire) {
     let topic = lab.topic("r");
     (topic, lab.client("pub").await, lab.client("sub").await)

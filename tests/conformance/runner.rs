@@ -168,7 +168,7 @@ impl Brokers {
     }
 }
 
-/// Many cases break the protocol, from one address.
+/// Lifts the limit of protocol errors, since many cases break the protocol, from one address.
 fn no_waits(settings: &mut Settings) {
     settings.quotas.protocol_errors_per_minute = None;
 }
@@ -213,7 +213,7 @@ fn take_panics() -> Vec<String> {
     core::mem::take(&mut *panics).into_values().collect()
 }
 
-/// The outcome of each run; `Err` has the reason of a failure.
+/// Runs the jobs, and returns the outcome of each; `Err` has the reason of a failure.
 async fn run_jobs(jobs: Vec<Job>) -> Vec<(Job, Result<(), String>)> {
     keep_panics();
     let places = Arc::new(Semaphore::new(AT_ONCE));

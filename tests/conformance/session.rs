@@ -188,7 +188,7 @@ async fn a_session_can_be_made_to_last_by_disconnect(lab: Lab) {
     assert!(ack.session_present);
 }
 
-/// In both directions.
+/// Checks unfinished exchanges in both directions.
 async fn an_unfinished_exchange_of_qos_2_goes_on(lab: Lab) {
     let topic = lab.topic("t");
     let mut other = lab.client("other").await;

@@ -115,7 +115,7 @@ async fn filters_of_shared_subscriptions_have_a_name_and_a_filter(lab: Lab) {
     }
 }
 
-/// A filter that begins with `$share/` is just a filter before 5.0, and no reason to close.
+/// Checks that a filter that begins with `$share/` is just a filter before 5.0, and no reason to close.
 async fn mqtt_3_knows_no_shared_subscriptions(lab: Lab) {
     let mut wire = lab.client("c").await;
     for filter in [

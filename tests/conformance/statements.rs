@@ -34,7 +34,7 @@ struct Statement {
     except: Option<String>,
 }
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -47,7 +47,7 @@ pub(crate) fn read() -> Result<Statements, String> {
     toml::from_str(&text).map_err(|error| format!("{FILE}: {}", error.message()))
 }
 
-/// The errors of the file, of the cases, or between them; one line each.
+/// Lists the errors of the file, of the cases, or between them; one line each.
 pub(crate) fn check(statements: &Statements, cases: &[Case]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut known = BTreeSet::new();

@@ -52,7 +52,7 @@ pub(crate) fn why_not(case: &Case) -> Option<&'static str> {
     rule.map(|(_, why)| *why)
 }
 
-/// The names above that are not among `cases`.
+/// Lists the names above that are not among `cases`.
 pub(crate) fn unknown(cases: &[Case]) -> impl Iterator<Item = &'static str> {
     let names = OTHER_RULES.iter().map(|(name, _)| *name);
     names.filter(|name| !cases.iter().any(|case| case.name == *name))
@@ -118,14 +118,14 @@ impl Router {
         self.place
     }
 
-    /// The data stream has ended, and any packet on it that was not complete.
+    /// Notes the end of the data stream, and of any packet on it that was not complete.
     pub(crate) fn data_ended(&mut self) {
         if self.place == Place::Data {
             self.next = Next::First;
         }
     }
 
-    /// The pieces of what is sent, each for one place.
+    /// Divides what is sent into pieces, each for one place.
     pub(crate) fn route(&mut self, mut bytes: &[u8]) -> Vec<(Place, Vec<u8>)> {
         let mut pieces: Vec<(Place, Vec<u8>)> = Vec::new();
         while !bytes.is_empty() {

@@ -117,7 +117,7 @@ async fn ill_formed_strings_of_properties_are_refused(lab: Lab) {
     lab.not_let_in(hello.bytes(), &[0x81]).await;
 }
 
-/// The Disallowed Unicode code points of §1.5.4. A server may refuse them; this broker does.
+/// Checks the Disallowed Unicode code points of §1.5.4. A server may refuse them; this broker does.
 async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
     if !lab.is_own() {
         return;
@@ -162,7 +162,7 @@ async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
     wire.payload("a\n\0\u{FFFF}").await;
 }
 
-/// The broker neither drops it nor takes it for a byte order mark: a topic with it is another topic.
+/// Checks that the broker neither drops U+FEFF nor takes it for a byte order mark: a topic with it is another topic.
 async fn a_byte_order_mark_is_an_ordinary_character(lab: Lab) {
     let mut wire = lab.client("c").await;
     let marked = lab.topic("\u{FEFF}t");

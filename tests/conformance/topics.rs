@@ -70,7 +70,7 @@ async fn filters_match_what_they_should(lab: Lab) {
     }
 }
 
-/// A broker may publish to `$SYS` itself, so the case looks only for its own messages.
+/// Checks only the case's own messages, since a broker may publish to `$SYS` itself.
 async fn leading_wildcards_do_not_match_dollar(lab: Lab) {
     let name = lab.topic(&lab.id("x"));
     let topic = format!("${name}");
@@ -153,7 +153,7 @@ async fn odd_filters_are_taken(lab: Lab) {
     wire.quiet().await;
 }
 
-/// Far more levels than any client uses; a client that goes beyond gets a reason.
+/// Checks far more levels than any client uses; a client that goes beyond gets a reason.
 async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
     if !lab.is_own() {
         return;
@@ -182,7 +182,8 @@ async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
     wire.refused(&[0x90]).await;
 }
 
-/// A server may have limits; only a client that goes beyond them notices.
+/// Checks that topics of very many levels harm no other client: a server may have limits, and only a client that goes
+/// beyond them notices.
 async fn topics_of_very_many_levels_do_no_harm(lab: Lab) {
     let mut bystander = lab.client("other").await;
     let deep = lab.topic(&"/".repeat(65_000));

@@ -32,7 +32,7 @@ cases! {
     a_will_has_its_properties: ONLY_5, [], ["3.1.3-10"];
 }
 
-/// A subscriber of the will.
+/// Connects a subscriber of the will, and returns it with the will's topic.
 async fn watcher(lab: &Lab) -> (String, Wire) {
     let topic = lab.topic("will");
     let mut watcher = lab.client("watcher").await;
@@ -151,7 +151,7 @@ async fn an_empty_will_is_published(lab: Lab) {
     assert_eq!(watcher.payload("").await.topic, topic);
 }
 
-/// Only a normal disconnection, 0x00, discards it (§3.14.4).
+/// Checks that only a normal disconnection, 0x00, discards the will (§3.14.4).
 async fn any_other_disconnect_publishes_the_will(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
     let hello = lab.hello("c").will(Will::new(&topic, "gone"));
@@ -165,7 +165,7 @@ async fn any_other_disconnect_publishes_the_will(lab: Lab) {
     }
 }
 
-/// A malformed DISCONNECT is no normal disconnection.
+/// Checks that a malformed DISCONNECT is no normal disconnection.
 async fn an_invalid_goodbye_publishes_the_will(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
     let hello = lab.hello("c").will(Will::new(&topic, "gone"));

@@ -46,7 +46,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `fence`: a topic of this client's own.
+    /// Makes the wire of a client; `fence` is a topic of this client's own.
     pub(crate) fn new(link: Link, version: Version, says_why: bool, fence: String) -> Self {
         Self {
             link,
@@ -109,7 +109,7 @@ impl Wire {
         }
     }
 
-    /// The next packet; `None` when the broker has closed the connection, or has ended the data stream.
+    /// Waits for the next packet; `None` when the broker has closed the connection, or has ended the data stream.
     pub(crate) async fn next(&mut self) -> Option<Packet> {
         self.next_within(PATIENCE).await
     }
@@ -133,7 +133,7 @@ impl Wire {
         }
     }
 
-    /// The next packet, whose first byte is `first` with the bits of `mask`.
+    /// Waits for the next packet, whose first byte has to be `first` with the bits of `mask`.
     async fn expect(&mut self, mask: u8, first: u8, name: &str) -> Packet {
         match self.next().await {
             Some(packet) if packet.first & mask == first => packet,
@@ -157,7 +157,7 @@ impl Wire {
         self.expect(0xFF, 0xB0, "UNSUBACK").await.codes(version)
     }
 
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte.
+    /// Waits for PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte.
     pub(crate) async fn ack(&mut self, first: u8) -> Answer {
         let version = self.version;
         let packet = self.expect(0xFF, first, "an acknowledgement").await;
@@ -180,7 +180,7 @@ impl Wire {
         }
     }
 
-    /// The next packet is a message with that payload.
+    /// Waits for the next packet, which has to be a message with that payload.
     pub(crate) async fn payload(&mut self, payload: impl AsRef<[u8]>) -> Message {
         let message = self.message().await;
         let (got, wanted) = (&message.payload[..], payload.as_ref());
@@ -230,20 +230,20 @@ impl Wire {
         assert_eq!(message.topic, fence);
     }
 
-    /// The broker closes without a word.
+    /// Waits until the broker closes without a word.
     pub(crate) async fn closed(&mut self) {
         if let Some(packet) = self.next().await {
             panic!("the broker should close, not send {packet:?}");
         }
     }
 
-    /// The broker closes behind its DISCONNECT, which says nothing of what is under way on a data stream.
+    /// Waits until the broker closes behind its DISCONNECT, which says nothing of what is under way on a data stream.
     pub(crate) async fn closed_behind_disconnect(&mut self) {
         while self.data.is_some() && self.next().await.is_some() {}
         self.closed().await;
     }
 
-    /// The broker closes; before, MQTT 5.0 says why, with one of these reason codes.
+    /// Waits until the broker closes; before, MQTT 5.0 has to say why, with one of these reason codes.
     pub(crate) async fn refused(&mut self, codes: &[u8]) {
         self.refused_for(&[], codes).await;
     }

@@ -69,7 +69,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// With these rules; no address is shut out.
+    /// Starts a broker with these rules; no address is shut out.
     async fn start(rules: &str) -> Self {
         Self::start_with(rules, |_| {}).await
     }
@@ -90,7 +90,7 @@ impl Guarded {
         }
     }
 
-    /// With the same files, and what `change` changes anew.
+    /// Restarts the broker with the same files, and what `change` changes anew.
     async fn restart_with(self, change: impl Fn(&mut Settings)) -> Self {
         let Self { broker, folder } = self;
         let files = Self::files(&folder);
@@ -345,7 +345,7 @@ async fn wildcards_in_names_give_no_access_to_topics_of_others(scheme: Scheme) {
     assert_eq!(next(&mut own).await.payload, "own");
 }
 
-/// An authority, and a certificate of it for a device.
+/// Makes an authority, and a certificate of it for a device.
 fn make_certificates(folder: &Path, name: &str) -> (PathBuf, ClientIdentity) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -450,7 +450,7 @@ fn is_present(client: &Client) -> bool {
     client.last_connected().unwrap().session_present
 }
 
-/// A client whose session outlives it.
+/// Builds a client whose session outlives it.
 fn kept(client: ClientBuilder) -> ClientBuilder {
     client
         .clean_start(false)
@@ -751,7 +751,7 @@ impl Authenticator for Patient {
 /// One-way delay, large against what a busy machine adds.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// A delaying proxy in front of the broker, and its URL: early data arrives long before the end of its
+/// Starts a delaying proxy in front of the broker, and its URL: early data arrives long before the end of its
 /// handshake.
 async fn delayed(guarded: &Guarded) -> (UdpProxy, String) {
     let at = guarded.broker.address(Scheme::Quic);
@@ -834,7 +834,7 @@ async fn failures_in_early_data_make_the_others_wait_and_shut_nobody_out() {
     assert!(connack >= 4 * DELAY, "{connack:?}");
 }
 
-/// The rules of docs/guide/access.md.
+/// Checks the rules for responses of docs/guide/access.md.
 async fn each_client_may_read_its_own_responses_alone(scheme: Scheme) {
     let rules = "pattern read mq/responses/%c\npattern write square\n\
         user bob\ntopic read square\ntopic write mq/responses/#\n";

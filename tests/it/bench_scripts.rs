@@ -8,8 +8,8 @@ use std::{
 use mq_testkit::{program, skipped};
 use serde_json::Value;
 
-/// The folder of what `cargo test --workspace` builds, if it has these programs; says that the test is skipped where
-/// one is not there.
+/// Returns the folder of what `cargo test --workspace` builds, if it has these programs; reports a skipped test where
+/// one is missing.
 pub(crate) fn built(programs: &[&str]) -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap();
     let profile = own.parent().and_then(Path::parent).unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn number(of: &Value, field: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{field} is no number in {of}"))
 }
 
-/// The only element whose fields have these values.
+/// Returns the only element whose fields have these values.
 pub(crate) fn only<'a>(all: &'a Value, wanted: &[(&str, &str)]) -> &'a Value {
     let all = all.as_array().unwrap().iter();
     let found: Vec<_> = all

@@ -38,7 +38,7 @@ async fn start(name: &str, store: Option<&Arc<impl Store>>, bridges: &[BridgeSet
     Broker::start(settings).await.unwrap()
 }
 
-/// A broker that keeps nothing.
+/// Starts a broker that keeps nothing.
 async fn plain(name: &str, bridges: &[BridgeSettings]) -> Broker {
     start(name, None::<&Arc<MemoryStore>>, bridges).await
 }
@@ -57,7 +57,7 @@ fn topic(direction: Direction, pattern: &str, local: &str, remote: &str) -> Brid
     }
 }
 
-/// A client whose session outlives it and the broker.
+/// Builds a client whose session outlives it and the broker.
 fn kept(name: &str, id: &str) -> ClientBuilder {
     mq_testkit::kept(&url(name), id)
 }
@@ -75,7 +75,7 @@ async fn send(client: &Client, message: Outgoing) {
     receipt.acknowledged().await.unwrap();
 }
 
-/// Topic and payload of the next message.
+/// Waits for the next message, and returns its topic and payload.
 async fn next(messages: &mut Subscription) -> (String, String) {
     let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
     let text = incoming.text().unwrap().to_owned();
@@ -91,7 +91,7 @@ async fn nothing_more(messages: &mut Subscription) {
     assert!(more.is_err(), "{more:?}");
 }
 
-/// The only client that is connected to that broker, once there is one.
+/// Waits for the only client that is connected to that broker, and returns its identifier.
 async fn only_client(broker: &Broker) -> String {
     connected(broker).await;
     let mut clients = broker.clients(&Query::default()).await.items;
@@ -221,7 +221,7 @@ async fn what_two_brokers_bridge_to_each_other_does_not_go_round() {
     one.shutdown().await;
 }
 
-/// The number of messages that come until there are no more, or there is a storm of them.
+/// Counts the messages that come until there are no more, or there is a storm of them.
 async fn copies(messages: &mut Subscription) -> usize {
     let mut copies = 0;
     while copies < STORM
@@ -375,7 +375,7 @@ async fn a_lazy_bridge_is_connected_while_something_waits() {
     cloud.shutdown().await;
 }
 
-/// The next payload, whatever else is retained.
+/// Waits for the next payload, whatever else is retained.
 async fn state(messages: &mut Subscription) -> String {
     next(messages).await.1
 }
@@ -994,7 +994,7 @@ async fn cut_off_again_and_again(seed: u64) -> usize {
     relay.cuts() + relay.stalls()
 }
 
-/// The QoS of that message of [`cut_off_again_and_again`].
+/// Returns the QoS of that message of [`cut_off_again_and_again`].
 fn qos(n: usize) -> QoS {
     [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2]
 }

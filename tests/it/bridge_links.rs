@@ -178,7 +178,7 @@ async fn mosquittos_bridge_to_this_broker_carries_both_ways() {
     }
 }
 
-/// All topics, both ways.
+/// Returns the bridge topic for all topics, both ways.
 fn everything() -> Vec<BridgeTopic> {
     let topic = BridgeTopic {
         direction: Direction::Both,

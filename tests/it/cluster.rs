@@ -995,7 +995,7 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
     harm
 }
 
-/// Two topics, and both QoS on either.
+/// Returns the QoS of a message: of two topics, both QoS on either.
 fn qos(number: usize) -> QoS {
     [QoS::AtLeastOnce, QoS::ExactlyOnce][number / 2 % 2]
 }

@@ -38,7 +38,7 @@ struct Servers {
 }
 
 impl Servers {
-    /// `None` where there is no nats-server.
+    /// Starts three servers; `None` where there is no nats-server.
     fn start() -> Option<Self> {
         let program = mq_testkit::program(&["nats-server"])?;
         let folder = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ impl Servers {
         self.running[n] = None;
     }
 
-    /// A node's way to them, once they have agreed on who leads.
+    /// Connects a node to the servers, once they have agreed on who leads.
     async fn engine(&self, name: &str) -> Arc<NatsEngine> {
         let nats = NatsSettings::new("test", self.urls.clone());
         let connected = async {

@@ -86,14 +86,14 @@ impl Node {
         drop(subscribed);
     }
 
-    /// A client that comes back to its session, and what waits for it.
+    /// Connects a client that comes back to its session, and returns it with what waits for it.
     pub(crate) async fn come_back(&self, id: &str) -> (Client, Subscription) {
         let client = self.client(id);
         let messages = client.messages();
         (client.build().await.unwrap(), messages)
     }
 
-    /// A client that sends these at once and goes, so that the node finds it gone.
+    /// Connects a client that sends these at once and leaves, so that the node finds it gone.
     pub(crate) async fn connect_and_go(&self, id: &str, messages: &[(&'static str, QoS)]) {
         let connector = Connector::new(ConnectOptions::new()).unwrap();
         let url = self.url().parse().unwrap();
@@ -143,7 +143,7 @@ pub(crate) async fn send(client: &Client, message: Outgoing) {
     acknowledged.await.unwrap().unwrap();
 }
 
-/// A client without a kept session that sends these to topic `t` right behind CONNECT.
+/// Connects a client without a kept session that sends these to topic `t` right behind CONNECT.
 pub(crate) async fn connect_and_send(
     mut link: Link,
     id: &str,

@@ -63,7 +63,8 @@ async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
 }
 
-/// Twenty clients of one identifier connect at once. None is refused: each has the session until the next one takes it.
+/// Checks twenty clients of one identifier that connect at once. None is refused: each has the session until the next
+/// one takes it.
 async fn clients_that_race_for_one_identifier_all_have_their_turn(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let mut racers = JoinSet::new();
@@ -96,8 +97,8 @@ async fn clients_that_race_for_one_identifier_all_have_their_turn(scheme: Scheme
     timeout(Duration::from_secs(10), one_is_left).await.unwrap();
 }
 
-/// A session that is the only member of two shared groups gets a copy for each (§4.8.2), with the identifier of the
-/// group's own subscription.
+/// Checks that a session that is the only member of two shared groups gets a copy for each (§4.8.2), with the
+/// identifier of the group's own subscription.
 async fn members_of_two_groups_get_the_message_of_each(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let reader = connect(&broker, scheme, "reader").await;

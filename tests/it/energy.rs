@@ -21,7 +21,7 @@ const AMPERE: f64 = 0.28;
 /// The power of that current at 5 V.
 const POWER_UW: f64 = 1.4e6;
 
-/// A meter of this instrument that keeps its journal in that folder.
+/// Makes the settings of a meter of this instrument that keeps its journal in that folder.
 fn settings(instrument: &Multimeter, folder: &Path) -> Settings {
     Settings {
         poll: Duration::from_millis(50),
@@ -31,7 +31,7 @@ fn settings(instrument: &Multimeter, folder: &Path) -> Settings {
     }
 }
 
-/// The findings of the meter in this time, with its start and end.
+/// Runs the meter for this time, and returns its findings with its start and end.
 fn measure(meter: &mut dyn Meter, time: Duration) -> (Recording, Window) {
     let origin = Instant::now();
     meter.start(origin).unwrap();
@@ -74,8 +74,8 @@ fn assert_journal_is(settings: &Settings, trace: &Trace) {
     assert_eq!(steps(&journal.trace), steps(trace));
 }
 
-/// The gaps that are not of a machine with much else to do: it may send the trigger late, so that
-/// the last reading is a little before the end.
+/// Returns the gaps that are not of a machine with much else to do, which may send the trigger late, so that the last
+/// reading is a little before the end.
 fn long_gaps(energy: &Energy) -> Vec<Window> {
     let gaps = energy.gaps.iter().copied();
     gaps.filter(|gap| gap.duration_ns() > 30_000_000).collect()

@@ -16,8 +16,8 @@ use tokio::{
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The example of that crate, which `cargo test --workspace` and `cargo build --workspace --examples`
-/// build; says that the test is skipped where it is not there or older than its source.
+/// Returns the path of that crate's example, which `cargo test --workspace` and `cargo build --workspace --examples`
+/// build; reports a skipped test where it is missing or older than its source.
 fn built(package: &str, name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap();
     let profile = own.parent().and_then(Path::parent).unwrap();
@@ -37,7 +37,7 @@ fn built(package: &str, name: &str) -> Option<PathBuf> {
     None
 }
 
-/// An example on its way; it is killed if the test gives up on it.
+/// Makes the command of an example, which is killed if the test gives up on it.
 fn example(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command
@@ -49,7 +49,7 @@ fn example(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// The arguments of each example of the client: the broker's URL, `args`, and the CA's file.
+/// Returns the arguments of each example of the client: the broker's URL, `args`, and the CA's file.
 fn with_broker<'a>(url: &'a str, args: &[&'a str], broker: &'a TestBroker) -> Vec<&'a str> {
     let mut all = vec![url];
     all.extend(args);
@@ -57,7 +57,7 @@ fn with_broker<'a>(url: &'a str, args: &[&'a str], broker: &'a TestBroker) -> Ve
     all
 }
 
-/// The output of an example, which has to succeed; `None` if it is not built.
+/// Runs an example, which has to succeed, and returns its output; `None` if it is not built.
 async fn printed(package: &str, name: &str, args: &[&str]) -> Option<String> {
     let output = example(&built(package, name)?, args).output();
     let Output {
@@ -70,7 +70,7 @@ async fn printed(package: &str, name: &str, args: &[&str]) -> Option<String> {
     Some(String::from_utf8(stdout).unwrap())
 }
 
-/// The output of an example of the client against this broker.
+/// Runs an example of the client against this broker, and returns its output.
 async fn printed_by_client(name: &str, args: &[&str], broker: &TestBroker) -> Option<String> {
     let url = broker.address(Scheme::Quic).to_string();
     printed("mq-client", name, &with_broker(&url, args, broker)).await

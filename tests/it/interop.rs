@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::timeout};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// TLS for rumqttc: a client configuration that trusts the broker's certificate.
+/// Makes TLS for rumqttc: a client configuration that trusts the broker's certificate.
 fn tls(broker: &TestBroker) -> Arc<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
 
@@ -30,7 +30,7 @@ fn tls(broker: &TestBroker) -> Arc<rustls::ClientConfig> {
     Arc::new(config)
 }
 
-/// rumqttc, MQTT 3.1.1: a message at each QoS comes back to the client that sent it.
+/// Checks rumqttc with MQTT 3.1.1: a message at each QoS comes back to the client that sent it.
 async fn rumqttc_v4(broker: &TestBroker, scheme: Scheme) {
     use rumqttc::{AsyncClient, Event, MqttOptions, Packet, QoS, TlsConfiguration, Transport};
 
@@ -99,7 +99,7 @@ async fn rumqttc_works_with_our_broker_over_tcp_and_tls() {
     broker.shutdown().await;
 }
 
-/// Our client at another broker: a message at each QoS comes back.
+/// Checks our client at another broker: a message at each QoS comes back.
 async fn our_client(url: &str, version: Version, keeps_qos: bool) {
     let client = Client::builder(url)
         .unwrap()
@@ -168,8 +168,8 @@ async fn our_client_works_with_rumqttd() {
     our_client(&tcp(v5), Version::V5, false).await;
 }
 
-/// A client that answers `square` as long as it lives, one that may ask, and how many answers were
-/// acknowledged.
+/// Connects a client that answers `square` as long as it lives, and one that may ask; also returns the number of
+/// answers that were acknowledged.
 async fn responder_and_requester(url: &str) -> (Client, Client, watch::Receiver<u32>) {
     let connect = async |id: &str| {
         let reconnect = Reconnect {
@@ -339,8 +339,8 @@ const TOPICS: [&str; 17] = [
     "x//y",
 ];
 
-/// The topics to which a user may publish, and the messages that it gets of its own and of a publisher
-/// with all rights.
+/// Returns the topics to which a user may publish, and the messages that it gets of its own and of a publisher with all
+/// rights.
 async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
     let client = |name: &str, id| {
         let builder = Client::builder(url).unwrap().client_id(id).unwrap();

@@ -72,7 +72,7 @@ impl Issuer {
         }
     }
 
-    /// The public key for a JWK Set.
+    /// Returns the public key for a JWK Set.
     fn jwk(&self) -> Value {
         let public = self.key.der_bytes();
         match self.algorithm {
@@ -124,10 +124,9 @@ fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", encode(header), encode(claims))
 }
 
-/// The two integers of a DER sequence, without zeros in front: of an RSA public key, or an ECDSA
-/// signature.
+/// Reads the two integers of a DER sequence, without zeros in front: of an RSA public key, or an ECDSA signature.
 fn two_integers(der: &[u8]) -> [&[u8]; 2] {
-    /// A value and the rest behind it.
+    /// Reads a value and the rest behind it.
     fn value(der: &[u8]) -> (&[u8], &[u8]) {
         let long = usize::from(der[1] & 0x7f);
         let (length, at) = if der[1] < 0x80 {
@@ -180,7 +179,7 @@ impl Guarded {
         Self::start_by(keys, change, None).await
     }
 
-    /// With a clock of its own; then nothing is read again.
+    /// Starts a broker; with a clock of its own nothing is read again.
     async fn start_by(
         keys: &[&Issuer],
         change: impl FnOnce(&mut AccessFiles),
@@ -214,7 +213,7 @@ impl Guarded {
         }
     }
 
-    /// With an empty user name, as there is none without before 5.0.
+    /// Makes a client with a token and an empty user name, as there is no password without a name before 5.0.
     fn bearer(&self, scheme: Scheme, token: String) -> ClientBuilder {
         let client = self.broker.client(scheme, "c");
         let client = client.reconnect(Reconnect::never());

@@ -12,7 +12,7 @@ const ARROWS: [(&str, &[&str]); 6] = [
     ("mq-broker", &["mq-codec", "mq-proto", "mq-transport"]),
 ];
 
-/// The packages that a crate is built with; those of its tests and examples do not count.
+/// Lists the packages that a crate is built with; those of its tests and examples do not count.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let manifest =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{package}/Cargo.toml"));

@@ -28,7 +28,7 @@ async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
 }
 
-/// A client that does not read its subscription to `t`, so that it stops reading its link.
+/// Connects a client that does not read its subscription to `t`, so that it stops reading its link.
 async fn stalled(broker: &TestBroker, scheme: Scheme, qos: QoS) -> (Client, Subscription) {
     let builder = broker.client(scheme, "stalled");
     let client = builder.reconnect(Reconnect::never()).build().await.unwrap();
@@ -45,7 +45,7 @@ fn message(qos: QoS) -> Outgoing {
 /// Messages of a writer.
 const COUNT: usize = 1_000;
 
-/// A broker where publishers wait for readers that lag, but not for long.
+/// Starts a broker where publishers wait for readers that lag, but not for long.
 async fn waiting_for_readers() -> TestBroker {
     TestBroker::start_with(|settings| {
         settings.quotas.mailbox.messages = 20;

@@ -103,14 +103,14 @@ fn level(module: &str, order: &[&str]) -> usize {
     level.unwrap_or_else(|| panic!("give `{module}` a place in the order"))
 }
 
-/// Source without comments, and without the tests that end a file.
+/// Returns a source without comments, and without the tests that end a file.
 fn code(source: &str) -> String {
     let lines = source.lines().map(|line| line.split("//").next().unwrap());
     let lines: Vec<_> = lines.take_while(|line| *line != "mod tests {").collect();
     lines.join("\n")
 }
 
-/// The names behind each `prefix`, such as `crate::`, in a source: one name, or all names of `{..}`.
+/// Lists the names behind each `prefix`, such as `crate::`, in a source: one name, or all names of `{..}`.
 fn named(source: &str, prefix: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, found) in source.match_indices(prefix) {
@@ -135,7 +135,7 @@ fn named(source: &str, prefix: &str) -> BTreeSet<String> {
     names
 }
 
-/// The names that `lib.rs` exports from its own modules.
+/// Lists the names that `lib.rs` exports from its own modules.
 fn exports(lib: &str, order: &[&str]) -> Exports {
     let of = |module: &str| {
         let names = named(lib, &format!("pub use {module}::")).into_iter();
@@ -146,7 +146,7 @@ fn exports(lib: &str, order: &[&str]) -> Exports {
     order.iter().flat_map(|module| of(module)).collect()
 }
 
-/// The modules above its own that a source names.
+/// Lists the modules above its own that a source names.
 fn upward(source: &str, module: &str, exports: &Exports, order: &[&str]) -> BTreeSet<String> {
     let own = level(module, order);
     let names = named(&code(source), "crate::").into_iter();
@@ -157,7 +157,7 @@ fn upward(source: &str, module: &str, exports: &Exports, order: &[&str]) -> BTre
     modules.filter(|name| level(name, order) < own).collect()
 }
 
-/// The Rust files below a folder, each with its module; `lib.rs` is above all modules.
+/// Lists the Rust files below a folder, each with its module; `lib.rs` is above all modules.
 fn sources(folder: &Path, module: Option<&str>) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());

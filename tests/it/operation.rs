@@ -15,7 +15,7 @@ async fn get(at: SocketAddr, page: &str) -> (u16, String) {
     ask(stream, &format!("GET {page}"), "").await
 }
 
-/// The value of a metric with these labels.
+/// Returns the value of a metric with these labels.
 fn value(metrics: &str, name: &str, labels: &str) -> u64 {
     let mut lines = metrics.lines();
     let line = lines.find(|line| line.starts_with(name) && line.contains(labels));
@@ -228,7 +228,7 @@ async fn only_the_broker_publishes_to_its_own_topics() {
     broker.shutdown().await;
 }
 
-/// The page's table: names as the broker declares them, and their types.
+/// Reads the page's table: names as the broker declares them, and their types.
 fn documented() -> BTreeMap<String, String> {
     let page = include_str!("../../docs/reference/operation.md");
     let (_, section) = page.split_once("\n### Every metric\n").unwrap();

@@ -67,7 +67,7 @@ impl Operated {
         }
     }
 
-    /// A request with these headers, of its own host unless they say otherwise.
+    /// Sends a request with these headers, of its own host unless they say otherwise.
     async fn ask(&self, line: &str, headers: &[&str], body: &str) -> (u16, String, Value) {
         let host = format!("Host: {}\r\n", self.at);
         let has_host = headers.iter().any(|header| header.starts_with("Host:"));
@@ -408,7 +408,7 @@ async fn the_logs_levels_are_shown_and_changed() {
     operated.broker.shutdown().await;
 }
 
-/// A bridge to a broker on this machine.
+/// Makes a bridge to a broker on this machine.
 fn bridge_to(port: u16) -> BridgeSettings {
     let address = Address::new(Scheme::Tcp, "127.0.0.1", port);
     let mut bridge = BridgeSettings::new("cloud", vec![address], vec![BridgeTopic::new("up/#")]);

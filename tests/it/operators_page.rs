@@ -20,7 +20,7 @@ struct Running {
     folder: tempfile::TempDir,
 }
 
-/// A broker with a client of each transport, and one with a hostile name.
+/// Starts a broker with a client of each transport, and one with a hostile name.
 async fn running() -> Running {
     let folder = tempfile::tempdir().unwrap();
     let (path, token) = token_file(folder.path());
@@ -64,7 +64,7 @@ fn key(page: &mut Page, key: &str) {
     }
 }
 
-/// No error on the console, and no request but to the broker.
+/// Checks that there is no error on the console, and no request but to the broker.
 fn nothing_went_wrong(page: &mut Page, url: &str) {
     page.eval("0");
     for event in &page.events {

@@ -16,7 +16,7 @@ fn toml(file: &Path) -> Table {
     toml::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// The folders of the packages that are published, each with its manifest.
+/// Lists the folders of the packages that are published, each with its manifest.
 fn published() -> Vec<(PathBuf, Table)> {
     let folders = fs::read_dir(root().join("crates")).unwrap();
     let packages = folders.map(|folder| {
@@ -29,7 +29,7 @@ fn published() -> Vec<(PathBuf, Table)> {
         .collect()
 }
 
-/// The first example of a library's page, as rustdoc shows it.
+/// Returns the first example of a library's page, as rustdoc shows it.
 fn example(library: &str) -> Option<String> {
     let page = library.lines().map_while(|line| line.strip_prefix("//!"));
     let page = page.map(|line| line.strip_prefix(' ').unwrap_or(line));

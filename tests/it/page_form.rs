@@ -15,7 +15,7 @@ fn begins_with_a_sentence(page: &str) -> bool {
     title.starts_with("# ") && !title.contains('\n') && is_text && text.ends_with('.') && !ends
 }
 
-/// The headings of a page of more than 300 lines to which nothing above the first of them links.
+/// Lists the headings of a page of more than 300 lines to which nothing above the first of them links.
 fn not_in_contents(page: &str) -> Vec<&str> {
     if page.lines().count() <= 300 {
         return Vec::new();

@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     root.canonicalize().unwrap()
 }
 
-/// Markdown files of a folder.
+/// Lists Markdown files of a folder.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder)
         .unwrap()
@@ -21,7 +21,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The targets of a page's links, without other sites; text between backticks has no links.
+/// Lists the targets of a page's links, without other sites; text between backticks has no links.
 pub(crate) fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let outside = prose.flat_map(|prose| prose.split('`').step_by(2));
@@ -33,7 +33,7 @@ pub(crate) fn links(text: &str) -> Vec<&str> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// The anchor of a heading, as sites that show Markdown make it.
+/// Makes the anchor of a heading, as sites that show Markdown make it.
 pub(crate) fn anchor(heading: &str) -> String {
     let heading = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = heading.chars().filter_map(|character| match character {
@@ -44,13 +44,13 @@ pub(crate) fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// The anchors of a page's headings.
+/// Lists the anchors of a page's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings.map(anchor).collect()
 }
 
-/// Every page below `docs/`.
+/// Lists every page below `docs/`.
 pub(crate) fn docs() -> Vec<PathBuf> {
     let folder = root().join("docs");
     let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
@@ -104,7 +104,7 @@ fn links_and_anchors_are_found() {
     assert!(anchors(text).contains("a-b-c"));
 }
 
-/// Source files below a folder.
+/// Lists source files below a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -118,7 +118,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     each.collect()
 }
 
-/// Every call in a source that writes a line at one of these levels, such as `info!(`.
+/// Lists every call in a source that writes a line at one of these levels, such as `info!(`.
 fn log_calls<'a>(source: &'a str, levels: &[&str]) -> Vec<&'a str> {
     let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
     let calls = levels.iter().flat_map(|level| {
@@ -130,7 +130,7 @@ fn log_calls<'a>(source: &'a str, levels: &[&str]) -> Vec<&'a str> {
     calls.collect()
 }
 
-/// The words of every line that a source writes at level `info` and above: the last text of each call.
+/// Lists the words of every line that a source writes at level `info` and above: the last text of each call.
 fn log_lines(source: &str) -> Vec<&str> {
     let calls = log_calls(source, &["info!(", "warn!(", "error!("]);
     let texts = calls
@@ -295,7 +295,7 @@ impl Defined {
     }
 }
 
-/// The name that a line of a source defines: an item, a variant or a field.
+/// Returns the name that a line of a source defines: an item, a variant or a field; `None` if it defines none.
 fn item(line: &str) -> Option<&str> {
     const ITEMS: &[&str] = &[
         "fn",
@@ -325,7 +325,7 @@ fn item(line: &str) -> Option<&str> {
     (keyword.is_some() || is_field || is_variant).then_some(name)
 }
 
-/// The texts between backticks of a page, without its blocks of code.
+/// Lists the texts between backticks of a page, without its blocks of code.
 fn quoted(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose
@@ -351,7 +351,7 @@ fn is_path_of_a_file(text: &str) -> bool {
     is_relative && ends.into_iter().any(|end| text.ends_with(end))
 }
 
-/// The words of a page's pictures: the names and paths in blocks of Mermaid.
+/// Lists the words of a page's pictures: the names and paths in blocks of Mermaid.
 fn pictured(text: &str) -> Vec<&str> {
     let blocks = text.split("```").skip(1).step_by(2);
     let pictures = blocks.filter_map(|block| block.strip_prefix("mermaid\n"));
@@ -362,7 +362,7 @@ fn pictured(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names and paths of a page that no file below `root` has.
+/// Lists the names and paths of a page that no file below `root` has.
 fn gone<'a>(page: &'a str, root: &Path) -> Vec<&'a str> {
     let (defined, bases) = (Defined::below(root), bases(root));
     let is_gone = |text: &&str| {
@@ -417,7 +417,7 @@ fn a_name_or_path_that_is_gone_is_found() {
     );
 }
 
-/// The last cell of each row of the first table below a heading, without the table's own heading.
+/// Lists the last cell of each row of the first table below a heading, without the table's own heading.
 fn last_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, section) = page.split_once(heading).unwrap();
     let lines = section.lines().skip_while(|line| !line.starts_with('|'));

@@ -7,7 +7,7 @@ use mq_testkit::{Scheme, TestBroker};
 use mq_transport::{ConnectOptions, Connector, Qlog, Repeat};
 use serde_json::Value;
 
-/// The records of a file in the form of RFC 7464; `None` while it is not complete.
+/// Reads the records of a file in the form of RFC 7464; `None` while it is not complete.
 fn records(file: &Path) -> Option<Vec<Value>> {
     let text = std::fs::read_to_string(file).unwrap();
     let lines = text.strip_suffix('\n')?.lines();
@@ -16,7 +16,7 @@ fn records(file: &Path) -> Option<Vec<Value>> {
         .collect()
 }
 
-/// The parts of a file's name, `PROCESS-SIDE-NUMBER.sqlog`.
+/// Returns the side in the name of a file, `PROCESS-SIDE-NUMBER.sqlog`.
 fn side(file: &Path) -> String {
     assert_eq!(file.extension().unwrap(), "sqlog");
     let name = file.file_stem().unwrap().to_str().unwrap();

@@ -80,12 +80,12 @@ impl Raw {
         self.say_bytes(lane, &bytes);
     }
 
-    /// A stream that is a flow, kept for a minute.
+    /// Opens a stream that is a flow, kept for a minute.
     fn begin(&mut self, flow: u8, flags: u8) -> LaneId {
         self.begin_kept_for(&[60], flow, flags)
     }
 
-    /// A stream that is a flow; its expiry is a variable-length integer of seconds (RFC 9000 §16).
+    /// Opens a stream that is a flow; its expiry is a variable-length integer of seconds (RFC 9000 §16).
     fn begin_kept_for(&mut self, expiry: &[u8], flow: u8, flags: u8) -> LaneId {
         let lane = self.link.open_lane().expect("a stream");
         self.say_bytes(lane, &[&[0x12, flow], expiry, &[flags]].concat());
@@ -158,7 +158,7 @@ impl Raw {
         assert!(matches!(self.next(lane).await, Packet::SubAck(_)));
     }
 
-    /// Everything said before has been acted on.
+    /// Waits until everything said before has been acted on.
     async fn settle(&mut self) {
         self.say(LaneId::CONTROL, &Packet::PingReq);
         assert!(matches!(self.next(LaneId::CONTROL).await, Packet::PingResp));

@@ -92,7 +92,7 @@ fn connect_with_will() -> Connect {
     connect
 }
 
-/// A CONNECT that the broker refuses.
+/// Makes a CONNECT that the broker refuses.
 fn refused() -> Connect {
     let mut connect = connect("refused");
     connect.properties.authentication_method = Some(ByteStr::new("none such").unwrap());
@@ -179,7 +179,8 @@ async fn a_refused_client_that_has_read_everything_is_not_waited_for() {
     assert!(best < Duration::from_millis(500), "{best:?}");
 }
 
-/// Bytes that the broker lets a client send on a stream that it does not read: it waits for the control stream.
+/// Counts the bytes that the broker lets a client send on a stream that it does not read: it waits for the control
+/// stream.
 async fn under_way(raw: &Raw) -> usize {
     let mut stream = raw.connection.open_uni().await.unwrap();
     let mut sent = 0;

@@ -423,7 +423,7 @@ impl Breaker {
     }
 }
 
-/// Streams break at random points until `breaks` have: nothing is lost, and with QoS 2 nothing comes twice.
+/// Breaks streams at random points until `breaks` have broken: nothing is lost, and with QoS 2 nothing comes twice.
 async fn streams_break(seed: u64, qos: QoS, breaks: usize) {
     println!("seed {seed}, {qos:?}");
     let mut rng = Rng(seed);
@@ -538,7 +538,7 @@ impl Breaker {
         }
     }
 
-    /// The lane of the next message, which is acknowledged.
+    /// Waits for the lane of the next message, and acknowledges the message.
     async fn next_message(&mut self) -> LaneId {
         let deadline = Instant::now() + SOON;
         loop {

@@ -63,7 +63,7 @@ fn another_figure_is_found() {
     assert!(check(with_readme(&text).path()).status.success());
 }
 
-/// The commands below a heading, as one script.
+/// Returns the commands below a heading, as one script.
 fn commands(page: &str, heading: &str) -> String {
     let (_, section) = page.split_once(heading).unwrap();
     let (_, block) = section.split_once("\n```sh\n").unwrap();

@@ -24,7 +24,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// The subscriber probes as it does by default but for `quiet`; its keep-alive is 60 s.
+    /// Sets up a broker, a NAT and clients. The subscriber probes as it does by default but for `quiet`; its keep-alive
+    /// is 60 s.
     async fn new(quiet: Duration, qos: QoS) -> Self {
         let broker = TestBroker::start().await;
         let (nat, url) = behind(&broker, Duration::from_millis(5)).await;
@@ -104,7 +105,7 @@ async fn a_listener_sends_again_by_its_own_policy() {
     assert!(copies[0] == 0 && copies[1] > 0, "{copies:?}");
 }
 
-/// A path to the broker with this delay each way, and its URL.
+/// Starts a path to the broker with this delay each way, and its URL.
 async fn behind(broker: &TestBroker, one_way: Duration) -> (UdpProxy, Address) {
     let at = broker.address(Scheme::Quic);
     let target: SocketAddr = format!("{}:{}", at.host, at.port).parse().unwrap();
@@ -114,7 +115,7 @@ async fn behind(broker: &TestBroker, one_way: Duration) -> (UdpProxy, Address) {
     (path, url)
 }
 
-/// The next address of the same machine.
+/// Returns the address of number `number` of the same machine.
 fn outside(number: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, number).into()
 }
@@ -145,8 +146,9 @@ async fn a_busy_subscriber_hears_again_soon_and_loses_nothing() {
     tokio::join!(busy(QoS::AtMostOnce), busy(QoS::AtLeastOnce));
 }
 
-/// At QoS 0 the subscriber has nothing under way that QUIC would send again, so it hears nothing until it
-/// probes. QUIC delivers the messages of the meantime.
+/// Checks a subscriber that the network moves while messages are on their way. At QoS 0 the subscriber has nothing
+/// under way that QUIC would send again, so it hears nothing until it probes. QUIC delivers the messages of the
+/// meantime.
 async fn busy(qos: QoS) {
     const REBINDS: u8 = 4;
     /// Longer than what is under way at the change.

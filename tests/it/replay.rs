@@ -64,7 +64,8 @@ async fn broker(policy: EarlyDataPolicy) -> TestBroker {
     TestBroker::start_with(change).await
 }
 
-/// A broker that soon gives an unfinished handshake up: a client whose copy came to the same socket waits for that.
+/// Starts a broker that soon gives an unfinished handshake up: a client whose copy came to the same socket waits for
+/// that.
 async fn impatient() -> TestBroker {
     let change = |settings: &mut Settings| settings.handshake_timeout = HANDSHAKE_TIMEOUT;
     TestBroker::start_with(change).await
@@ -191,7 +192,7 @@ fn target(broker: &TestBroker, scheme: Scheme) -> SocketAddr {
     format!("{host}:{port}").parse().unwrap()
 }
 
-/// A way to the broker, and a client's connector that has a ticket for it.
+/// Starts a way to the broker, and a client's connector that has a ticket for it.
 async fn primed(broker: &TestBroker, scheme: Scheme) -> (Path, Connector) {
     let path = Path::start(broker, scheme).await;
     let connector = broker.connector(true);
@@ -199,7 +200,7 @@ async fn primed(broker: &TestBroker, scheme: Scheme) -> (Path, Connector) {
     (path, connector)
 }
 
-/// A subscriber of `t`.
+/// Connects a subscriber of `t`.
 async fn subscriber(broker: &TestBroker) -> (Client, Subscription) {
     let client = broker.client(Scheme::Tcp, "subscriber");
     let client = client.build().await.unwrap();
@@ -211,7 +212,7 @@ fn message(payload: &'static str, qos: QoS) -> Outgoing {
     Outgoing::new(TopicName::new("t").unwrap(), payload).qos(qos)
 }
 
-/// These payloads come, in this order, and then nothing for a while.
+/// Checks that these payloads come, in this order, and then nothing for a while.
 async fn assert_come(messages: &mut Subscription, expected: &[&str]) {
     let mut payloads = Vec::new();
     loop {
@@ -498,7 +499,8 @@ async fn a_copy_publishes_no_will(scheme: Scheme) {
     client.disconnect().await.unwrap();
 }
 
-/// The nodes have one certificate, so that a client may resume at any of them; tickets are of the node that issued them.
+/// Checks a cluster whose nodes have one certificate, so that a client may resume at any of them; tickets are of the
+/// node that issued them.
 async fn a_copy_at_all_nodes_of_a_cluster_is_acted_on_at_one(scheme: Scheme) {
     let world = MemoryWorld::new(2, 1);
     let identity = ServerIdentity::self_signed().unwrap();

@@ -47,7 +47,7 @@ fn retained(number: usize, payload: &str) -> Outgoing {
     message.qos(QoS::AtLeastOnce).retain(true)
 }
 
-/// A reader that takes 20 messages before it acknowledges one.
+/// Connects a reader that takes 20 messages before it acknowledges one.
 async fn reader(broker: &TestBroker, scheme: Scheme) -> ManualClient {
     ManualClient::connect(broker, scheme, "reader", |config| {
         config.receive_maximum = NonZeroU16::new(20).unwrap();

@@ -8,7 +8,7 @@ use crate::bench_scripts::{built, lacks, number, only, run};
 
 const PROGRAMS: &[&str] = &["mqbroker", "examples/scale"];
 
-/// The bystander's messages of a phase, all of which have arrived.
+/// Returns the number of the bystander's messages in a phase, and checks that all have arrived.
 fn messages(row: &Value, phase: &str) -> f64 {
     let phase = only(&row["phases"], &[("phase", phase)]);
     let bystander = &phase["bystander"];

@@ -40,7 +40,7 @@ over_each_transport!(
     a_will_for_a_reader_without_room_goes_to_the_store,
 );
 
-/// A mailbox for few messages, and the policy for more.
+/// Sets a mailbox for few messages, and the policy for more.
 fn small(settings: &mut Settings, messages: usize, overflow: Overflow) {
     settings.quotas.mailbox = MailboxLimits {
         messages,
@@ -49,7 +49,7 @@ fn small(settings: &mut Settings, messages: usize, overflow: Overflow) {
     settings.quotas.overflow = Some(overflow);
 }
 
-/// A reader that takes `maximum` messages before it acknowledges one.
+/// Connects a reader that takes `maximum` messages before it acknowledges one.
 async fn reader(broker: &TestBroker, scheme: Scheme, id: &str, maximum: u16) -> ManualClient {
     ManualClient::connect(broker, scheme, id, |config| {
         config.receive_maximum = NonZeroU16::new(maximum).unwrap();
@@ -116,7 +116,7 @@ fn reason_of(end: &CloseReason) -> ReasonCode {
     }
 }
 
-/// The mailbox is full of unacknowledged messages, and has no room for a message of the client's own: the
+/// Checks a mailbox that is full of unacknowledged messages, and has no room for a message of the client's own: the
 /// acknowledgements behind that message make the room.
 async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| small(settings, 10, Overflow::Wait)).await;
@@ -224,8 +224,8 @@ async fn clients_that_publish_to_each_other_all_get_everything(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-/// A reader that takes one message at a time and acknowledges it late: without a store it is
-/// disconnected, and publishers hardly notice.
+/// Checks a reader that takes one message at a time and acknowledges it late: without a store it is disconnected, and
+/// publishers hardly notice.
 async fn a_reader_that_acknowledges_now_and_then_leaves_publishers_their_rate(scheme: Scheme) {
     const ROOM: u32 = 100;
     let broker = TestBroker::start_with(|settings| {
@@ -312,7 +312,8 @@ async fn the_policy_drop_oldest_drops_the_oldest_messages(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-/// The reader that it waited for first has read all that there is when the other begins to read.
+/// Checks a message that waits for two readers: the reader that it waited for first has read all that there is when the
+/// other begins to read.
 async fn a_message_that_waits_for_two_readers_is_delivered_once_both_have_room(scheme: Scheme) {
     const COUNT: u32 = 30;
     let broker = TestBroker::start_with(|settings| small(settings, 4, Overflow::Wait)).await;
@@ -346,7 +347,7 @@ async fn a_message_that_waits_for_two_readers_is_delivered_once_both_have_room(s
     broker.shutdown().await;
 }
 
-/// However often it acknowledges.
+/// Checks that a reader is disconnected however often it acknowledges.
 async fn where_publishers_wait_a_reader_without_progress_is_disconnected(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 1_000, Overflow::Wait);
@@ -461,7 +462,7 @@ impl Store for Hesitant {
     }
 }
 
-/// Messages that come while the broker reads the leavings of a member are not for that member.
+/// Checks that messages that come while the broker reads the leavings of a member are not for that member.
 async fn messages_that_a_member_leaves_are_looked_up_once_no_more_come(scheme: Scheme) {
     let store = Arc::new(Hesitant::default());
     let broker = TestBroker::start_with(|settings| {
@@ -485,7 +486,7 @@ async fn messages_that_a_member_leaves_are_looked_up_once_no_more_come(scheme: S
     broker.shutdown().await;
 }
 
-/// The other member has room for few messages, and publishers do not wait for it.
+/// Checks a group in which the other member has room for few messages, and publishers do not wait for it.
 async fn messages_that_a_member_leaves_reach_others_without_room(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 20, Overflow::Spill);
@@ -548,7 +549,7 @@ async fn read_all(client: &mut ManualClient, count: usize) -> Vec<u32> {
     numbers
 }
 
-/// The session is in the store before any of its messages, whichever publisher brings the first.
+/// Checks that the session is in the store before any of its messages, whichever publisher brings the first.
 async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme: Scheme) {
     const EACH: u32 = 30;
     let store = Arc::new(Hesitant::default());
@@ -569,7 +570,7 @@ async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme:
     broker.shutdown().await;
 }
 
-/// Messages that wait for the member, and those that it has not acknowledged (§4.8.2).
+/// Checks the messages that wait for a member, and those that it has not acknowledged (§4.8.2).
 async fn all_messages_of_a_member_that_ends_reach_the_others(scheme: Scheme) {
     const COUNT: u32 = 600;
     let broker = TestBroker::start().await;

@@ -31,7 +31,7 @@ async fn start(name: &str, store: &Arc<impl Store>) -> Broker {
     Broker::start(settings).await.unwrap()
 }
 
-/// A client whose session outlives it and the broker.
+/// Builds a client whose session outlives it and the broker.
 fn kept(name: &str, id: &str) -> ClientBuilder {
     mq_testkit::kept(&url(name), id)
 }

@@ -1,5 +1,6 @@
 //! Doc comments name their subject with their first word: a noun, or a verb in the third person. A block that begins with a
-//! question word or a pronoun is understood only with the line below it.
+//! question word or a pronoun is understood only with the line below it. The doc of a function that begins with an article
+//! reads as that of a field or a type.
 
 use std::{
     fs,
@@ -17,6 +18,29 @@ const EMPTY_PAIRS: &[&str] = &["the same", "this one"];
 
 /// Folders, and their doc blocks that still begin so. A number may become lower, and never higher.
 const LEFT: &[(&str, usize)] = &[
+    ("bench", 0),
+    ("crates/mq", 0),
+    ("crates/mq-broker", 0),
+    ("crates/mq-client", 0),
+    ("crates/mq-codec", 0),
+    ("crates/mq-energy", 0),
+    ("crates/mq-lane", 0),
+    ("crates/mq-measure", 0),
+    ("crates/mq-netem", 0),
+    ("crates/mq-proto", 0),
+    ("crates/mq-testkit", 0),
+    ("crates/mq-transport", 0),
+    ("crates/mqbench", 0),
+    ("crates/mqbroker", 0),
+    ("fuzz", 0),
+    ("tests", 0),
+];
+
+/// First words of a function's doc in place of a verb.
+const ARTICLES: &[&str] = &["The", "A", "An", "All", "Each", "No", "This", "These"];
+
+/// Folders, and their docs of functions that still begin with an article. A number may become lower, and never higher.
+const LEFT_WITHOUT_VERB: &[(&str, usize)] = &[
     ("bench", 0),
     ("crates/mq", 0),
     ("crates/mq-broker", 0),
@@ -85,25 +109,51 @@ fn empty_blocks(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-#[test]
-fn a_block_that_begins_with_a_question_word_or_a_pronoun_is_found() {
-    let source = "/// Whether it is open.\n/// Of all.\nfn a() {}\n\n    /// The same, later.\n    //! It is.\n/// Where.\n";
-    let lines: Vec<_> = empty_blocks(source).iter().map(|(line, _)| *line).collect();
-    assert_eq!(lines, [1, 5, 6, 7]);
-    let fine = "/// Returns `true` if it is open.\n/// `What`\nfn a() {}\n/// Offset.\n/// Whethers\n/// One-way delay.\n";
-    assert!(empty_blocks(fine).is_empty());
+/// Returns `true` if this line begins a function.
+fn is_function(line: &str) -> bool {
+    let is_qualifier = |word: &&str| {
+        word.starts_with("pub")
+            || word.ends_with(')')
+            || ["const", "async", "unsafe"].contains(word)
+    };
+    let mut words = line.split_whitespace();
+    words.find(|word| !is_qualifier(word)) == Some("fn")
 }
 
-#[test]
-fn doc_comments_begin_with_a_noun_or_a_verb() {
+/// Returns the lines at which docs of functions begin with an article. Docs of tests are left out.
+fn blocks_without_verb(source: &str) -> Vec<(usize, String)> {
+    let mut block: Option<(usize, &str)> = None;
+    let mut is_test = false;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(source.lines().map(str::trim_start)) {
+        if let Some(text) = line.strip_prefix("///") {
+            block = block.or(Some((number, text.trim_start())));
+        } else if block.is_some() && line.starts_with("#[") {
+            is_test |= line.contains("#[test]") || line.contains("tokio::test");
+        } else {
+            let first = block.take().filter(|_| !is_test && is_function(line));
+            if let Some((begin, text)) = first
+                && let Some((word, _)) = text.split_once(' ')
+                && ARTICLES.contains(&word)
+            {
+                found.push((begin, text.to_owned()));
+            }
+            is_test = false;
+        }
+    }
+    found
+}
+
+/// Compares the numbers of a table with the blocks that `find` finds in the folders.
+fn check(left: &[(&str, usize)], find: fn(&str) -> Vec<(usize, String)>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut wrong = Vec::new();
-    for (folder, left) in LEFT {
+    for (folder, left) in left {
         let mut files = Vec::new();
         sources(&root.join(folder), &mut files);
         let mut found = Vec::new();
         for file in files {
-            let blocks = empty_blocks(&fs::read_to_string(&file).unwrap());
+            let blocks = find(&fs::read_to_string(&file).unwrap());
             let blocks = blocks.into_iter();
             found.extend(blocks.map(|(line, text)| format!("{}:{line}: {text}", file.display())));
         }
@@ -118,4 +168,35 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_block_that_begins_with_a_question_word_or_a_pronoun_is_found() {
+    let source = "/// Whether it is open.\n/// Of all.\nfn a() {}\n\n    /// The same, later.\n    //! It is.\n/// Where.\n";
+    let lines: Vec<_> = empty_blocks(source).iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [1, 5, 6, 7]);
+    let fine = "/// Returns `true` if it is open.\n/// `What`\nfn a() {}\n/// Offset.\n/// Whethers\n/// One-way delay.\n";
+    assert!(empty_blocks(fine).is_empty());
+}
+
+#[test]
+fn a_function_whose_doc_begins_with_an_article_is_found() {
+    let source = "/// The lanes.\nfn a() {}\n    /// A lane.\n    #[must_use]\n    pub(in crate::b) const fn b() {}\n";
+    let lines: Vec<_> = blocks_without_verb(source)
+        .into_iter()
+        .map(|(line, _)| line)
+        .collect();
+    assert_eq!(lines, [1, 3]);
+    let fine = "/// Returns it.\n/// Each lane.\nasync fn a() {}\n/// No lane.\nstruct B;\n/// These lanes.\n#[tokio::test]\nasync fn c() {}\n/// Theory of it.\nfn d() {}\n";
+    assert!(blocks_without_verb(fine).is_empty());
+}
+
+#[test]
+fn doc_comments_begin_with_a_noun_or_a_verb() {
+    check(LEFT, empty_blocks);
+}
+
+#[test]
+fn docs_of_functions_begin_with_a_verb() {
+    check(LEFT_WITHOUT_VERB, blocks_without_verb);
 }

@@ -26,7 +26,7 @@ fn through(scheme: Scheme, proxy: SocketAddr) -> String {
     Address::new(scheme, proxy.ip().to_string(), proxy.port()).to_string()
 }
 
-/// A subscriber behind its own delay.
+/// Connects a subscriber behind its own delay.
 async fn subscriber(broker: &TestBroker) -> (Client, Subscription, UdpProxy) {
     let target = socket_address(&broker.address(Scheme::Quic));
     let proxy = UdpProxy::start(target, D_SUB).await.unwrap();

@@ -80,7 +80,7 @@ fn filter(device: u64, number: u64) -> String {
     }
 }
 
-/// A topic that this filter matches.
+/// Returns a topic that this filter matches.
 fn topic(device: u64, number: u64) -> String {
     filter(device, number)
         .replace('+', "any")
@@ -226,7 +226,7 @@ async fn dial(
     Ok(device)
 }
 
-/// A device until it leaves, or loses its connection.
+/// Runs a device until it leaves, or loses its connection.
 async fn live(
     device: Device,
     number: u64,

@@ -76,7 +76,7 @@ impl Orders {
         Self(orders)
     }
 
-    /// The next order; `None` at the end. Cancel-safe.
+    /// Waits for the next order; `None` at the end. Cancel-safe.
     async fn next(&mut self) -> Option<String> {
         self.0.recv().await
     }
@@ -101,7 +101,7 @@ impl Dialler {
         Self { trust }
     }
 
-    /// Connections of one connector share a UDP socket.
+    /// Makes a connector, whose connections share a UDP socket.
     fn connector(&self, receive_buffer: Option<usize>) -> Result<Connector, Failed> {
         let crypto = CryptoOptions {
             cipher_suites: vec![CipherSuite::Aes128Gcm],

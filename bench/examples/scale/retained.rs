@@ -18,7 +18,7 @@ const WINDOW: usize = 1_000;
 /// Bytes that the kernel keeps for a slow reader.
 const SLOW_BUFFER: usize = 64 * 1024;
 
-/// The topic of a retained message: ten readings of each device, a thousand devices of each site.
+/// Returns the topic of a retained message: ten readings of each device, a thousand devices of each site.
 fn topic(number: u64) -> String {
     let (device, reading) = (number / 10, number % 10);
     let (site, device) = (device / 1_000, device % 1_000);

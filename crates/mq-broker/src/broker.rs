@@ -170,56 +170,55 @@ impl Broker {
         })
     }
 
-    /// The addresses that it listens at, in the order of [`Settings::listeners`]. A port 0 is
-    /// replaced by the port that the system chose.
+    /// Returns the addresses that the broker listens at, in the order of [`Settings::listeners`]. A port 0 is replaced
+    /// by the port that the system chose.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The broker's metrics.
+    /// Returns the broker's metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.hub.metrics
     }
 
-    /// The address of [`AdminSettings::http`](crate::AdminSettings::http), with the port that was
-    /// chosen.
+    /// Returns the address of [`AdminSettings::http`](crate::AdminSettings::http), with the port that was chosen.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// Each listener's metrics, in the order of [`Settings::listeners`].
+    /// Returns each listener's metrics, in the order of [`Settings::listeners`].
     #[must_use]
     pub fn listeners(&self) -> &[Arc<ListenerMetrics>] {
         &self.listeners
     }
 
-    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`](crate::Quotas::memory)
-    /// counts them.
+    /// Returns the number of bytes that wait for sessions or are retained now, as
+    /// [`Quotas::memory`](crate::Quotas::memory) counts them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()
     }
 
-    /// The connected clients, by their identifiers. A client's own connection answers for what it alone
-    /// knows, within 500 ms.
+    /// Lists the connected clients, by their identifiers. A client's own connection answers for what it alone knows,
+    /// within 500 ms.
     pub async fn clients(&self, query: &Query) -> Page<view::Client> {
         self.hub.operators().clients(query).await
     }
 
-    /// The sessions without a connection, by their identifiers.
+    /// Lists the sessions without a connection, by their identifiers.
     pub async fn sessions(&self, query: &Query) -> Page<view::Session> {
         self.hub.operators().absent_sessions(query).await
     }
 
-    /// The subscriptions of all sessions, connected or not, by filter and then by identifier.
+    /// Lists the subscriptions of all sessions, connected or not, by filter and then by identifier.
     pub async fn subscriptions(&self, query: &Query) -> Page<view::Subscription> {
         self.hub.operators().all_subscriptions(query, None).await
     }
 
-    /// The subscriptions of one session, by filter.
+    /// Lists the subscriptions of one session, by filter.
     pub async fn subscriptions_of(
         &self,
         client_id: &str,
@@ -231,7 +230,7 @@ impl Broker {
             .await
     }
 
-    /// The connected client of that identifier.
+    /// Returns the connected client of that identifier.
     ///
     /// # Errors
     /// If none is connected.
@@ -239,7 +238,7 @@ impl Broker {
         self.hub.operators().client(client_id).await
     }
 
-    /// Retained messages, by topic. [`Query::matching`] is a topic filter.
+    /// Lists retained messages, by topic. [`Query::matching`] is a topic filter.
     ///
     /// # Errors
     /// If it is not.
@@ -247,13 +246,13 @@ impl Broker {
         self.hub.operators().retained_topics(query).await
     }
 
-    /// Topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a
-    /// call; the first one takes 2 s.
+    /// Lists topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a call; the
+    /// first call takes 2 s.
     pub async fn topic_rates(&self, query: &Query) -> TopicRates {
         self.hub.operators().topic_rates(query).await
     }
 
-    /// The last things that were refused, the newest first.
+    /// Lists the last refusals, the newest first.
     #[must_use]
     pub fn refusals(&self, query: &Query) -> Page<view::Refusal> {
         self.hub.refusal_log.recent(query)
@@ -269,7 +268,7 @@ impl Broker {
         self.hub.operators().ban(banned, minutes)
     }
 
-    /// The bans in force.
+    /// Lists the bans in force.
     #[must_use]
     pub fn bans(&self, query: &Query) -> Page<Ban> {
         self.hub.bans.list(query)
@@ -299,8 +298,8 @@ impl Broker {
         }
     }
 
-    /// A handle that changes certificates and the like while the broker runs, for code that does
-    /// not own the broker.
+    /// Returns a handle that changes certificates and the like while the broker runs, for code that does not own the
+    /// broker.
     #[must_use]
     pub fn reload_handle(&self) -> Reload {
         self.reload.clone()
@@ -645,7 +644,8 @@ impl Drop for Counted {
     }
 }
 
-/// A connection has ended, or goes to another worker. One whose task panicked has a bug; the others go on.
+/// Takes the end of a connection's task: a connection that goes to another worker gets a task there. A task that
+/// panicked is a bug, and is logged; the other connections go on.
 fn ended_or_going(
     ended: Result<Option<MovableConnection>, tokio::task::JoinError>,
     connections: &mut JoinSet<Option<MovableConnection>>,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Now, by tokio's clock: a test that pauses it pauses connections as well.
+/// Returns the time by tokio's clock: a test that pauses it pauses connections as well.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

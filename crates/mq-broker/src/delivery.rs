@@ -2,7 +2,7 @@
 
 use mq_proto::Delivery;
 
-/// Set on a delivery that came by a shared subscription.
+/// Bit that is set on a delivery that came by a shared subscription.
 const SHARED_BIT: u64 = 1 << 63;
 
 /// The place of the lane's slot in the tag, and the masks of slot and number.
@@ -18,7 +18,7 @@ impl LaneSlot {
     /// The control lane.
     pub const CONTROL: Self = Self(0);
 
-    /// A slot for another lane. After 32,767 slots the first comes again.
+    /// Returns a slot for another lane. After 32,767 slots the first comes again.
     pub(crate) fn next(self) -> Self {
         Self(if self.0 == 0x7FFF { 1 } else { self.0 + 1 })
     }
@@ -33,7 +33,7 @@ impl LaneSlot {
         Self(number & 0x7FFF)
     }
 
-    /// The slot for a message that two subscriptions match.
+    /// Returns the slot for a message that two subscriptions match: the control lane's if their slots differ.
     pub(crate) fn or_control(self, other: Self) -> Self {
         if self == other { self } else { Self::CONTROL }
     }

@@ -28,7 +28,7 @@ pub enum Error {
     Admin {
         /// The address, or the socket's path.
         place: String,
-        /// The cause.
+        /// The cause: the system's error.
         source: std::io::Error,
     },
     /// A bridge cannot be made.
@@ -36,13 +36,13 @@ pub enum Error {
     Bridge {
         /// The bridge's name.
         name: String,
-        /// The problem.
+        /// The problem with the bridge's settings.
         problem: String,
     },
     /// The cluster cannot be joined.
     #[error("the cluster cannot be joined: {problem}")]
     Cluster {
-        /// The problem.
+        /// The problem that keeps the node out.
         problem: String,
     },
     /// The threads for connections cannot be started.
@@ -53,7 +53,7 @@ pub enum Error {
     ReadConfig {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The cause: the system's error.
         source: std::io::Error,
     },
     /// The configuration file is not valid.
@@ -76,7 +76,7 @@ pub struct Mistake {
     pub path: PathBuf,
     /// The line, from 1; `None` for the file as a whole.
     pub line: Option<usize>,
-    /// The problem.
+    /// The problem of the line or file.
     pub problem: String,
 }
 

@@ -69,7 +69,7 @@ impl Journal {
         }
     }
 
-    /// The position up to which this journal has recorded.
+    /// Returns the position up to which this journal has recorded.
     pub(crate) fn position(&self) -> u64 {
         self.0.as_ref().map_or(0, |open| open.recorded.0)
     }

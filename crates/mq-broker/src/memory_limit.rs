@@ -29,7 +29,7 @@ impl MemoryLimit {
         }
     }
 
-    /// A limit of its own for a part of the bytes below `whole`.
+    /// Makes a limit for a part of the bytes below `whole`.
     pub(crate) fn part_of(whole: &Arc<Self>, limit: usize) -> Self {
         Self {
             whole: Some(Arc::clone(whole)),
@@ -37,12 +37,12 @@ impl MemoryLimit {
         }
     }
 
-    /// Bytes that are counted now.
+    /// Returns the number of bytes that are counted now.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may still be counted.
+    /// Returns the number of bytes that may still be counted.
     pub(crate) fn left(&self) -> usize {
         self.limit.saturating_sub(self.used())
     }
@@ -215,8 +215,8 @@ impl Drop for Counted {
     }
 }
 
-/// A quarter of the memory that this process may use: the machine's, or its control group's if that
-/// is less. At least 64 MiB; 256 MiB where the system does not tell.
+/// Returns a quarter of the memory that this process may use: the machine's, or its control group's if that is less. At
+/// least 64 MiB; 256 MiB where the system does not tell.
 pub(crate) fn default_memory_limit() -> usize {
     const LEAST: usize = 64 << 20;
     let machine = std::fs::read_to_string("/proc/meminfo").ok();

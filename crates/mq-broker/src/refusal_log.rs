@@ -120,7 +120,7 @@ pub(crate) struct RefusalLog {
 /// Lines of each kind that stay for operators to see: whoever causes many of one kind hides no other.
 const MAX_RECENT_OF_A_KIND: usize = 100;
 
-/// Characters of a peer's text in them.
+/// Characters of a peer's text in the lines that stay.
 const MAX_TEXT_CHARACTERS: usize = 128;
 
 /// The last lines.
@@ -207,7 +207,7 @@ impl RefusalLog {
         );
     }
 
-    /// The last lines, the newest first, in pages: those with a text that contains [`Query::matching`].
+    /// Lists the last lines, the newest first, in pages: those with a text that contains [`Query::matching`].
     pub(crate) fn recent(&self, query: &Query) -> Page<Refusal> {
         let before = query.after.as_deref().and_then(|place| place.parse().ok());
         let recent = lock(&self.recent);
@@ -228,7 +228,7 @@ impl RefusalLog {
         }
     }
 
-    /// The lines behind that number, the oldest first.
+    /// Returns the lines after that number, the oldest first.
     pub(crate) fn since(&self, number: u64) -> Vec<Refusal> {
         let recent = lock(&self.recent);
         let newer = recent.lines.iter().filter(|line| line.number > number);

@@ -37,9 +37,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The ages of the oldest unsettled change at which the broker reports its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StorePatience {
-    /// From this age on the broker is not ready for clients, and logs it. Default 5 s.
+    /// Age from which on the broker is not ready for clients, and logs it. Default 5 s.
     pub not_ready_after: Duration,
-    /// From this age on it is not healthy, so that a supervisor may start it again. Default 60 s.
+    /// Age from which on the broker is not healthy, so that a supervisor may start it again. Default 60 s.
     pub unhealthy_after: Duration,
 }
 

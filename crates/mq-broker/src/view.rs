@@ -57,7 +57,7 @@ impl Default for Query {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Page<T> {
-    /// The items.
+    /// The items of the page.
     pub items: Vec<T>,
     /// [`Query::after`] for the next page; `None` on the last page.
     pub next: Option<String>,
@@ -150,9 +150,9 @@ pub enum Handshake {
     None,
     /// The handshake has not ended yet: the client was accepted by early data.
     Pending,
-    /// With certificates.
+    /// The handshake was made with certificates.
     Full,
-    /// From a ticket of an earlier connection.
+    /// The handshake resumed an earlier connection by its ticket.
     Resumed,
 }
 
@@ -248,7 +248,7 @@ pub struct Subscription {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Retained {
-    /// The topic.
+    /// The topic of the message.
     pub topic: String,
     /// The QoS that it was published at.
     pub qos: u8,
@@ -287,7 +287,7 @@ impl Default for TopicRates {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TopicRate {
-    /// The topic.
+    /// The topic of the messages.
     pub topic: String,
     /// Messages a second.
     pub messages_per_s: f64,
@@ -314,7 +314,7 @@ pub struct Refusal {
     pub topic: Option<String>,
     /// The peer's address.
     pub peer: Option<SocketAddr>,
-    /// The reason.
+    /// The reason of the refusal.
     pub reason: String,
 }
 
@@ -325,7 +325,7 @@ pub struct Refusal {
 pub enum Banned {
     /// A client identifier.
     Client(String),
-    /// A user.
+    /// A user name.
     User(String),
     /// An IPv4 address, or the IPv6 network of 64 bits that an address is in.
     Address(IpAddr),
@@ -364,7 +364,7 @@ pub enum CannotBan {
     /// The ban has no time, or more than [`LONGEST_BAN_MINUTES`].
     #[error("a ban lasts from 1 to {LONGEST_BAN_MINUTES} minutes")]
     Minutes,
-    /// There are 10,000 bans.
+    /// The list has 10,000 bans already.
     #[error("too many bans are in force")]
     TooMany,
 }

@@ -39,7 +39,7 @@ use bytes::Bytes;
 /// # let _ = mq_client::Client::builder("mqtt://localhost").unwrap().auth_method(Next);
 /// ```
 pub trait AuthMethod: std::fmt::Debug + Send + 'static {
-    /// The name of the method, for CONNECT.
+    /// Returns the name of the method, for CONNECT.
     fn name(&self) -> &str;
 
     /// Begins a new connection; returns the authentication data of CONNECT.
@@ -48,7 +48,7 @@ pub trait AuthMethod: std::fmt::Debug + Send + 'static {
     /// If the method cannot begin; the client ends.
     fn start(&mut self) -> Result<Option<Bytes>, AuthError>;
 
-    /// The answer to the server's `data`, which is empty if the server sent none.
+    /// Returns the client's next data for the server, in answer to `data`, which is empty if the server sent none.
     ///
     /// # Errors
     /// If there is no answer; the client ends.

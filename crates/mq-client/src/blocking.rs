@@ -98,8 +98,7 @@ impl Drop for Runtime {
 }
 
 impl ClientBuilder {
-    /// [`build`](Self::build) for programs without async: connects and waits until the server has
-    /// accepted.
+    /// Connects like [`build`](Self::build), for programs without async: waits until the server has accepted.
     ///
     /// # Errors
     /// As [`build`](Self::build), and [`Error::Transport`] if the system gives no thread.
@@ -157,7 +156,7 @@ impl Client {
         self.subscribe_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
-    /// [`subscribe`](Self::subscribe) with several filters and all options.
+    /// Subscribes like [`subscribe`](Self::subscribe), with several filters and all options.
     ///
     /// # Errors
     /// As [`crate::Client::subscribe_with`].
@@ -182,7 +181,7 @@ impl Client {
         self.block_on(self.0.client.request(topic, payload))
     }
 
-    /// [`request`](Self::request) with any message, and with a timeout for the whole call.
+    /// Sends a request like [`request`](Self::request), with any message, and with a timeout for the whole call.
     ///
     /// # Errors
     /// As [`crate::Client::request_with`].
@@ -198,8 +197,8 @@ impl Client {
         self.send(request.response(payload)?)
     }
 
-    /// The events of the connection from now on, as an iterator that waits for the next event and
-    /// ends with the client. Up to 32 events wait for it, as for [`crate::EventStream`].
+    /// Subscribes to the events of the connection from now on; the iterator waits for the next event and ends with the
+    /// client. Up to 32 events wait for it, as for [`crate::EventStream`].
     #[must_use]
     pub fn events(&self) -> Events {
         let events = self.0.client.events();
@@ -207,7 +206,7 @@ impl Client {
         Events { events, runtime }
     }
 
-    /// The async client behind this handle, for its state, times and counts.
+    /// Returns the async client behind this handle, for its state, times and counts.
     #[must_use]
     pub fn inner(&self) -> &crate::Client {
         &self.0.client
@@ -270,12 +269,12 @@ impl Subscription {
         }
     }
 
-    /// The next message if one waits.
+    /// Returns the next message if one waits, without blocking; `None` otherwise.
     pub fn try_recv(&mut self) -> Option<Incoming> {
         self.subscription.try_recv()
     }
 
-    /// The server's answer to each filter.
+    /// Returns the server's reason code for each filter, in the order of the request.
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         self.subscription.granted()

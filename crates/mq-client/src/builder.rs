@@ -115,9 +115,9 @@ impl Client {
         Self::builder(url)?.build().await
     }
 
-    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
-    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567,
-    /// 8083 or 8084, and without a path where that is `/mqtt`; or `mem://NAME`.
+    /// Makes options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
+    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567, 8083 or 8084, and
+    /// without a path where that is `/mqtt`; or `mem://NAME`.
     ///
     /// # Errors
     /// [`Error::Address`].
@@ -154,9 +154,9 @@ impl ClientBuilder {
         }
     }
 
-    /// Another address of the same server, for networks where earlier addresses do not work:
-    /// `.fallback("mqtts://broker.example")` after a `quic://` address, where UDP is blocked. Each call
-    /// adds one. Default: none.
+    /// Adds another address of the same server, for networks where earlier addresses do not work:
+    /// `.fallback("mqtts://broker.example")` after a `quic://` address, where UDP is blocked. Each call adds one.
+    /// Default: none.
     ///
     /// Whenever the client connects, it begins with the first address and gives it a
     /// [head start](Self::head_start); see the [crate's documentation](crate#several-addresses).
@@ -199,14 +199,14 @@ impl ClientBuilder {
         self
     }
 
-    /// The version of MQTT. Default: 5.0.
+    /// Sets the version of MQTT. Default: 5.0.
     pub fn version(mut self, version: Version) -> Self {
         self.config.connect.version = version;
         self
     }
 
-    /// The client identifier, by which the server knows the session. Default: `mq-` and eight random
-    /// hexadecimal digits, the same for all connections of the client.
+    /// Sets the client identifier, by which the server knows the session. Default: `mq-` and eight random hexadecimal
+    /// digits, the same for all connections of the client.
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -248,9 +248,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Silence after which the client tests the connection with PINGREQ (§3.1.2.10): rounded up to
-    /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
-    /// idle timeouts of common NATs.
+    /// Sets the time of silence after which the client tests the connection with PINGREQ (§3.1.2.10): rounded up to
+    /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the idle timeouts of common
+    /// NATs.
     ///
     /// It means the same over QUIC. Where it is off, or longer than
     /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC keeps the connection
@@ -334,7 +334,7 @@ impl ClientBuilder {
         Ok(self.user_name(user_name)?.password(password))
     }
 
-    /// The user name alone.
+    /// Sets the user name and no password.
     ///
     /// # Errors
     /// [`Error::Text`] if it is no MQTT string.
@@ -343,19 +343,19 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// The password; MQTT 3.1 and 3.1.1 want a user name with it.
+    /// Sets the password; MQTT 3.1 and 3.1.1 want a user name with it.
     pub fn password(mut self, password: impl Into<Bytes>) -> Self {
         self.config.connect.password = Some(password.into());
         self
     }
 
-    /// The message that the server publishes when the connection is lost. Default: none.
+    /// Sets the message that the server publishes when the connection is lost. Default: none.
     pub fn will(mut self, will: Will) -> Self {
         self.config.connect.will = Some(will);
         self
     }
 
-    /// SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
+    /// Sets SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
     ///
     /// The password does not leave this side, and the server has to prove that it knows the password.
     /// CONNECT has no separate user name then. The first connection derives a key from the password,
@@ -372,13 +372,13 @@ impl ClientBuilder {
         Ok(self.auth_method(scram))
     }
 
-    /// A method of enhanced authentication (5.0, §4.12); earlier versions ignore it. Default: none.
+    /// Sets a method of enhanced authentication (5.0, §4.12); earlier versions ignore it. Default: none.
     pub fn auth_method(mut self, method: impl AuthMethod) -> Self {
         self.auth_method = Some(Box::new(method));
         self
     }
 
-    /// A name and a value of CONNECT for the server's application (5.0). Each call adds one.
+    /// Adds a name and a value of CONNECT for the server's application (5.0).
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -411,38 +411,37 @@ impl ClientBuilder {
         self
     }
 
-    /// All properties of CONNECT at once (5.0), in the place of earlier ones. The client overwrites
-    /// session expiry, Receive Maximum, maximum packet size and topic alias maximum by their own
-    /// options. It overwrites authentication method and data if there is an
-    /// [`auth_method`](Self::auth_method); leave them out if there is none.
+    /// Sets all properties of CONNECT at once (5.0), in the place of earlier ones. The client overwrites session
+    /// expiry, Receive Maximum, maximum packet size and topic alias maximum by their own options. It overwrites
+    /// authentication method and data if there is an [`auth_method`](Self::auth_method); leave them out if there is
+    /// none.
     pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
         self.config.connect.properties = properties;
         self
     }
 
-    /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
+    /// Sets the number of QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
     /// Default: 1,000.
     pub fn receive_maximum(mut self, maximum: NonZeroU16) -> Self {
         self.config.receive_maximum = maximum;
         self
     }
 
-    /// QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
-    /// as well. Further messages wait in the queue, and so do QoS 0 messages behind them: order is kept.
-    /// Default: 100.
+    /// Sets the number of QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
+    /// as well. Further messages wait in the queue, and so do QoS 0 messages behind them: order is kept. Default: 100.
     pub fn max_inflight(mut self, maximum: NonZeroU16) -> Self {
         self.config.max_inflight = maximum;
         self
     }
 
-    /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
+    /// Sets the size of the largest packet that the client accepts, in bytes. Default: what MQTT can carry, 256 MiB.
     pub fn maximum_packet_size(mut self, size: NonZeroU32) -> Self {
         self.config.max_packet_size = size;
         self
     }
 
-    /// Topic aliases that the server may use (5.0), and whether the client uses those that the server
-    /// allows. Default: 16, and yes.
+    /// Sets the number of topic aliases that the server may use (5.0); with `use_own` the client uses those that the
+    /// server allows. Default: 16, and `true`.
     pub fn topic_aliases(mut self, maximum: u16, use_own: bool) -> Self {
         self.config.topic_alias_maximum = maximum;
         self.config.use_topic_aliases = use_own;
@@ -567,7 +566,7 @@ impl ClientBuilder {
         self.subscribe_early_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
-    /// [`subscribe_early`](Self::subscribe_early) with all options.
+    /// Subscribes like [`subscribe_early`](Self::subscribe_early), with all options.
     ///
     /// # Errors
     /// [`Error::Closed`] once there are no subscription identifiers left, after 268,435,455.
@@ -585,8 +584,8 @@ impl ClientBuilder {
         Ok(subscription)
     }
 
-    /// The messages that match no subscription, as [`Client::messages`], from the first on: those of a session that
-    /// is resumed may come before [`build`](Self::build) returns.
+    /// Returns a stream of the messages that match no subscription, as [`Client::messages`], from the first on:
+    /// messages of a session that is resumed may come before [`build`](Self::build) returns.
     #[must_use]
     pub fn messages(&self) -> Subscription {
         Subscription::to_the_rest(self.shared.clone())
@@ -716,8 +715,8 @@ impl ClientBuilder {
         }
     }
 
-    /// The first subscription identifier. A session of an earlier process may still have identifiers,
-    /// which 5.0 servers send back and which must not be mistaken for new ones.
+    /// Returns the first subscription identifier. A session of an earlier process may still have identifiers, which 5.0
+    /// servers send back and which must not be mistaken for new ones.
     fn first_id(&self) -> u32 {
         if self.config.connect.clean_start {
             return 1;

@@ -94,7 +94,7 @@ impl Client {
         Ok(Receipt::new(self.shared.clone(), seq, cell))
     }
 
-    /// [`send`](Self::send) without waiting.
+    /// Sends like [`send`](Self::send), without waiting.
     ///
     /// # Errors
     /// [`Error::QueueFull`], or the error that ended the client.
@@ -146,8 +146,8 @@ impl Client {
         self.subscribe_with(options).await
     }
 
-    /// [`subscribe`](Self::subscribe) with several filters and all options. Succeeds if at least
-    /// one filter was granted; see [`Subscription::granted`]. Cancel-safe in the same way.
+    /// Subscribes like [`subscribe`](Self::subscribe), with several filters and all options. Succeeds if at least one
+    /// filter was granted; see [`Subscription::granted`]. Cancel-safe in the same way.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe).
@@ -182,7 +182,7 @@ impl Client {
         done.await.map_err(|_| self.ended())?
     }
 
-    /// The messages that match no subscription, such as those of a session that was resumed.
+    /// Returns a stream of the messages that match no subscription, such as those of a session that was resumed.
     ///
     /// The stream holds up to 1,024 messages, and holds up the connection when it is full, as every
     /// [`Subscription`] does. A second call takes over from the first. Without this call such messages
@@ -198,7 +198,7 @@ impl Client {
         self.shared.unmatched.load(Ordering::Relaxed)
     }
 
-    /// The [`Event`](crate::Event)s of the connection from now on, as a stream.
+    /// Subscribes to the [`Event`](crate::Event)s of the connection from now on, and returns their stream.
     #[must_use]
     pub fn events(&self) -> EventStream {
         self.shared.events()
@@ -230,20 +230,20 @@ impl Client {
         matches!(*self.shared.status.borrow(), Status::Connected(_))
     }
 
-    /// The times of the last connection that the server accepted; `None` before the first.
+    /// Returns the times of the last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn connect_times(&self) -> Option<ConnectTimes> {
         self.last_connected().map(|connected| connected.times)
     }
 
-    /// The last connection that the server accepted; `None` before the first.
+    /// Returns the last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn last_connected(&self) -> Option<Arc<crate::Connected>> {
         let last = lock(&self.shared.last);
         last.clone()
     }
 
-    /// The counters of the current link, which the client's task reads now; see [`LinkStats`] for the
+    /// Returns the counters of the current link, which the client's task reads for this call; see [`LinkStats`] for the
     /// cost. Cancel-safe.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl Client {
         stats.await.map_err(|_| Error::NotConnected)
     }
 
-    /// Messages that were queued and not yet sent.
+    /// Returns the number of messages that were queued and not yet sent.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.shared.queue.len()

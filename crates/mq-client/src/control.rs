@@ -27,9 +27,9 @@ pub(crate) struct Control {
     /// Subscriptions whose streams were dropped.
     pub(crate) dropped: Vec<SubscriptionId>,
     pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
-    /// Leave the link and connect again.
+    /// `true` if the driver has to leave the link and connect again.
     pub(crate) reconnect: bool,
-    /// Set once: end within this time.
+    /// Time within which the driver has to end, from the first request for its end.
     pub(crate) end: Option<Duration>,
 }
 

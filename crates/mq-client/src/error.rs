@@ -119,7 +119,7 @@ pub enum Error {
     /// The application asked for another connection, by [`Client::reconnect`](crate::Client::reconnect).
     #[error("the application asked for another connection")]
     ReconnectAsked,
-    /// There is no connection now.
+    /// The client has no connection now.
     #[error("not connected")]
     NotConnected,
     /// The client was closed before all was sent and acknowledged.

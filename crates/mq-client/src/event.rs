@@ -78,12 +78,12 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next event; `None` once the client has ended. Cancel-safe.
+    /// Waits for the next event; `None` once the client has ended. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// The polling form of [`recv`](Self::recv).
+    /// Polls for the next event, as [`recv`](Self::recv) awaits it.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.queue.poll_pop(cx)
     }

@@ -18,7 +18,7 @@ use crate::{Error, Outgoing};
 pub struct Incoming {
     /// The topic to which the message was published.
     pub topic: TopicName,
-    /// The payload.
+    /// The message's payload.
     pub payload: Bytes,
     /// The QoS of the delivery.
     pub qos: QoS,
@@ -78,7 +78,7 @@ impl Incoming {
         })
     }
 
-    /// The payload read as JSON, whatever its content type says.
+    /// Parses the payload as JSON, whatever its content type says.
     ///
     /// # Errors
     /// [`Error::Payload`] if it is not JSON, or does not fit `T`.
@@ -99,20 +99,20 @@ impl Incoming {
         self.properties.response_topic.as_deref()
     }
 
-    /// The data that an answer has to return, by which the requester knows its request (5.0).
+    /// Returns the data that an answer has to return, by which the requester knows its request (5.0).
     #[must_use]
     pub fn correlation_data(&self) -> Option<&Bytes> {
         self.properties.correlation_data.as_ref()
     }
 
-    /// The publisher's names and values, in its order; a name may occur more than once (5.0).
+    /// Returns the publisher's user properties (name and value), in its order; a name may occur more than once (5.0).
     pub fn user_properties(&self) -> impl Iterator<Item = (&str, &str)> {
         let properties = self.properties.user_properties.iter();
         properties.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// An answer to this message: to its response topic, with its correlation data and at
-    /// its QoS (5.0, §4.10). [`Client::respond`](crate::Client::respond) makes and sends one.
+    /// Makes the response to this message: to its response topic, with its correlation data and at its QoS (5.0,
+    /// §4.10). [`Client::respond`](crate::Client::respond) makes and sends one.
     ///
     /// The requester chooses the topic. A responder that may publish where its requesters may not has to
     /// check [`response_topic`](Self::response_topic) first.

@@ -48,7 +48,7 @@ impl Outgoing {
         Ok(Self::new(topic.try_into()?, payload))
     }
 
-    /// A QoS 0 message that holds `value` as JSON, and says so in its content type (5.0).
+    /// Makes a QoS 0 message whose payload is `value` as JSON, with the content type `application/json` (5.0).
     ///
     /// # Errors
     /// [`Error::Topic`], or [`Error::Payload`] if the value cannot be written as JSON.
@@ -64,7 +64,7 @@ impl Outgoing {
         Ok(message)
     }
 
-    /// A QoS 0 message that exists already: sending it often costs no allocation.
+    /// Makes a QoS 0 message of a shared `message`: sending it often costs no allocation.
     #[must_use]
     pub fn shared(message: Arc<Message>) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Outgoing {
         self
     }
 
-    /// A name and a value for the application (5.0). Each call adds one; a name may come again.
+    /// Adds a name and a value for the application (5.0). A name may occur more than once.
     ///
     /// # Errors
     /// [`Error::Text`].

@@ -48,9 +48,9 @@ pub(crate) struct Queued {
     pub(crate) seq: u64,
     pub(crate) cost: usize,
     pub(crate) delivery: Delivery,
-    /// The message may leave before the link's handshake is complete.
+    /// `true` if the message may leave before the link's handshake is complete.
     pub(crate) early: bool,
-    /// The message is sent as a QUIC datagram where it can be.
+    /// `true` if the message is sent as a QUIC datagram where it can be.
     pub(crate) datagram: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
 }

@@ -51,8 +51,8 @@ impl Client {
         self.request_with(request, timeout).await
     }
 
-    /// [`request`](Self::request) with any message, and with a timeout for everything: the turn, the
-    /// connection, and the response.
+    /// Sends a request like [`request`](Self::request), with any message, and with a timeout for everything: the turn,
+    /// the connection, and the response.
     ///
     /// The call replaces the response topic and the correlation data of `request`. Without a Message
     /// Expiry Interval the message gets the timeout, rounded up to seconds, so that a responder that

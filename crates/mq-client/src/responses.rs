@@ -83,12 +83,12 @@ impl Responses {
         }
     }
 
-    /// Driver: the server has granted the subscription.
+    /// Driver: notes that the server has granted the subscription.
     pub(crate) fn granted(&self) {
         self.subscription.send_replace(Stage::Granted);
     }
 
-    /// Driver: the subscription has ended. With an error, no response will come any more. Without one,
+    /// Driver: notes that the subscription has ended. With an error, no response will come any more. Without one,
     /// another subscription has taken it over, and waiting requests run into their timeouts.
     pub(crate) fn ended(&self, why: Option<&Error>) {
         let stage = why.cloned().map_or(Stage::Unasked, Stage::Refused);
@@ -98,7 +98,7 @@ impl Responses {
         }
     }
 
-    /// Driver: a message arrived on the response topic.
+    /// Driver: hands a message that arrived on the response topic to the request that waits for it.
     pub(crate) fn arrived(&self, message: Incoming) {
         let number = message
             .properties
@@ -177,8 +177,8 @@ impl Slot<'_> {
     }
 }
 
-/// The default response topic: `mq/responses/` and the client identifier, with characters that a topic
-/// name cannot have as `%` and two hexadecimal digits.
+/// Makes the default response topic of a client: `mq/responses/` and the client identifier, with characters that a
+/// topic name cannot have as `%` and two hexadecimal digits.
 ///
 /// If the server will choose the identifier, or if it is too long, the topic ends in a random number.
 pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {

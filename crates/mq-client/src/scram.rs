@@ -166,7 +166,7 @@ impl fmt::Debug for Scram {
 mod tests {
     use super::*;
 
-    /// The example of RFC 7677 §3.
+    /// The server's first message in the example of RFC 7677 §3.
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
                                 s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     const CLIENT_FINAL: &str = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\

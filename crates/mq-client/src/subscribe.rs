@@ -104,15 +104,14 @@ impl SubscribeOptions {
         &mut last.expect("`new` begins with one filter").options
     }
 
-    /// Messages that wait in the stream before the driver stops reading; at least 1, default
-    /// 1,024.
+    /// Sets the number of messages that wait in the stream before the driver stops reading; at least 1, default 1,024.
     #[must_use]
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity.max(1);
         self
     }
 
-    /// A name and a value of SUBSCRIBE for the server's application (5.0). Each call adds one.
+    /// Adds a name and a value of SUBSCRIBE for the server's application (5.0).
     ///
     /// # Errors
     /// [`Error::Text`].

@@ -70,7 +70,7 @@ impl Subscription {
         Self::new(shared, inbox, None)
     }
 
-    /// A new stream, and the request to fill it.
+    /// Makes a new stream, and the request to fill it.
     pub(crate) fn requested(
         shared: Arc<Shared>,
         id: SubscriptionId,
@@ -87,24 +87,23 @@ impl Subscription {
         (Self::new(shared, inbox, Some(id)), request)
     }
 
-    /// The next message; `None` once the subscription has ended and all was read. Cancel-safe.
+    /// Waits for the next message; `None` once the subscription has ended and all was read. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Incoming> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// The next message if one waits.
+    /// Returns the next message if one waits, without blocking; `None` otherwise.
     pub fn try_recv(&mut self) -> Option<Incoming> {
         self.inbox.pop(|| self.shared.queue.wake_driver())
     }
 
-    /// The polling form of [`recv`](Self::recv).
+    /// Polls for the next message, as [`recv`](Self::recv) awaits it.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
         self.inbox.poll_pop(|| self.shared.queue.wake_driver(), cx)
     }
 
-    /// The server's answer to each filter, in the order of the options: a granted QoS or a
-    /// refusal. Empty for early subscriptions and [`Client::messages`](crate::Client::messages), which
-    /// do not wait for the answer.
+    /// Returns the server's reason code for each filter, in the order of the options: a granted QoS or a refusal. Empty
+    /// for early subscriptions and [`Client::messages`](crate::Client::messages), which do not wait for SUBACK.
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         &self.granted

@@ -41,7 +41,7 @@ pub enum StringError {
     /// Longer than the 65,535 bytes that the length prefix can express.
     #[error("a string of {0} bytes is too long: MQTT allows 65535")]
     TooLong(usize),
-    /// Not well-formed UTF-8, or an encoded surrogate.
+    /// The text is not well-formed UTF-8, or has an encoded surrogate.
     #[error("a string is not well-formed UTF-8")]
     NotUtf8,
     /// Contains U+0000.
@@ -102,7 +102,7 @@ impl ByteStr {
         Some(Self(Repr::InPlace { length, bytes }))
     }
 
-    /// The empty string.
+    /// Returns the empty string.
     #[must_use]
     pub const fn empty() -> Self {
         Self(Repr::InPlace {
@@ -111,7 +111,7 @@ impl ByteStr {
         })
     }
 
-    /// The text. Each call checks the UTF-8 again, in time linear in its length; hot paths use
+    /// Returns the text. Each call checks the UTF-8 again, in time linear in its length; hot paths use
     /// [`as_bytes`](Self::as_bytes).
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -120,7 +120,7 @@ impl ByteStr {
         core::str::from_utf8(self.as_bytes()).expect("every constructor checks for UTF-8")
     }
 
-    /// The bytes of the text.
+    /// Returns the bytes of the text.
     #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

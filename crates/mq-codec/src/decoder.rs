@@ -48,7 +48,7 @@ impl Decoder {
         self.characters = Characters::Allowed;
     }
 
-    /// The version, once it is known, also if the rest of its CONNECT was refused.
+    /// Returns the version of MQTT once it is known, also if the rest of CONNECT was refused.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         self.version

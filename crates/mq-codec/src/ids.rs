@@ -19,7 +19,7 @@ pub enum QoS {
 }
 
 impl QoS {
-    /// The QoS of the two bits on the wire; `None` for 3, which is reserved `[MQTT-3.3.1-4]`.
+    /// Returns the QoS that the two bits on the wire mean; `None` for 3, which is reserved `[MQTT-3.3.1-4]`.
     #[must_use]
     pub fn from_bits(bits: u8) -> Option<Self> {
         match bits {
@@ -46,19 +46,19 @@ impl PacketId {
     /// The smallest identifier.
     pub const FIRST: Self = Self(NonZeroU16::MIN);
 
-    /// The identifier of the number `id`; `None` for 0.
+    /// Makes the identifier of the number `id`; `None` for 0.
     #[must_use]
     pub fn new(id: u16) -> Option<Self> {
         NonZeroU16::new(id).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> u16 {
         self.0.get()
     }
 
-    /// The identifier after this one; 1 follows 65,535.
+    /// Returns the identifier after this one; 1 follows 65,535.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
@@ -78,7 +78,7 @@ impl fmt::Display for PacketId {
 pub struct SubscriptionId(NonZeroU32);
 
 impl SubscriptionId {
-    /// The identifier of that number; `None` for 0 and above 268,435,455.
+    /// Makes the identifier of the number `id`; `None` for 0 and above 268,435,455.
     #[must_use]
     pub fn new(id: u32) -> Option<Self> {
         NonZeroU32::new(id)
@@ -86,7 +86,7 @@ impl SubscriptionId {
             .map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A duration as an interval of MQTT 5.0, in whole seconds: rounded up, and at most `u32::MAX`
-/// (136 years), which is what four bytes hold.
+/// Rounds a duration up to an interval of MQTT 5.0, in whole seconds, and at most `u32::MAX` (136 years), which is what
+/// four bytes hold.
 #[must_use]
 pub fn whole_seconds(duration: Duration) -> u32 {
     let seconds = duration

@@ -59,7 +59,7 @@ impl PacketType {
         )
     }
 
-    /// The first byte of a packet that is not PUBLISH.
+    /// Returns the first byte of a packet that is not PUBLISH.
     pub(crate) fn first_byte(self) -> u8 {
         let flags = match self {
             Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,

@@ -248,7 +248,7 @@ impl<T: Properties + Empty + PartialEq> Properties for Sparse<T> {
     }
 }
 
-/// The error for an identifier that none of the packet's fields has.
+/// Returns the error for a property identifier that none of the packet's fields has.
 pub(crate) fn unexpected(reader: &Reader<'_>, id: u32) -> DecodeError {
     let packet = reader.packet;
     if id::is_known(id) {
@@ -329,8 +329,8 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
-/// A property length for the wire. A length that is too long is never written: the packet around it is
-/// longer still, and is refused when its remaining length is counted.
+/// Limits a property length to the largest that the wire can carry. A length that is too long is never written: the
+/// packet around it is longer still, and is refused when its remaining length is counted.
 pub(crate) fn clamped(length: usize) -> u32 {
     u32::try_from(length)
         .unwrap_or(u32::MAX)

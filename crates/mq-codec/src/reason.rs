@@ -58,7 +58,7 @@ reason_codes! {
     DisconnectWithWill = 0x04, "disconnect with will message", [Disconnect];
     /// The message was accepted, but its topic has no subscriber.
     NoMatchingSubscribers = 0x10, "no matching subscribers", [PubAck PubRec];
-    /// There was no such subscription.
+    /// The client had no such subscription.
     NoSubscriptionExisted = 0x11, "no subscription existed", [UnsubAck];
     /// The authentication goes on with another step.
     ContinueAuthentication = 0x18, "continue authentication", [Auth];

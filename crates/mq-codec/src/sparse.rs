@@ -24,7 +24,7 @@ pub struct Sparse<T>(Option<Box<T>>);
 
 /// A type that [`Sparse`] can hold. Its static empty value is read while nothing is allocated.
 pub trait Empty: Default + Sized + 'static {
-    /// The empty value.
+    /// Returns the empty value.
     fn empty() -> &'static Self;
 }
 

@@ -64,20 +64,20 @@ impl TopicName {
         check_wildcards(text)
     }
 
-    /// A name that was checked.
+    /// Makes a topic name of `text`, which was checked.
     #[inline]
     pub(crate) fn from_checked(text: ByteStr) -> Self {
         Self(text)
     }
 
-    /// The empty name, which means "see the topic alias" on the wire.
+    /// Makes the empty name, which means "see the topic alias" on the wire.
     #[must_use]
     pub const fn empty() -> Self {
         Self(ByteStr::empty())
     }
 }
 
-/// An MQTT string of `text`.
+/// Makes an MQTT string of `text`, with the errors of topics.
 fn checked_string(text: impl Into<String>) -> Result<ByteStr, TopicError> {
     ByteStr::checked(text.into())
         .map_err(|(error, text)| string_error(error, text.as_bytes(), Characters::All))
@@ -119,7 +119,7 @@ fn is_plain_ascii(bytes: &[u8]) -> bool {
     odd == 0
 }
 
-/// Not 0 if one of the bytes is `+`, `#`, below 0x20 or above 0x7E.
+/// Returns a number that is not 0 if one of the bytes is `+`, `#`, below 0x20 or above 0x7E.
 #[inline]
 fn odd_bytes(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
@@ -164,7 +164,7 @@ impl TopicFilter {
         check_string(text, characters)
     }
 
-    /// [`in_version`](Self::in_version) for text from the wire.
+    /// Checks a filter like [`in_version`](Self::in_version), for text from the wire.
     pub(crate) fn received(text: ByteStr, version: Version) -> Result<Self, TopicError> {
         if version < Version::V5 && shared_parts(&text).is_err() {
             check_filter(&text, &text)?;
@@ -173,13 +173,13 @@ impl TopicFilter {
         Self::from_byte_str(text)
     }
 
-    /// The parts of a shared subscription; `None` for an ordinary one.
+    /// Returns the parts of a shared subscription; `None` for an ordinary one.
     #[must_use]
     pub fn shared(&self) -> Option<SharedFilter<'_>> {
         shared_parts(&self.0).ok().flatten()
     }
 
-    /// The filter that messages are matched with: without `$share/group/`.
+    /// Returns the filter that messages are matched with: a shared subscription's without `$share/group/`.
     #[must_use]
     pub fn matching(&self) -> &str {
         self.shared()

@@ -35,7 +35,7 @@ struct Refused {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicErrorKind {
-    /// Not an MQTT string at all.
+    /// The text is not an MQTT string at all.
     #[error(transparent)]
     String(#[from] StringError),
     /// Empty `[MQTT-4.7.3-1]`.
@@ -56,7 +56,7 @@ pub enum TopicErrorKind {
 }
 
 impl TopicError {
-    /// An error of `text`, whose character that begins at the byte `place` breaks the rule.
+    /// Makes an error for `text`, in which the character that begins at the byte `place` breaks the rule.
     #[cold]
     pub(crate) fn new(kind: TopicErrorKind, text: &[u8], place: Option<usize>) -> Self {
         let shown = show(text, place).into();

@@ -14,7 +14,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The protocol name in CONNECT.
+    /// Returns the protocol name in CONNECT.
     #[must_use]
     pub fn protocol_name(self) -> &'static str {
         match self {
@@ -23,7 +23,7 @@ impl Version {
         }
     }
 
-    /// The protocol level (5.0 says protocol version) in CONNECT.
+    /// Returns the protocol level (5.0 says protocol version) in CONNECT.
     #[must_use]
     pub fn level(self) -> u8 {
         match self {

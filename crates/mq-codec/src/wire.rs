@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// The bytes that were not read yet.
+    /// Returns the bytes of the packet that were not read yet.
     #[inline]
     fn rest(&self) -> &[u8] {
         &self.buffer[self.at..self.end]
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         PacketId::new(self.u16()?).ok_or(DecodeError::PacketIdZero(packet))
     }
 
-    /// Binary data: a 16-bit length and as many bytes.
+    /// Reads binary data: a 16-bit length and as many bytes.
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<Bytes, DecodeError> {
         let length = self.u16()?.into();
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(self.share(length))
     }
 
-    /// A topic name, which may be empty; `refused` makes the error of the field.
+    /// Reads a topic name, which may be empty; `refused` makes the error of the field.
     #[inline]
     pub(crate) fn topic(
         &mut self,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         Ok(self.text(length))
     }
 
-    /// A topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
+    /// Reads a topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
     pub(crate) fn filter(&mut self, version: Version) -> Result<TopicFilter, DecodeError> {
         let length = self.u16()?.into();
         TopicFilter::check_received(self.peek(length)?, self.characters)
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
             .map_err(DecodeError::TopicFilter)
     }
 
-    /// The list at the end of a packet, with at least one entry; `none` makes the error for an empty list.
+    /// Reads the list at the end of a packet, with at least one entry; `none` makes the error for an empty list.
     pub(crate) fn list<T>(
         &mut self,
         none: fn(PacketType) -> DecodeError,
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         self.share(self.end - self.at)
     }
 
-    /// The next `length` bytes, without skipping them.
+    /// Returns the next `length` bytes, without skipping them.
     #[inline]
     fn peek(&self, length: usize) -> Result<&[u8], DecodeError> {
         self.rest().get(..length).ok_or_else(|| self.truncated())
@@ -308,7 +308,7 @@ pub(crate) trait Sink {
         self.u16(id.get());
     }
 
-    /// Binary data of at most 65,535 bytes; [`check_binary`] comes first.
+    /// Writes binary data of at most 65,535 bytes; [`check_binary`] comes first.
     fn binary(&mut self, bytes: &[u8]) {
         #[expect(
             clippy::cast_possible_truncation,
@@ -349,7 +349,7 @@ pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
     length.0
 }
 
-/// The remaining length for the wire.
+/// Converts a packet's remaining length for the wire.
 #[inline]
 pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
     u32::try_from(size)

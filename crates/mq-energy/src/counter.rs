@@ -44,7 +44,7 @@ impl Unwrap {
         self.total_uj
     }
 
-    /// The longest time in which the counter cannot wrap twice, at 1 kW.
+    /// Returns the longest time in which the counter cannot wrap twice, at 1 kW.
     #[must_use]
     pub fn longest_step_ns(&self) -> u64 {
         convert::round(convert::float(self.range_uj) / MOST_POWER_UW * 1e9)
@@ -60,7 +60,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// An empty series; between points further apart than `longest_step_ns` the energy is not known.
+    /// Makes an empty series; between points further apart than `longest_step_ns` the energy is not known.
     #[must_use]
     pub fn new(longest_step_ns: u64) -> Self {
         Self {
@@ -83,13 +83,13 @@ impl Counted {
         good
     }
 
-    /// From the first point to the last; `None` with fewer than two.
+    /// Returns the window from the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         trace::span(&self.points, |(t_ns, _)| *t_ns)
     }
 
-    /// The energy of a part of the series; at both ends a step's energy is spread evenly over the step.
+    /// Returns the energy of a part of the series; at both ends a step's energy is spread evenly over the step.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         let time = |point: &(u64, f64)| point.0;

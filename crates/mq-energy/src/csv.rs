@@ -28,9 +28,9 @@ use super::{Error, Meter, Note, Recording, Series, not_started};
 /// Epoch of the times in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Since 1970, UTC.
+    /// The epoch is 1970, UTC.
     Unix,
-    /// An arbitrary zero: the instrument's own clock.
+    /// The epoch is an arbitrary zero: the instrument's own clock.
     Own,
 }
 
@@ -158,7 +158,7 @@ impl Columns {
         })
     }
 
-    /// The values of a line; `None` if a cell is empty.
+    /// Reads the values of a line; `None` if a cell is empty.
     fn point(&self, line: &str) -> Result<Option<Point>, String> {
         let cells: Vec<_> = line
             .split(self.separator)
@@ -216,8 +216,8 @@ fn nanoseconds(text: &str, digits: u32) -> Option<u64> {
     (ns >= 0.0 && ns.is_finite()).then(|| mq_measure::convert::round(ns))
 }
 
-/// Such a file as a [`Meter`]. The file is read when the meter is stopped; the instrument must have written it
-/// by then.
+/// A file of an instrument as a [`Meter`]. The file is read when the meter is stopped; the instrument must have written
+/// it by then.
 ///
 /// The file's times have to be since 1970, by a clock that agrees with this machine's. How well the two clocks
 /// agree is not known, and is not part of the recording's uncertainty.
@@ -231,7 +231,7 @@ pub struct CsvMeter {
 }
 
 impl CsvMeter {
-    /// A meter for `file`; `supply_v` as for [`read`].
+    /// Makes a meter for `file`; `supply_v` as for [`read`].
     #[must_use]
     pub fn new(path: &Path, supply_v: Option<f64>) -> Self {
         Self {

@@ -12,7 +12,7 @@ pub enum Error {
     /// A file cannot be read or written, or is not what its format asks for.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no such meter here, or it cannot be used.
+    /// This machine has no such meter, or it cannot be used.
     #[error("meter {meter}: {problem}")]
     NoMeter {
         /// The meter as the user named it.
@@ -25,7 +25,7 @@ pub enum Error {
     Instrument {
         /// Address of the instrument, as `HOST:PORT`.
         instrument: String,
-        /// The command.
+        /// The command that failed.
         command: String,
         /// Errors that the instrument reported, or the answer that does not fit the command.
         problem: String,
@@ -68,7 +68,7 @@ impl Error {
         |source| Self::File(about(source))
     }
 
-    /// Line `line` of `path`, counted from 1, is not what the format asks for.
+    /// Makes the error that line `line` of `path`, counted from 1, is not what the format asks for.
     pub(crate) fn line(path: &Path, line: u64, problem: String) -> Self {
         let path = path.to_owned();
         Self::File(FileError::Line {
@@ -78,7 +78,7 @@ impl Error {
         })
     }
 
-    /// `path` is not what was `expected`.
+    /// Makes the error that `path` is not what was `expected`.
     pub(crate) fn format(path: &Path, expected: &str, found: &str) -> Self {
         Self::File(FileError::Format {
             path: path.to_owned(),

@@ -108,7 +108,7 @@ impl Run {
 /// A coefficient that was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
-    /// The term.
+    /// The term whose coefficient it is.
     pub term: Term,
     /// The coefficient, in the unit of the term's name.
     pub value: f64,
@@ -143,7 +143,7 @@ pub enum Sign {
 }
 
 impl Fit {
-    /// The terms that are not 0 in all runs.
+    /// Returns the terms that are not 0 in all runs.
     #[must_use]
     pub fn terms_in(runs: &[Run]) -> Vec<Term> {
         let some = |term: &Term| runs.iter().any(|run| term.amount(&run.activity) > 0.0);
@@ -200,7 +200,7 @@ impl Fit {
         })
     }
 
-    /// A profile of the fit; a term that was not fitted has the assumption 0.
+    /// Makes a profile of the fit; a term that was not fitted has the assumption 0.
     #[must_use]
     pub fn profile(&self, name: &str, description: &str, source: &str) -> Profile {
         let coefficients = Term::ALL.map(|term| {
@@ -304,7 +304,7 @@ impl System {
         })
     }
 
-    /// The coefficients if those of `free` are fitted and all others are 0.
+    /// Computes the coefficients if those of `free` are fitted and all others are 0.
     fn solve(&self, free: &[usize]) -> Option<Vec<f64>> {
         let wanted: Vec<_> = free.iter().map(|i| self.powers[*i]).collect();
         let found = substitute(&cholesky(&self.gram, free)?, &wanted);
@@ -315,7 +315,7 @@ impl System {
         Some(all)
     }
 
-    /// Lawson and Hanson's NNLS.
+    /// Solves for coefficients of which none is negative, by Lawson and Hanson's NNLS.
     fn solve_non_negative(&self) -> Option<Vec<f64>> {
         let count = self.powers.len();
         let tolerance = 1e-12
@@ -365,7 +365,7 @@ impl System {
         None
     }
 
-    /// The diagonal element of the inverse that belongs to term `i`; `None` if it is not free.
+    /// Returns the diagonal element of the inverse that belongs to term `i`; `None` if it is not free.
     fn inverse_diagonal(&self, free: &[usize], i: usize) -> Option<f64> {
         let place = free.iter().position(|one| *one == i)?;
         let mut unit = vec![0.0; free.len()];
@@ -375,8 +375,8 @@ impl System {
     }
 }
 
-/// The lower triangle L with L Lᵀ = the rows and columns `chosen` of a symmetric matrix with 1s on
-/// its diagonal; `None` if a chosen column is, but for rounding, a combination of those before it.
+/// Returns the lower triangle L with L Lᵀ = the rows and columns `chosen` of a symmetric matrix with 1s on its
+/// diagonal; `None` if a chosen column is, but for rounding, a combination of those before it.
 fn cholesky(matrix: &[Vec<f64>], chosen: &[usize]) -> Option<Vec<Vec<f64>>> {
     let mut lower: Vec<Vec<f64>> = Vec::with_capacity(chosen.len());
     for (i, row) in chosen.iter().enumerate() {

@@ -63,7 +63,7 @@ use trace::Trace;
 /// `origin`, that of the run, so that any part of the run can be cut out. A stopped meter can be started
 /// again.
 pub trait Meter: Send {
-    /// The meter's name, in the form that the command line takes, such as `iio:ina226`.
+    /// Returns the meter's name, in the form that the command line takes, such as `iio:ina226`.
     fn name(&self) -> &str;
 
     /// Returns the part of the machine whose energy is covered, such as `what flows through the sensor`.
@@ -74,7 +74,7 @@ pub trait Meter: Send {
         Basis::Measured
     }
 
-    /// The file that keeps the readings as they come, after the start; `None` if the readings can be read
+    /// Returns the file that keeps the readings as they come, after the start; `None` if the readings can be read
     /// again.
     fn journal(&self) -> Option<&Path> {
         None
@@ -98,9 +98,9 @@ pub trait Meter: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// An instrument.
+    /// Measured by an instrument.
     Measured,
-    /// A model with coefficients.
+    /// Computed by a model with coefficients.
     Modelled,
 }
 
@@ -117,14 +117,14 @@ impl fmt::Display for Basis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// The beginning.
+    /// The beginning, in nanoseconds.
     pub from_ns: u64,
-    /// The end, not before the beginning.
+    /// The end, in nanoseconds, not before the beginning.
     pub to_ns: u64,
 }
 
 impl Window {
-    /// From one time to another; empty if the times are in the wrong order.
+    /// Makes the window from one time to another; empty if the times are in the wrong order.
     #[must_use]
     pub fn new(from_ns: u64, to_ns: u64) -> Self {
         Self {
@@ -133,13 +133,13 @@ impl Window {
         }
     }
 
-    /// The length.
+    /// Returns the length of the window in nanoseconds.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.to_ns - self.from_ns
     }
 
-    /// The overlap with another window, if it is more than a point.
+    /// Returns the overlap with another window, if it is more than a point.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> Option<Self> {
         let (from_ns, to_ns) = (self.from_ns.max(other.from_ns), self.to_ns.min(other.to_ns));
@@ -163,21 +163,21 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// The mean power outside gaps; `None` if all is a gap.
+    /// Returns the mean power outside gaps; `None` if all is a gap.
     #[must_use]
     pub fn mean_power_uw(&self) -> Option<f64> {
         average_power_uw(self.energy_uj, self.covered_ns)
     }
 
-    /// The energy for each message that arrived; `None` if none did, or if there are gaps.
+    /// Returns the energy for each message that arrived; `None` if none did, or if there are gaps.
     #[must_use]
     pub fn per_message_uj(&self, delivered: u64) -> Option<f64> {
         (delivered > 0 && self.gaps.is_empty()).then(|| self.energy_uj / convert::float(delivered))
     }
 }
 
-/// S22's average power: the total energy over the time to send all packets, S22 §5.2; `None` if
-/// that time is 0.
+/// Computes S22's average power: the total energy over the time to send all packets, S22 §5.2; `None` if that time is
+/// 0.
 #[must_use]
 pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
     (sending_ns > 0).then(|| energy_uj / (convert::float(sending_ns) / 1e9))
@@ -196,7 +196,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// From the first value to the last; `None` with fewer than two.
+    /// Returns the window from the first value to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         match &self.series {
@@ -205,7 +205,7 @@ impl Recording {
         }
     }
 
-    /// The energy of a part of the run.
+    /// Returns the energy of a part of the run.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         match &self.series {
@@ -285,23 +285,23 @@ pub enum Note {
     /// The file's last line was cut off, and left out.
     #[error("the last line is cut off, and was left out")]
     Truncated,
-    /// There is no instrument: the energy is computed with a profile's coefficients.
+    /// No instrument measured: the energy is computed with a profile's coefficients.
     #[error(
         "computed from packets, bytes and CPU time by profile {profile}: nothing measured this"
     )]
     Modelled {
-        /// The profile.
+        /// The name of the profile.
         profile: String,
     },
 }
 
-/// A time of a run; 0 for a time before the run.
+/// Converts a time to nanoseconds of a run that began at `origin`; 0 for a time before the run.
 fn since(origin: Instant, at: Instant) -> u64 {
     let since = at.saturating_duration_since(origin);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The error of a meter that is stopped before it was started.
+/// Makes the error of a meter that is stopped before it was started.
 fn not_started(meter: &str) -> Error {
     Error::NoMeter {
         meter: meter.to_owned(),

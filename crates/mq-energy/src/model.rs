@@ -28,7 +28,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The counters of this machine; `root` is [`ROOT`] except in tests.
+    /// Reads the counters of this machine; `root` is [`ROOT`] except in tests.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -47,7 +47,7 @@ impl Counters {
         Ok(Self { cpu_ns, ..counters })
     }
 
-    /// The activity since `earlier`, which was read `elapsed_ns` ago.
+    /// Returns the activity since `earlier`, which was read `elapsed_ns` ago.
     #[must_use]
     pub fn since(&self, earlier: &Self, elapsed_ns: u64) -> Activity {
         Activity {
@@ -63,8 +63,8 @@ impl Counters {
     }
 }
 
-/// The CPU time of processes: the columns user, nice and system of the first line. The columns of
-/// interrupts, which follow, belong to packets.
+/// Reads the CPU time of processes: the columns user, nice and system of the first line. The columns of interrupts,
+/// which follow, belong to packets.
 fn parse_stat(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let mut ticks = line.split_ascii_whitespace().map(str::parse::<u64>);
@@ -75,7 +75,7 @@ fn parse_stat(text: &str) -> Option<u64> {
     Some(sum * TICK_NS)
 }
 
-/// All interfaces but the loopback: `name: bytes packets 6 more  bytes packets 6 more`.
+/// Adds up all interfaces but the loopback: `name: bytes packets 6 more  bytes packets 6 more`.
 fn parse_devices(text: &str) -> Option<Counters> {
     let mut sum = Counters::default();
     // Two lines of column names.
@@ -107,7 +107,7 @@ pub struct ModelMeter {
 }
 
 impl ModelMeter {
-    /// A meter of this machine with a profile; `root` is [`ROOT`] except in tests.
+    /// Makes a meter of this machine with a profile; `root` is [`ROOT`] except in tests.
     #[must_use]
     pub fn new(profile: Profile, root: &Path) -> Self {
         Self {

@@ -66,7 +66,7 @@ impl Term {
         Self::ReceivedByteNj,
     ];
 
-    /// The coefficient's name in a profile, with its unit.
+    /// Returns the coefficient's name in a profile, with its unit.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Term {
         }
     }
 
-    /// The quantity in `activity`, in seconds or in thousands, so that it times the coefficient is in
+    /// Returns the quantity in `activity`, in seconds or in thousands, so that it times the coefficient is in
     /// microjoule.
     #[must_use]
     pub fn amount(self, activity: &Activity) -> f64 {
@@ -107,7 +107,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The word that a profile has for it.
+    /// Returns the word that a profile has for this origin.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -172,7 +172,7 @@ impl Profile {
     /// The profile of the board that S22 names (section 4): Raspberry Pi 3 Model B.
     pub const DEFAULT: &str = "pi-3b";
 
-    /// A shipped profile by its name, or a file that ends in `.toml`.
+    /// Reads a shipped profile by its name, or a file that ends in `.toml`.
     ///
     /// # Errors
     /// [`Error::Profile`] if there is no such profile, or something in it is wrong; [`Error::File`].
@@ -196,7 +196,7 @@ impl Profile {
         Self::parse(name, text)
     }
 
-    /// Every shipped profile's name.
+    /// Returns the name of every shipped profile.
     pub fn shipped() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(name, _)| *name)
     }
@@ -245,7 +245,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// A profile of these coefficients, in the order of [`Term::ALL`].
+    /// Makes a profile of these coefficients, in the order of [`Term::ALL`].
     #[must_use]
     pub fn new(name: &str, description: &str, coefficients: [Coefficient; 6]) -> Self {
         Self {
@@ -256,13 +256,13 @@ impl Profile {
         }
     }
 
-    /// The coefficient of a term.
+    /// Returns the coefficient of a term.
     #[must_use]
     pub fn coefficient(&self, term: Term) -> &Coefficient {
         &self.coefficients[term as usize]
     }
 
-    /// The energy of some work by this profile.
+    /// Returns the energy of some work by this profile, in microjoule.
     #[must_use]
     pub fn energy_uj(&self, activity: &Activity) -> f64 {
         let parts = Term::ALL
@@ -271,7 +271,7 @@ impl Profile {
         parts.sum()
     }
 
-    /// The part of [`energy_uj`](Self::energy_uj) that the work adds to an idle machine's.
+    /// Returns the part of [`energy_uj`](Self::energy_uj) that the work adds to an idle machine's.
     #[must_use]
     pub fn energy_above_idle_uj(&self, activity: &Activity) -> f64 {
         let terms = Term::ALL.iter().filter(|term| **term != Term::IdlePowerUw);
@@ -279,7 +279,7 @@ impl Profile {
         parts.sum()
     }
 
-    /// The profile as a file that [`load`](Self::load) reads.
+    /// Formats the profile as a file that [`load`](Self::load) reads.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = format!("description = {}\n", quoted(&self.description));

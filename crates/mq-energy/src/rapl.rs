@@ -30,7 +30,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The zones that are added up, in the order of their names; none without RAPL.
+    /// Lists the zones that are added up, in the order of their names; none without RAPL.
     ///
     /// `root` is [`ROOT`](super::sysfs::ROOT) except in tests.
     #[must_use]
@@ -59,7 +59,7 @@ impl Zone {
         zones.collect()
     }
 
-    /// The counter's value.
+    /// Reads the counter, in microjoule.
     ///
     /// # Errors
     /// [`Error::File`]: only root may read the counter unless others were given the right.
@@ -96,7 +96,7 @@ struct Looks {
 }
 
 impl RaplMeter {
-    /// A meter of this machine; `root` as for [`Zone::list`].
+    /// Makes a meter of this machine; `root` as for [`Zone::list`].
     ///
     /// # Errors
     /// [`Error::NoMeter`] if the machine has no such counter, or this user may not read it.
@@ -174,7 +174,7 @@ impl Meter for RaplMeter {
 }
 
 impl Looks {
-    /// The values of all zones, or of none.
+    /// Reads the counters of all zones, or of none, and adds a point to the series.
     fn look(&mut self) -> Result<(), Error> {
         let shown = self.zones.iter().map(|(zone, _)| zone.energy_uj());
         let shown: Vec<_> = shown.collect::<Result<_, _>>()?;

@@ -9,7 +9,7 @@ use super::{Error, Note};
 /// The thread, and what it gathers.
 #[derive(Debug)]
 pub(super) struct Sampler<S> {
-    /// Dropped to stop it.
+    /// Channel to the thread, which ends when this end is dropped.
     stop: mpsc::Sender<()>,
     thread: JoinHandle<(S, Failures)>,
 }

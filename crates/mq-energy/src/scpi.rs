@@ -62,7 +62,7 @@ impl Scpi {
         Err(lost(failed.unwrap_or_else(|| ErrorKind::NotFound.into())))
     }
 
-    /// The instrument's address.
+    /// Returns the instrument's address.
     #[must_use]
     pub fn instrument(&self) -> &str {
         &self.instrument
@@ -154,7 +154,7 @@ impl Scpi {
         }
     }
 
-    /// The errors in the instrument's queue, oldest first.
+    /// Reads the errors in the instrument's queue, oldest first.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -235,7 +235,7 @@ impl Scpi {
     }
 }
 
-/// `HOST:PORT`; an IPv6 address that has a port is in brackets.
+/// Adds the port to an address without one, for `HOST:PORT`; an IPv6 address that has a port is in brackets.
 fn with_port(address: &str) -> String {
     let has_port = match address.rsplit_once(':') {
         None => false,
@@ -253,11 +253,11 @@ fn with_port(address: &str) -> String {
 /// Head of an answer, as far as it has been received.
 #[derive(Debug, PartialEq)]
 enum Head {
-    /// With a block of this length, which begins at this place.
+    /// An answer with a block of `length` bytes, which begins at the byte `begins`.
     Block { begins: usize, length: usize },
-    /// Too little has come to tell.
+    /// An answer of which too little has been received to tell.
     Incomplete,
-    /// With something else.
+    /// An answer with something else.
     Other,
 }
 

@@ -41,7 +41,7 @@ impl Class {
         })
     }
 
-    /// The word that the command line has for it.
+    /// Returns the word that the command line has for this class.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,9 +66,9 @@ pub struct Sensor {
 /// The quantities that a sensor's files hold.
 #[derive(Clone, Debug, PartialEq)]
 enum Quantity {
-    /// In microwatt.
+    /// A power, in microwatt.
     Power(Channel),
-    /// In milliampere and millivolt.
+    /// A current and a voltage, in milliampere and millivolt.
     Product(Channel, Channel),
 }
 
@@ -81,8 +81,8 @@ struct Channel {
 }
 
 impl Sensor {
-    /// All sensors of a class that measure a power, in the order of their devices; `root` is [`ROOT`] except
-    /// in tests.
+    /// Lists all sensors of a class that measure a power, in the order of their devices; `root` is [`ROOT`] except in
+    /// tests.
     #[must_use]
     pub fn list(class: Class, root: &Path) -> Vec<Self> {
         let entries = fs::read_dir(class.folder(root)).into_iter().flatten();
@@ -105,7 +105,7 @@ impl Sensor {
         sensors.collect()
     }
 
-    /// The sensor with the name of its device or chip; without a name the only sensor.
+    /// Finds the sensor with the name of its device or chip; without a name the only sensor.
     ///
     /// # Errors
     /// [`Error::NoMeter`] if there is no such sensor, or more than one.
@@ -130,7 +130,7 @@ impl Sensor {
         })
     }
 
-    /// The power now.
+    /// Reads the power now, in microwatt.
     ///
     /// # Errors
     /// [`Error::File`], for example if a file holds no number.
@@ -180,7 +180,7 @@ fn iio(folder: &Path) -> Option<Quantity> {
     })
 }
 
-/// The channel of a kind: the wanted one if the device has it, else the first.
+/// Finds the channel of a kind: the wanted one if the device has it, else the first.
 fn iio_channel(folder: &Path, kind: &str, wanted: Option<&str>) -> Option<Channel> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -228,7 +228,7 @@ impl Channel {
     }
 }
 
-/// A file's only line.
+/// Reads a file's only line.
 fn line(file: &Path) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     Some(text.trim().to_owned())
@@ -258,7 +258,7 @@ impl SensorMeter {
     /// every 9 ms (IIO) or 35 ms (hwmon), an INA219 every 1 ms.
     pub const INTERVAL: Duration = Duration::from_millis(10);
 
-    /// A meter that reads `sensor` at `interval`.
+    /// Makes a meter that reads `sensor` at `interval`.
     #[must_use]
     pub fn new(sensor: Sensor, interval: Duration) -> Self {
         Self {

@@ -8,9 +8,9 @@ use mq_measure::convert;
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The time.
+    /// The time, in nanoseconds since the run's origin.
     pub t_ns: u64,
-    /// The power.
+    /// The power, in microwatt.
     pub power_uw: f64,
 }
 
@@ -26,7 +26,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace; points further apart than `longest_step_ns` have a gap between them.
+    /// Makes an empty trace; points further apart than `longest_step_ns` have a gap between them.
     #[must_use]
     pub fn new(longest_step_ns: u64) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Trace {
         }
     }
 
-    /// A trace of `points`, with a gap where a step is more than four times as long as the median step.
+    /// Makes a trace of `points`, with a gap where a step is more than four times as long as the median step.
     ///
     /// For points whose interval is not known.
     ///
@@ -71,13 +71,13 @@ impl Trace {
         good
     }
 
-    /// The points.
+    /// Returns the points in the order of time.
     #[must_use]
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// From the first point to the last; `None` with fewer than two.
+    /// Returns the window from the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         span(&self.points, |point| point.t_ns)
@@ -113,7 +113,7 @@ impl Trace {
         }
     }
 
-    /// The energy of a part of the trace, interpolated at both ends.
+    /// Returns the energy of a part of the trace, interpolated at both ends.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         let time = |point: &Point| point.t_ns;
@@ -121,7 +121,7 @@ impl Trace {
     }
 }
 
-/// The energy from `part.from_ns` to `part.to_ns`, which are both between the two points.
+/// Returns the energy from `part.from_ns` to `part.to_ns`, which are both between the two points.
 fn trapezoid(a: &Point, b: &Point, part: Window) -> f64 {
     let (from, to) = (
         power_between(a, b, part.from_ns),
@@ -130,13 +130,13 @@ fn trapezoid(a: &Point, b: &Point, part: Window) -> f64 {
     f64::midpoint(from, to) * convert::float(part.duration_ns()) / 1e9
 }
 
-/// The power at a time between two points.
+/// Interpolates the power at a time between two points.
 fn power_between(a: &Point, b: &Point, t_ns: u64) -> f64 {
     let slope = (b.power_uw - a.power_uw) / convert::float(b.t_ns - a.t_ns);
     a.power_uw + slope * convert::float(t_ns - a.t_ns)
 }
 
-/// From the first of `points` to the last.
+/// Returns the window from the first of `points` to the last; `None` if it would be empty.
 pub(super) fn span<T>(points: &[T], time: impl Fn(&T) -> u64) -> Option<Window> {
     let (first, last) = (time(points.first()?), time(points.last()?));
     (first < last).then_some(Window::new(first, last))
@@ -355,7 +355,7 @@ mod tests {
         ));
     }
 
-    /// Points with random steps of 1 to 100 ns and powers.
+    /// Generates points with random steps of 1 to 100 ns and powers.
     fn any_trace() -> impl Strategy<Value = Trace> {
         prop::collection::vec((1_u64..100, -1e6..1e7_f64), 2..60).prop_map(|steps| {
             let mut trace = Trace::new(80);

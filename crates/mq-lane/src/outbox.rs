@@ -57,7 +57,7 @@ struct Waiting {
 }
 
 impl Outbox {
-    /// An empty outbox; allocates nothing until something is put in.
+    /// Makes an empty outbox; allocates nothing until something is put in.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -166,7 +166,7 @@ impl Outbox {
         }
     }
 
-    /// The position of the next bytes: [`cut`](Self::cut) at it takes them back.
+    /// Returns the position of the next bytes: [`cut`](Self::cut) at it takes them back.
     #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
@@ -200,7 +200,7 @@ impl Outbox {
         self.put = self.put.min(position);
     }
 
-    /// The first contiguous bytes of the control lane.
+    /// Returns the first contiguous bytes of the control lane; `None` if there are none.
     #[must_use]
     pub fn front(&self) -> Option<&[u8]> {
         let chunks = self.control.iter().map(|chunk| &chunk.bytes[..]);
@@ -219,7 +219,7 @@ impl Outbox {
         filled
     }
 
-    /// The bytes of the control lane behind its chunks.
+    /// Returns the control lane's last bytes, which are not sealed as a chunk yet; `None` if there are none.
     fn open_control(&self) -> Option<&[u8]> {
         (self.open_lane == LaneId::CONTROL && !self.open.is_empty()).then_some(&self.open[..])
     }
@@ -284,8 +284,7 @@ impl Outbox {
         Chunk { bytes, end }
     }
 
-    /// The next data lane behind `lane` that has bytes or an end waiting; after the last lane comes the
-    /// first.
+    /// Returns the next data lane behind `lane` that has bytes or an end waiting; after the last lane comes the first.
     pub fn next_data_lane(&mut self, lane: LaneId) -> Option<LaneId> {
         if self.open_lane != LaneId::CONTROL {
             self.seal();

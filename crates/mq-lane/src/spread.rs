@@ -152,7 +152,7 @@ pub struct Spreader {
 enum Place {
     /// A data lane, or the control lane if that lane has broken or could not be opened.
     On(LaneId),
-    /// The peer has closed the lane in order, as nothing was sent on it: the next message opens another.
+    /// A place without a lane, since the peer closed it when idle; the next message opens one.
     Vacant,
 }
 
@@ -259,7 +259,7 @@ impl Spreader {
         usize::try_from(place).ok()
     }
 
-    /// The lane of a place, which is opened again if the peer has closed it.
+    /// Returns the lane of a place, which is opened again if the peer has closed it.
     fn at(&mut self, place: usize, open: impl FnOnce() -> Option<LaneId>) -> LaneId {
         match self.places[place] {
             Place::On(lane) => lane,

@@ -16,8 +16,8 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// Up to `n` buckets from the least to the greatest latency, each upper bound in one ratio to the
-/// lower, `(max / min)^(1 / n)`.
+/// Returns up to `n` buckets from the least to the greatest latency, each upper bound in one ratio to the lower, `(max
+/// / min)^(1 / n)`.
 ///
 /// Bounds are whole nanoseconds; buckets with equal bounds are merged, so there can be fewer than `n`.
 /// There is none if nothing was recorded or `n` is 0. The counts add up to the recorder's. A latency
@@ -27,7 +27,8 @@ pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
     side_by_side(&[recorder], n).pop().unwrap_or_default()
 }
 
-/// The [buckets](buckets()) of several recorders, with the same bounds for all, so that they can be drawn on one scale.
+/// Returns the [buckets](buckets()) of several recorders, with the same bounds for all, so that they can be drawn on
+/// one scale.
 #[must_use]
 pub fn side_by_side(recorders: &[&LatencyRecorder], n: usize) -> Vec<Vec<Bucket>> {
     let all = || recorders.iter().map(|recorder| recorder.moments());

@@ -56,14 +56,14 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// A file's text without surrounding blanks and zeros; the device tree ends its strings with a zero.
+/// Reads a file's text without surrounding blanks and zeros; the device tree ends its strings with a zero.
 fn line(path: impl AsRef<Path>) -> Option<String> {
     let text = text(path)?;
     let line = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// `model name` on x86, else `Model`: a Raspberry Pi names its board there.
+/// Returns the CPU's `model name` on x86, else `Model`: a Raspberry Pi names its board there.
 fn parse_cpu(cpuinfo: &str) -> Option<String> {
     let value = |wanted: &str| {
         let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -89,7 +89,7 @@ fn parse_load(loadavg: &str) -> Option<[f64; 3]> {
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
 }
 
-/// The governors of all cores below `cpus`, each once.
+/// Returns the governors of all cores below `cpus`, each once.
 fn governor(cpus: &Path) -> Option<String> {
     let mut governors: Vec<String> = fs::read_dir(cpus)
         .ok()?

@@ -10,7 +10,7 @@ pub fn float(n: u64) -> f64 {
     n as f64
 }
 
-/// The number of elements of a slice as a float.
+/// Converts the number of elements of a slice as a float.
 #[must_use]
 pub fn float_len(n: usize) -> f64 {
     float(n as u64)

@@ -12,7 +12,7 @@ pub enum Error {
     /// A file cannot be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -20,7 +20,7 @@ pub enum Error {
     /// A line of a file is not what the format asks for.
     #[error("{}:{line}: {problem}", path.display())]
     Line {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The line, counted from 1.
         line: u64,
@@ -30,7 +30,7 @@ pub enum Error {
     /// A file is of another format, or of a version that this program does not read.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Format {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The format that was asked for.
         expected: String,
@@ -40,7 +40,7 @@ pub enum Error {
     /// A result in JSON does not fit its schema.
     #[error("{}: {source}", path.display())]
     Json {
-        /// The file.
+        /// The path of the result.
         path: PathBuf,
         /// The parser's error with line and column, or the encoder's error.
         source: serde_json::Error,
@@ -48,7 +48,7 @@ pub enum Error {
     /// A log cannot have this histogram tag.
     #[error("histogram tag {tag:?}: a tag has no comma, space or line break")]
     Tag {
-        /// The tag.
+        /// The tag that was refused.
         tag: String,
     },
     /// A histogram cannot be encoded.
@@ -62,10 +62,10 @@ pub enum Error {
     /// The process does not exist, or has ended.
     #[error("process {pid} does not exist or has ended")]
     NoProcess {
-        /// The process.
+        /// The identifier of the process.
         pid: u32,
     },
-    /// Too few exchanges between two clocks came to an end.
+    /// A comparison of two clocks had too few exchanges that came to an end.
     #[error(
         "only {have} of the clocks' questions were answered, {needed} are needed at least; measure \
          longer, or look whether the path loses UDP"
@@ -128,7 +128,7 @@ pub enum Error {
     /// This operating system does not offer the measurement.
     #[error("{what} cannot be measured on {os}")]
     Unsupported {
-        /// The measurement.
+        /// The quantity that cannot be measured.
         what: &'static str,
         /// The operating system.
         os: &'static str,

@@ -42,11 +42,11 @@ pub struct Manifest {
     pub target: String,
     /// Start time of the run, RFC 3339 in UTC.
     pub started_at: String,
-    /// The machine.
+    /// The machine that measured.
     pub host: HostContext,
     /// All seeds of the run, by what they are for.
     pub seeds: BTreeMap<String, u64>,
-    /// The broker.
+    /// The broker under test.
     pub broker: Software,
     /// The configuration with every default filled in.
     pub configuration: Value,
@@ -55,7 +55,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of a run that begins now on this machine, without seeds and link.
+    /// Makes the manifest of a run that begins now on this machine, without seeds and link.
     #[must_use]
     pub fn now(program: Software, broker: Software, configuration: Value) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Manifest {
     }
 }
 
-/// `debug` if this was built with debug assertions, otherwise `release`.
+/// Returns `debug` if this was built with debug assertions, otherwise `release`.
 #[must_use]
 pub fn build_profile() -> &'static str {
     if cfg!(debug_assertions) {
@@ -82,7 +82,7 @@ pub fn build_profile() -> &'static str {
     }
 }
 
-/// The target of this build: architecture, system and C library, such as `aarch64-linux-musl`.
+/// Returns the target of this build: architecture, system and C library, such as `aarch64-linux-musl`.
 #[must_use]
 pub fn build_target() -> String {
     let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
@@ -96,7 +96,7 @@ pub fn build_target() -> String {
     format!("{arch}-{os}{library}")
 }
 
-/// `time` as RFC 3339 in UTC with milliseconds: `2024-05-01T10:40:00.123Z`.
+/// Formats `time` as RFC 3339 in UTC with milliseconds: `2024-05-01T10:40:00.123Z`.
 ///
 /// A time before 1970 becomes the beginning of 1970. These few lines stand in for a crate of dates, which every program
 /// that measures would compile for this one form in UTC.
@@ -114,7 +114,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     )
 }
 
-/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+/// Returns year, month and day of the Gregorian calendar, `days` after 1970-01-01.
 ///
 /// Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`: years begin
 /// in March there, so that the leap day is a year's last.

@@ -118,7 +118,7 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
-    /// The `usage` of the process that has `role`.
+    /// Makes the entry of the process that has `role`, from its `usage`.
     #[must_use]
     pub fn new(role: &str, usage: &Usage) -> Self {
         Self {
@@ -153,7 +153,7 @@ pub enum ConnectKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectTimes {
-    /// The kind of connection.
+    /// Way in which the connections were made: over TCP alone, or by a handshake in full, resumed, or with 0-RTT.
     pub kind: ConnectKind,
     /// Number of connections that succeeded and turned out to be of this kind.
     pub count: u64,
@@ -188,7 +188,7 @@ pub struct Round {
 pub struct Comparison {
     /// The compared quantity: `mean delay` or `median connection time`, with one value a round.
     pub quantity: String,
-    /// The transport.
+    /// The transport that is compared.
     pub transport: String,
     /// The transport that it is compared with.
     pub baseline: String,

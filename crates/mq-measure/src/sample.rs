@@ -27,7 +27,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Latency from the intended send time to the arrival, so that a sender's delay counts too.
+    /// Returns the latency from the intended send time to the arrival, so that a sender's delay counts too.
     ///
     /// `None` if the message was lost, or seems to have arrived before it was due, which happens only between
     /// two clocks.
@@ -36,7 +36,7 @@ impl Sample {
         self.received_ns?.checked_sub(self.intended_ns)
     }
 
-    /// Latency from the actual send time to the arrival: the application's one-way delay, S22 §5.1.
+    /// Returns the latency from the actual send time to the arrival: the application's one-way delay, S22 §5.1.
     ///
     /// `None` as for [`latency_intended_ns`](Self::latency_intended_ns).
     #[must_use]
@@ -57,7 +57,7 @@ impl Sample {
 pub struct Samples(pub Vec<Sample>);
 
 impl Samples {
-    /// The latencies from the intended send times of all messages that arrived, in send order.
+    /// Returns the latencies from the intended send times of all messages that arrived, in send order.
     #[must_use]
     pub fn latencies_intended_ns(&self) -> Vec<u64> {
         self.0
@@ -66,7 +66,7 @@ impl Samples {
             .collect()
     }
 
-    /// The latencies from the actual send times of all messages that arrived, in send order.
+    /// Returns the latencies from the actual send times of all messages that arrived, in send order.
     #[must_use]
     pub fn latencies_sent_ns(&self) -> Vec<u64> {
         self.0.iter().filter_map(Sample::latency_sent_ns).collect()

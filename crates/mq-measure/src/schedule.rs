@@ -17,7 +17,8 @@ pub struct OpenLoop {
 }
 
 impl OpenLoop {
-    /// A message every `interval` from `start_ns` on; with an interval of 0 all messages are due at once.
+    /// Makes the schedule of a message every `interval` from `start_ns` on; with an interval of 0 all messages are due
+    /// at once.
     #[must_use]
     pub fn new(start_ns: u64, interval: Duration) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl Lateness {
         self.recorder.merge(&other.recorder);
     }
 
-    /// The warning, if more messages were late than [`validity::generator_late`] allows.
+    /// Returns the warning, if more messages were late than [`validity::generator_late`] allows.
     #[must_use]
     pub fn warning(&self, interval_ns: u64) -> Option<Warning> {
         validity::generator_late(&self.recorder, interval_ns)

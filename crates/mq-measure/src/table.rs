@@ -75,7 +75,7 @@ pub fn read<const N: usize>(
     Ok(table)
 }
 
-/// The value of a cell that must not be empty.
+/// Returns the value of a cell that must not be empty.
 ///
 /// # Errors
 /// [`Error::Line`] if it is empty.

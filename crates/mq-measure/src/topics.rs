@@ -27,7 +27,7 @@ pub const TOGETHER_NS: u64 = 1_000_000;
 /// has room for the rates of two clocks beside the usual 2 ms.
 const APART_NS: u64 = 1_500_000;
 
-/// The topic of a message.
+/// Returns the topic of the message with the number `seq`.
 #[must_use]
 pub fn topic(seq: u64, topics: NonZeroU32) -> u32 {
     u32::try_from(seq % u64::from(topics.get())).expect("less than a u32")
@@ -92,7 +92,7 @@ impl Topics {
         self.runs.push(samples.0.clone());
     }
 
-    /// All figures; those that need the link's own delay from publisher to subscriber are `None` without it.
+    /// Returns all figures; those that need the link's own delay from publisher to subscriber are `None` without it.
     #[must_use]
     pub fn figures(&self, link_ns: Option<u64>) -> TopicFigures {
         let above = link_ns.and_then(|link| self.above_link_ns(link));
@@ -107,8 +107,8 @@ impl Topics {
         }
     }
 
-    /// LW26's inter-topic spread: in each window the largest difference between two topics' mean delays, in the mean
-    /// over all windows in which two topics or more have messages. `None` without such a window.
+    /// Computes LW26's inter-topic spread: in each window the largest difference between two topics' mean delays, in
+    /// the mean over all windows in which two topics or more have messages. `None` without such a window.
     ///
     /// It says how differently topics fare, not how well: it is 0 where all of them wait behind the same loss.
     #[must_use]
@@ -121,8 +121,9 @@ impl Topics {
         stats::mean(&spreads.collect::<Vec<_>>())
     }
 
-    /// LW26's spike isolation ratio: of the windows in which at least one topic [spikes](SPIKE), the share in which all
-    /// topics with messages do. Only windows with messages of two topics or more count. `None` if none spikes.
+    /// Computes LW26's spike isolation ratio: of the windows in which at least one topic [spikes](SPIKE), the share in
+    /// which all topics with messages do. Only windows with messages of two topics or more count. `None` if none
+    /// spikes.
     ///
     /// 1 means that no spike was isolated: each hit all topics at once.
     #[must_use]
@@ -158,8 +159,8 @@ impl Topics {
         Some((stats::mean(&above)?, worst))
     }
 
-    /// The share of the arrived messages that took longer than the link's own delay and [`LATE_NS`]. `None` if nothing
-    /// arrived.
+    /// Returns the share of the arrived messages that took longer than the link's own delay and [`LATE_NS`]. `None` if
+    /// nothing arrived.
     #[must_use]
     pub fn late(&self, link_ns: u64) -> Option<f64> {
         let arrived = self
@@ -175,7 +176,7 @@ impl Topics {
         (all > 0).then(|| convert::float(late) / convert::float(all))
     }
 
-    /// The share of the arrived messages that were late behind a message of another topic.
+    /// Returns the share of the arrived messages that were late behind a message of another topic.
     ///
     /// Which packet carried which topic cannot be seen from outside, as packets are encrypted. What can be seen is the
     /// release: a message that waited for a lost one reaches the application together with it. So messages with
@@ -218,7 +219,7 @@ impl Topics {
         (all > 0).then(|| convert::float(through_others) / convert::float(all))
     }
 
-    /// The mean delay of each topic in each window, of topics with messages.
+    /// Returns the mean delay of each topic in each window, of topics with messages.
     fn means(&self) -> impl Iterator<Item = BTreeMap<u32, f64>> {
         self.windows.iter().map(|window| {
             let each = window.iter();
@@ -227,7 +228,7 @@ impl Topics {
         })
     }
 
-    /// All delays of each topic.
+    /// Returns all delays of each topic.
     fn delays(&self) -> BTreeMap<u32, Vec<f64>> {
         let mut all: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for (topic, delays) in self.windows.iter().flatten() {
@@ -253,7 +254,7 @@ mod tests {
         NonZeroU32::new(count).unwrap()
     }
 
-    /// Messages every `every` ms that take so many ms, or never arrive.
+    /// Makes messages every `every` ms that take so many ms, or never arrive.
     fn run(every: u64, delays: impl IntoIterator<Item = Option<u64>>) -> Samples {
         let each = (0..).zip(delays).map(|(seq, delay)| {
             // A run does not begin at 0.

@@ -29,7 +29,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The sum of the counts of two runs, or of two parts of a run.
+    /// Returns the sum of the counts of two runs, or of two parts of a run.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -107,7 +107,7 @@ struct Slot {
 }
 
 impl Tracker {
-    /// A tracker for the sequence numbers `0..expected`.
+    /// Makes a tracker for the sequence numbers `0..expected`.
     ///
     /// # Panics
     /// If there is no memory for 24 bytes a message.
@@ -173,7 +173,7 @@ impl Tracker {
         }
     }
 
-    /// The counts so far. A message that is still under way counts as lost.
+    /// Returns the counts so far. A message that is still under way counts as lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -188,7 +188,7 @@ impl Tracker {
         self.counts.received == self.slots.len() as u64
     }
 
-    /// A sample for each message that was sent, by sequence number.
+    /// Returns a sample for each message that was sent, by sequence number.
     #[must_use]
     pub fn samples(&self) -> Samples {
         (0..)

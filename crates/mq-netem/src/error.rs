@@ -18,7 +18,7 @@ pub enum Error {
     /// A profile's file cannot be read.
     #[error("cannot read the profile {name}: {source}")]
     ReadProfile {
-        /// The file.
+        /// The path of the profile's file.
         name: String,
         /// I/O error of reading the file.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum Error {
     /// A capture cannot begin.
     #[error("cannot capture packets into {}: {source}", file.display())]
     Capture {
-        /// The file.
+        /// The path of the file for the capture.
         file: PathBuf,
         /// I/O error of creating the file or of starting the capture.
         source: io::Error,
@@ -60,7 +60,7 @@ pub enum Error {
         /// Property of the link that netem and tbf do not have.
         problem: String,
     },
-    /// There is no such network interface here.
+    /// This network namespace has no such interface.
     #[error("there is no interface `{name}`: there are {known}")]
     NoInterface {
         /// Name that was asked for.
@@ -76,8 +76,8 @@ pub enum Error {
     InTheWay {
         /// Name of the interface.
         interface: String,
-        /// Kind and handle of the discipline as `tc` writes them, with the property that cannot be restored where there
-        /// is one.
+        /// The discipline that is in the way, as `tc` names it (kind and handle), and the property that could not be
+        /// restored, if one is the cause.
         qdisc: String,
     },
     /// Another program has replaced the link that this program had set.
@@ -176,7 +176,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The emulator cannot reach its end of a host's interface.
+    /// Makes the error of an emulator that cannot reach its end of a host's interface.
     #[cfg(target_os = "linux")]
     pub(crate) fn no_emulator(source: io::Error) -> Self {
         Self::Setup {

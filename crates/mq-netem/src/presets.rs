@@ -22,7 +22,7 @@ pub(crate) const LINKS: Presets = presets! {
 /// Radio channels that several hosts share.
 pub(crate) const MEDIA: Presets = presets! { "s21/medium" };
 
-/// The text of a shipped profile. W20 and S21 used the same links, so `s21/wifi` is `w20/wifi`.
+/// Returns the text of a shipped profile. W20 and S21 used the same links, so `s21/wifi` is `w20/wifi`.
 pub(crate) fn find(presets: Presets, name: &str) -> Option<&'static str> {
     let shared = match name {
         "s21/wifi" => "w20/wifi",
@@ -34,7 +34,7 @@ pub(crate) fn find(presets: Presets, name: &str) -> Option<&'static str> {
     found.map(|(_, text)| *text)
 }
 
-/// Their names.
+/// Returns the names of the presets.
 pub(crate) fn names(presets: Presets) -> impl Iterator<Item = &'static str> {
     presets.iter().map(|(name, _)| *name)
 }

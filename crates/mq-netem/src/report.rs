@@ -35,11 +35,11 @@ pub struct Timing {
 /// Lateness of all packets so far: the time from the departure that the model computes to the actual one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lateness {
-    /// The median.
+    /// The median lateness.
     pub p50: Duration,
     /// The 99th percentile.
     pub p99: Duration,
-    /// The maximum.
+    /// The greatest lateness.
     pub max: Duration,
     /// Packets that left.
     pub packets: u64,

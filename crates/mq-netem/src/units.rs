@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub struct Rate(u64);
 
 impl Rate {
-    /// `bits` a second; `None` for 0, which would never deliver anything.
+    /// Makes a rate of `bits` a second; `None` for 0, which would never deliver anything.
     #[must_use]
     pub fn from_bits_per_second(bits: u64) -> Option<Self> {
         (bits > 0).then_some(Self(bits))
@@ -22,7 +22,7 @@ impl Rate {
         self.0
     }
 
-    /// The time that `bytes` take, in nanoseconds, rounded up.
+    /// Returns the time that `bytes` take, in nanoseconds, rounded up.
     #[must_use]
     pub fn nanoseconds_for(self, bytes: u64) -> u64 {
         let bits = u128::from(bytes) * 8;
@@ -30,7 +30,7 @@ impl Rate {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The bytes that pass in a time, rounded down.
+    /// Returns the number of bytes that pass in a time, rounded down.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> u64 {
         let bits = time.as_nanos() * u128::from(self.0) / 1_000_000_000;
@@ -87,13 +87,13 @@ impl Probability {
     /// Never.
     pub const ZERO: Self = Self(0.0);
 
-    /// The probability `share`, from 0 to 1.
+    /// Makes the probability `share`, from 0 to 1; `None` outside of that.
     #[must_use]
     pub fn new(share: f64) -> Option<Self> {
         (0.0..=1.0).contains(&share).then_some(Self(share))
     }
 
-    /// From 0 to 1.
+    /// Returns the probability as a number from 0 to 1.
     #[must_use]
     pub fn share(self) -> f64 {
         self.0
@@ -181,7 +181,7 @@ fn time(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("`{text}` is no time: write a number with us, ms or s, such as 25ms"))
 }
 
-/// Whole nanoseconds; 64 bits hold 584 years.
+/// Converts a time to whole nanoseconds; 64 bits hold 584 years.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

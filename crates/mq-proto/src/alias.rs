@@ -56,7 +56,7 @@ impl SendAliases {
         self.by_topic.insert(topic.detached(), alias);
     }
 
-    /// The approximate memory of the aliases, in bytes.
+    /// Returns the approximate memory of the aliases, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -122,7 +122,7 @@ impl ReceiveAliases {
         Ok(topic)
     }
 
-    /// The approximate memory of the aliases, in bytes.
+    /// Returns the approximate memory of the aliases, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.known.as_ref().map_or(0, |known| {
             known.bytes + known.topics.len() * size_of::<Option<TopicName>>()

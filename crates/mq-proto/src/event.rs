@@ -60,7 +60,7 @@ pub enum Event {
     Subscribe {
         /// The lane on which SUBSCRIBE was received.
         lane: LaneId,
-        /// The packet.
+        /// The SUBSCRIBE packet.
         subscribe: Subscribe,
     },
     /// Client: the answer to [`subscribe`](crate::Connection::subscribe).
@@ -70,7 +70,7 @@ pub enum Event {
     Unsubscribe {
         /// The lane on which UNSUBSCRIBE was received.
         lane: LaneId,
-        /// The packet.
+        /// The UNSUBSCRIBE packet.
         unsubscribe: Unsubscribe,
     },
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
@@ -89,7 +89,7 @@ pub enum Event {
     Auth(Auth),
     /// The peer broke the protocol on a data lane, which has ended; the connection goes on.
     LaneFailed {
-        /// The lane.
+        /// The data lane that has ended.
         lane: LaneId,
         /// The rule of the protocol that the peer broke.
         error: ProtocolError,
@@ -97,9 +97,9 @@ pub enum Event {
     /// Server: a lane has begun as a flow, or has taken over a flow of an earlier lane. State that is kept of the
     /// flow continues on this lane.
     FlowBegan {
-        /// The flow.
+        /// The flow that the lane belongs to.
         flow: FlowId,
-        /// The lane.
+        /// The lane that has begun.
         lane: LaneId,
         /// Time for which state of the flow is kept after an end of the lane that is not in order; `None` if no
         /// state is kept.
@@ -114,9 +114,9 @@ pub enum Event {
 /// State of a flow that has no lane any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEnd {
-    /// The flow.
+    /// The flow without a lane.
     pub flow: FlowId,
-    /// `true` if its subscriptions are kept, and their messages wait for its next lane; `false` if they have
+    /// `true` if the flow's subscriptions are kept, and their messages wait for its next lane; `false` if they have
     /// ended.
     pub keeps_subscriptions: bool,
     /// Time until which state of the flow is kept; `None` if no state is kept.
@@ -179,7 +179,7 @@ pub struct AckTicket {
 }
 
 impl AckTicket {
-    /// The packet identifier of the message.
+    /// Returns the packet identifier of the message to be acknowledged.
     #[must_use]
     pub fn packet_id(&self) -> PacketId {
         self.packet_id

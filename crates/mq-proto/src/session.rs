@@ -91,7 +91,7 @@ pub(crate) enum Incoming {
 }
 
 impl Session {
-    /// An empty session.
+    /// Makes an empty session.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -123,7 +123,7 @@ impl Session {
         self.outgoing.is_empty() && self.incoming.0.is_empty() && self.flows.is_empty()
     }
 
-    /// The number of outgoing messages that are not complete.
+    /// Returns the number of outgoing messages that are not complete.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.outgoing.len()

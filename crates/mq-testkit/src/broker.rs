@@ -29,8 +29,8 @@ pub fn token_file(folder: &Path) -> (PathBuf, String) {
     (path, text.trim().to_owned())
 }
 
-/// The workers of a broker under test: two, or as many as `MQ_WORKERS` says; 0 is the test's own runtime. Connections
-/// go around among them all the time.
+/// Returns the workers of a broker under test: two, or as many as `MQ_WORKERS` says; `None` for 0, which is the test's
+/// own runtime. Connections go around among them all the time.
 fn workers() -> Option<Workers> {
     let count = std::env::var("MQ_WORKERS").ok();
     let count = count.map_or(2, |count| count.parse().expect("MQ_WORKERS is a number"));
@@ -122,7 +122,7 @@ impl TestBroker {
         panic!("its ports were not free again within 5 s");
     }
 
-    /// The address at which the broker listens with that transport.
+    /// Returns the address at which the broker listens with that transport.
     ///
     /// # Panics
     /// If it does not listen with it.
@@ -136,19 +136,19 @@ impl TestBroker {
         found.expect("the broker listens there").clone()
     }
 
-    /// The broker itself.
+    /// Returns the broker under test.
     #[must_use]
     pub fn broker(&self) -> &Broker {
         &self.broker
     }
 
-    /// The certificate, PEM, for clients to trust.
+    /// Returns the path of the certificate, PEM, for clients to trust.
     #[must_use]
     pub fn certificate(&self) -> &std::path::Path {
         self.certificate.path()
     }
 
-    /// Options that trust the broker's certificate.
+    /// Makes options that trust the broker's certificate.
     #[must_use]
     pub fn connect_options(&self) -> ConnectOptions {
         ConnectOptions {
@@ -157,7 +157,7 @@ impl TestBroker {
         }
     }
 
-    /// A connector that trusts the broker's certificate, with early data or without.
+    /// Makes a connector that trusts the broker's certificate, with early data or without.
     ///
     /// # Panics
     /// If the connector cannot be made.
@@ -170,7 +170,7 @@ impl TestBroker {
         Connector::new(options).expect("valid options")
     }
 
-    /// A client's builder for one of the broker's addresses.
+    /// Makes a client's builder for one of the broker's addresses.
     ///
     /// # Panics
     /// If the identifier is not valid.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mq_client::{Client, ClientBuilder, Error, Incoming, ReasonCode, Reconnect, Subscription};
 
-/// A client whose session outlives it and the broker, and which is back soon after a loss.
+/// Makes a builder of a client whose session outlives it and the broker, and which is back soon after a loss.
 ///
 /// # Panics
 /// If it is no URL, or no client identifier.
@@ -22,7 +22,7 @@ pub fn kept(url: &str, client_id: &str) -> ClientBuilder {
         })
 }
 
-/// The next message.
+/// Waits for the next message.
 ///
 /// # Panics
 /// If no message comes within 20 s, or the subscription has ended.
@@ -33,7 +33,7 @@ pub async fn next(messages: &mut Subscription) -> Incoming {
         .expect("the client is connected")
 }
 
-/// The reason with which the broker refuses the client.
+/// Returns the reason with which the broker refuses the client.
 ///
 /// # Panics
 /// If the broker lets the client in, or does not answer.

@@ -59,7 +59,7 @@ impl ManualClient {
         client
     }
 
-    /// The next event. Answers to the broker leave as well.
+    /// Waits for the next event. Answers to the broker leave as well.
     ///
     /// # Panics
     /// If no event comes within 20 s.
@@ -67,7 +67,7 @@ impl ManualClient {
         self.next_within(PATIENCE).await.expect("an event")
     }
 
-    /// The next event, if one comes within that time.
+    /// Waits for the next event; `None` if none comes within that time.
     pub async fn next_within(&mut self, patience: Duration) -> Option<Event> {
         let next = async {
             loop {
@@ -80,7 +80,7 @@ impl ManualClient {
         timeout(patience, next).await.ok()
     }
 
-    /// The next message.
+    /// Waits for the next message.
     ///
     /// # Panics
     /// If another event comes first, or none within 20 s.
@@ -173,7 +173,7 @@ impl ManualClient {
         events
     }
 
-    /// The state machine, for calls without a method here.
+    /// Returns the state machine, for calls without a method here.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }

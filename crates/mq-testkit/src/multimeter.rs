@@ -18,9 +18,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The model of a multimeter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultimeterModel {
-    /// Without timer and aperture; holds 10 000 readings.
+    /// A model without timer and aperture, which holds 10 000 readings.
     K34461A,
-    /// With both; holds 50 000 readings.
+    /// A model with timer and aperture, which holds 50 000 readings.
     K34465A,
 }
 
@@ -66,7 +66,7 @@ struct State {
     interval: Duration,
     delay: Duration,
     count: u64,
-    /// After INIT, before the trigger.
+    /// `true` after INIT, before the trigger.
     armed: bool,
     triggered: Option<Instant>,
     /// Number of readings that had been taken at the stop.
@@ -89,7 +89,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// The answer to a command.
+/// Reply that the simulated multimeter sends back for a command.
 enum Reply {
     Nothing,
     Line(String),
@@ -133,7 +133,7 @@ impl Multimeter {
         }
     }
 
-    /// The address at which it listens.
+    /// Returns the address at which the multimeter listens.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
@@ -172,7 +172,7 @@ impl Multimeter {
         self.lock().taken()
     }
 
-    /// All commands that it has received.
+    /// Returns all commands that the multimeter has received.
     #[must_use]
     pub fn heard(&self) -> Vec<String> {
         self.lock().heard.clone()
@@ -369,7 +369,7 @@ impl State {
         self.removed = 0;
     }
 
-    /// From the beginning of one reading to that of the next.
+    /// Returns the time from the beginning of one reading to that of the next.
     fn spacing(&self) -> Duration {
         match self.model {
             MultimeterModel::K34461A => self.aperture + self.delay,
@@ -433,7 +433,7 @@ fn seconds(value: &str, least: f64, most: f64) -> Result<Duration, &'static str>
     range(value, least, most).map(Duration::from_secs_f64)
 }
 
-/// A number in the form of the instrument: `+2.80000000E-01`.
+/// Formats a number in the form of the instrument: `+2.80000000E-01`.
 fn scientific(value: f64) -> String {
     let text = format!("{value:+.8E}");
     let (digits, exponent) = text.split_once('E').unwrap_or((&text, "0"));

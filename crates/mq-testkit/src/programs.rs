@@ -36,7 +36,7 @@ pub fn skipped(reason: &str) {
     println!("{line}");
 }
 
-/// The first of these programs on the PATH; reports a skipped test if there is none.
+/// Finds the first of these programs on the PATH; reports a skipped test if there is none.
 ///
 /// # Panics
 /// As [`skipped`].
@@ -52,7 +52,7 @@ pub fn program(names: &[&str]) -> Option<PathBuf> {
     found
 }
 
-/// A Chromium, under any of its names; reports a skipped test if there is none.
+/// Finds a Chromium, under any of its names; reports a skipped test if there is none.
 ///
 /// # Panics
 /// As [`skipped`].
@@ -61,8 +61,8 @@ pub fn chromium() -> Option<PathBuf> {
     program(&["chromium", "chromium-browser", "google-chrome"])
 }
 
-/// The library that gives a program another wall clock than the machine's, where Debian keeps it; reports a skipped test
-/// if there is none.
+/// Finds the library that gives a program another wall clock than the machine's, where Debian keeps it; reports a
+/// skipped test if there is none.
 ///
 /// # Panics
 /// If there is none, where `MQ_NO_SKIPS` is in the environment.
@@ -101,7 +101,7 @@ impl Drop for Running {
     }
 }
 
-/// A port of 127.0.0.1 that nobody has now, for TCP and UDP.
+/// Finds a port of 127.0.0.1 that nobody has now, for TCP and UDP.
 ///
 /// The port is below those that systems give to connections and to port 0 (49152 and up, on Linux 32768 and up), so that
 /// no other socket has it by the time at which a program binds it. No two calls of a process return the same port.
@@ -138,8 +138,8 @@ pub async fn listens(port: u16) {
     listening.expect("the peer should listen");
 }
 
-/// A mosquitto at a TCP port of 127.0.0.1, with these lines behind its listener, and the port; reports a skipped test
-/// if there is no such program.
+/// Starts a mosquitto at a TCP port of 127.0.0.1, with these lines behind its listener, and the port; reports a skipped
+/// test if there is no such program.
 ///
 /// # Panics
 /// As [`skipped`], and if it does not listen within 20 s.

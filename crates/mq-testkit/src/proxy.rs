@@ -122,7 +122,7 @@ impl UdpProxy {
         self.outside.send_replace((outside, outage));
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -138,7 +138,7 @@ impl UdpProxy {
         self.gate.set_held(false);
     }
 
-    /// The datagrams of clients so far, with their addresses, in order.
+    /// Returns the datagrams of clients so far, with their addresses, in order.
     #[must_use]
     pub fn recorded(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         self.recorded
@@ -269,13 +269,13 @@ impl TcpProxy {
         })
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The bytes of clients so far, for each connection, in the order of the connections.
+    /// Returns the bytes of clients so far, for each connection, in the order of the connections.
     #[must_use]
     pub fn recorded(&self) -> Vec<Vec<u8>> {
         self.recorded

@@ -86,7 +86,7 @@ impl FaultyRelay {
         })
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -102,20 +102,20 @@ impl FaultyRelay {
         self.state.harmful.store(harmful, Ordering::Relaxed);
     }
 
-    /// The number of connections that it has cut off.
+    /// Returns the number of connections that the relay has cut off.
     #[must_use]
     pub fn cuts(&self) -> usize {
         self.state.cuts.load(Ordering::Relaxed)
     }
 
-    /// The number of stalls.
+    /// Returns the number of stalls.
     #[must_use]
     pub fn stalls(&self) -> usize {
         self.state.stalls.load(Ordering::Relaxed)
     }
 }
 
-/// Until one end closes, or is cut off.
+/// Relays bytes until one end closes, or is cut off.
 async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
     let mut out = [Outbox::new(), Outbox::new()];
     loop {

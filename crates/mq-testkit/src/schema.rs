@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// The places where a value does not fit the schema at a JSON pointer of `root`, a line each. Panics at a word
-/// that it does not know.
+/// Returns the places where a value does not fit the schema at a JSON pointer of `root`, a line each. Panics at a word
+/// of the schema that it does not know.
 #[must_use]
 pub fn schema_problems(root: &Value, pointer: &str, value: &Value) -> Vec<String> {
     let mut checker = Checker {

@@ -13,7 +13,7 @@ use mq_broker::{
 use mq_codec::ByteStr;
 use tokio::sync::watch;
 
-/// Keeps settled changes; the rest is gone with the broker that recorded it.
+/// A store in memory whose changes settle only when the test says so; unsettled ones are lost when the broker ends.
 #[derive(Debug)]
 pub struct SlowStore {
     kept: Mutex<Kept>,
@@ -103,7 +103,7 @@ impl SlowStore {
         }
     }
 
-    /// The number of unsettled calls of `record`.
+    /// Returns the number of unsettled calls of `record`.
     pub fn pending(&self) -> usize {
         self.lock().pending.len()
     }

@@ -14,7 +14,7 @@ pub struct FakeSys {
 }
 
 impl FakeSys {
-    /// A folder without any sensor.
+    /// Makes a folder without any sensor.
     ///
     /// # Errors
     /// If no folder can be made.
@@ -24,7 +24,7 @@ impl FakeSys {
         })
     }
 
-    /// The folder in place of `/sys`.
+    /// Returns the folder that stands in for `/sys`.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.root.path()

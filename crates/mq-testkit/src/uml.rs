@@ -40,8 +40,9 @@ pub struct Uml {
 }
 
 impl Uml {
-    /// The kernel that `MQ_UML` names, or else the one of Debian's package user-mode-linux where `.ci/run` unpacks it:
-    /// in `uml` beside the folder of this program's profile. Reports a skipped test if there is none, or no C compiler.
+    /// Finds the kernel that `MQ_UML` names, or else the one of Debian's package user-mode-linux where `.ci/run`
+    /// unpacks it: in `uml` beside the folder of this program's profile. Reports a skipped test if there is none, or no
+    /// C compiler.
     ///
     /// Call it before this process enters other namespaces.
     ///
@@ -79,7 +80,7 @@ impl Uml {
         Some(uml)
     }
 
-    /// A folder that the guest may write.
+    /// Returns the folder that the guest may write.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -96,7 +97,7 @@ impl Uml {
         copy
     }
 
-    /// The folder of the kernel's modules, by versions.
+    /// Returns the folder of the kernel's modules, by versions.
     ///
     /// # Panics
     /// If there is none beside the kernel, as in Debian's package.
@@ -153,8 +154,8 @@ impl Uml {
     }
 }
 
-/// Named by the environment, or where the CI unpacks it: beside the directory of the profile, which
-/// has a directory above it where a target was named.
+/// Finds the kernel that the environment names, or that is where the CI unpacks it: beside the directory of the
+/// profile, which has a directory above it where a target was named.
 fn kernel() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("MQ_UML") {
         return Some(named.into());
@@ -167,8 +168,8 @@ fn kernel() -> Option<PathBuf> {
         .find(|kernel| kernel.exists())
 }
 
-/// The folder of the kernel's memory, which is a file: on tmpfs where that has room, as the host writes a
-/// file elsewhere to its disk, and a slow disk makes the guest many times slower.
+/// Returns the folder of the kernel's memory, which is a file: on tmpfs where that has room, as the host writes a file
+/// elsewhere to its disk, and a slow disk makes the guest many times slower.
 fn memory_folder() -> Option<&'static Path> {
     let folder = Path::new("/dev/shm");
     let found = statvfs(folder).ok()?;

@@ -20,7 +20,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
+    /// Returns the port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
     ///
     /// IANA has registered 1883 and 8883. EMQX made 14567 usual for MQTT over QUIC, and 8083 and 8084
     /// for MQTT over WebSocket.
@@ -94,7 +94,7 @@ impl fmt::Display for Scheme {
 /// user, and a path and query on WebSocket only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
-    /// The transport.
+    /// The transport of the address.
     pub scheme: Scheme,
     /// A DNS name or an IP address, an IPv6 one without its brackets; for mem the registered name.
     pub host: String,
@@ -107,7 +107,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// An address of these parts, on WebSocket with the path `/mqtt`.
+    /// Makes an address of these parts, on WebSocket with the path `/mqtt`.
     #[must_use]
     pub fn new(scheme: Scheme, host: impl Into<String>, port: u16) -> Self {
         Self {
@@ -153,20 +153,20 @@ impl fmt::Display for Address {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// There is no `://`.
+    /// The text has no `://`.
     #[error(
         "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST, ws://HOST, wss://HOST or mem://NAME"
     )]
     NoScheme {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
     },
     /// MQTT has no transport of this name.
     #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic, ws, wss or mem")]
     UnknownScheme {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
-        /// The scheme in it.
+        /// The unknown scheme in the text.
         scheme: String,
     },
     /// The host is missing, or no host has such a name.
@@ -174,7 +174,7 @@ pub enum AddressError {
         "`{host}` is not a host name or IP address in `{input}`: write SCHEME://HOST[:PORT], an IPv6 address in [brackets]"
     )]
     BadHost {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
         /// The text in the place of the host.
         host: String,
@@ -182,7 +182,7 @@ pub enum AddressError {
     /// The port is not a number that fits.
     #[error("`{port}` is not a port in `{input}`: write a number from 0 to 65535")]
     BadPort {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
         /// The text in the place of the port.
         port: String,
@@ -193,7 +193,7 @@ pub enum AddressError {
         "`{extra}` has no place in `{input}`: write only SCHEME://HOST[:PORT], with /PATH on WebSocket"
     )]
     Extra {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
         /// The part that does not belong.
         extra: String,
@@ -201,7 +201,7 @@ pub enum AddressError {
     /// The path has a character that a request cannot carry.
     #[error("`{path}` is not a path in `{input}`: write what is not visible ASCII as %XX")]
     BadPath {
-        /// The text.
+        /// The text that was read as an address.
         input: String,
         /// The text in the place of the path.
         path: String,
@@ -266,8 +266,8 @@ impl FromStr for Address {
     }
 }
 
-/// The path and query of a WebSocket's URL (RFC 6455 §3): `?query` alone means `/?query`, and there
-/// is no fragment.
+/// Reads the path and query of a WebSocket's URL (RFC 6455 §3): `?query` alone means `/?query`, and there is no
+/// fragment.
 fn read_path(input: &str, text: &str) -> Result<String, AddressError> {
     if let Some((_, fragment)) = text.split_once('#') {
         return Err(AddressError::Extra {

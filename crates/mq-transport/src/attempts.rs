@@ -66,7 +66,7 @@ struct Attempts<F> {
     running: Vec<Pin<Box<F>>>,
     /// The time at which the next address is tried.
     next_start: Pin<Box<Sleep>>,
-    /// `true` if the next address is tried without waiting for that time.
+    /// `true` if the next address is tried at once, without waiting for `next_start`.
     is_due: bool,
     /// The error of the last attempt that failed.
     failure: Option<Error>,

@@ -16,7 +16,7 @@ impl Certificate {
         Self(der.into())
     }
 
-    /// The bytes of the DER form.
+    /// Returns the bytes of the DER form.
     #[must_use]
     pub fn der(&self) -> &[u8] {
         &self.0

@@ -51,8 +51,8 @@ pub(crate) struct Shared {
 pub struct Dial {
     /// Timeout of this connection in the place of [`ConnectOptions::connect_timeout`].
     pub timeout: Option<Duration>,
-    /// Return only after the handshake, even where early data is possible: nothing that the caller
-    /// writes leaves before.
+    /// `true` if the connector returns only after the handshake, even where early data is possible: nothing that the
+    /// caller writes leaves before.
     pub without_early_data: bool,
     /// QUIC: send a packet after this much silence where
     /// [`QuicOptions::keep_alive_interval`](crate::QuicOptions::keep_alive_interval) says nothing.
@@ -60,7 +60,7 @@ pub struct Dial {
 }
 
 impl Connector {
-    /// A connector with these options.
+    /// Makes a connector with these options.
     ///
     /// Reads the files that the options name (not the system's roots, which are read at the first
     /// TLS or QUIC connection).
@@ -101,7 +101,7 @@ impl Connector {
         self.connect_with(address, Dial::default()).await
     }
 
-    /// [`connect`](Self::connect) with options of this one connection.
+    /// Connects like [`connect`](Self::connect), with options of this one connection.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -138,15 +138,15 @@ impl Connector {
         }
     }
 
-    /// The options that the connector was made with.
+    /// Returns the options that the connector was made with.
     #[must_use]
     pub fn options(&self) -> &ConnectOptions {
         &self.shared.options
     }
 
-    /// The local addresses that the system would use towards `address`, one for each address
-    /// of its host: they tell one network from another. The call sends nothing but the look-up of the
-    /// host's name. Empty for mem, and where there is no route to the host.
+    /// Returns the local addresses that the system would use towards `address`, one for each address of its host: they
+    /// tell one network from another. The call sends nothing but the look-up of the host's name. Empty for mem, and
+    /// where there is no route to the host.
     ///
     /// Cancel-safe.
     pub async fn local_addresses(&self, address: &Address) -> Vec<IpAddr> {
@@ -217,7 +217,7 @@ impl Connector {
         }
     }
 
-    /// All addresses of a host, in the order in which they are tried.
+    /// Returns all addresses of a host, in the order in which they are tried.
     pub(crate) async fn peers(&self, address: &Address) -> Result<Vec<SocketAddr>, Error> {
         let given = &self.shared.options.resolve;
         match given.iter().find(|(host, _)| *host == address.host) {

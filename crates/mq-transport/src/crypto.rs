@@ -18,7 +18,7 @@ pub enum CipherSuite {
 }
 
 impl CipherSuite {
-    /// All suites, the fastest on this CPU first.
+    /// Returns all suites, the fastest on this CPU first.
     ///
     /// The client's order decides. Without AES instructions (Cortex-A53 of a Raspberry Pi 3)
     /// ChaCha20-Poly1305 is several times faster than AES.
@@ -62,7 +62,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// The offers of a handshake; the same options on client and server.
+/// TLS settings of a client or a server: cipher suites, key exchange groups, versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptoOptions {
     /// Cipher suites in order of preference; the client's order decides. Default:

@@ -15,13 +15,13 @@ pub enum Error {
     /// The transport was left out of this build.
     #[error("{scheme} is not built in: build with `--features {}`", scheme.features())]
     NotBuiltIn {
-        /// The transport.
+        /// The transport that is missing.
         scheme: Scheme,
     },
     /// The host has no address.
     #[error("cannot find host `{host}`: {source}")]
     Resolve {
-        /// The host.
+        /// The host's name.
         host: String,
         /// The resolver's answer.
         source: io::Error,
@@ -29,7 +29,7 @@ pub enum Error {
     /// The address does not answer: the system reports an error, such as a refused connection.
     #[error("cannot reach {address}: {source}; is a broker listening there?")]
     Unreachable {
-        /// The address.
+        /// The address that was not reached.
         address: Address,
         /// The system's error.
         source: io::Error,
@@ -37,7 +37,7 @@ pub enum Error {
     /// The connection was not made in time.
     #[error("cannot reach {address}: no answer within {after:?}; is a broker listening there?")]
     ConnectTimeout {
-        /// The address.
+        /// The address that did not answer in time.
         address: Address,
         /// The timeout, which [`connect_timeout`](crate::ConnectOptions::connect_timeout) sets.
         after: Duration,
@@ -45,13 +45,13 @@ pub enum Error {
     /// Another program listens at this port.
     #[error("cannot listen on {address}: the port is in use; choose another or stop its user")]
     PortInUse {
-        /// The address.
+        /// The address whose port is in use.
         address: Address,
     },
     /// The system does not allow listening at this address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// The address that could not be listened at.
         address: Address,
         /// The system's error.
         source: io::Error,
@@ -91,7 +91,7 @@ pub enum Error {
         "{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one"
     )]
     NoIdentity {
-        /// The transport.
+        /// The transport that needs a certificate.
         scheme: Scheme,
     },
     /// The kernel has no such congestion control for TCP, or keeps it for root.

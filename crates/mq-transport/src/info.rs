@@ -87,7 +87,7 @@ pub struct LinkStats {
 /// The addresses of a link's two ends, and its TLS parameters and certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkInfo {
-    /// The transport.
+    /// The transport of the link.
     pub scheme: Scheme,
     /// The peer's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,

@@ -34,7 +34,7 @@ pub struct Link {
     transport: Transport,
     /// An empty buffer that stands in for the received bytes of lanes that the connection does not have.
     no_lane: Option<Box<BytesMut>>,
-    /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): those of this connection.
+    /// The tickets of this connection, on a server that [holds tickets back](crate::ListenOptions::hold_tickets).
     #[cfg(feature = "tls")]
     tickets: Option<Arc<HeldTickets>>,
 }
@@ -146,8 +146,8 @@ impl Link {
         Self { tickets, ..self }
     }
 
-    /// Two links in memory that are each other's peer, for tests. Each direction holds at most
-    /// 256 KiB of unread bytes.
+    /// Makes two links in memory that are each other's peer, for tests. Each direction holds at most 256 KiB of unread
+    /// bytes.
     #[must_use]
     pub fn pair() -> (Self, Self) {
         Self::pair_with_delay(Duration::ZERO)
@@ -185,7 +185,7 @@ impl Link {
         poll_fn(|cx| self.poll_progress(cx, outbox, want_read)).await
     }
 
-    /// The polling form of [`progress`](Self::progress).
+    /// Polls for progress, as [`progress`](Self::progress) awaits it.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).
@@ -198,8 +198,8 @@ impl Link {
         each!(&mut self.transport, link => link.poll_progress(cx, outbox, want_read))
     }
 
-    /// [`poll_progress`](Self::poll_progress) for an owner that also waits for the end of the
-    /// handshake: `None` says, once, that the handshake has ended and there is no other progress.
+    /// Polls like [`poll_progress`](Self::poll_progress), for an owner that also waits for the end of the handshake:
+    /// `None` says, once, that the handshake has ended and there is no other progress.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).
@@ -336,9 +336,8 @@ impl Link {
         }
     }
 
-    /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
-    /// the front. [`progress`](Self::progress) does not return again for bytes that the owner has
-    /// looked at.
+    /// Returns the bytes that came in on `lane` and were not consumed yet, for the owner to consume from the front.
+    /// [`progress`](Self::progress) does not return again for bytes that the owner has looked at.
     ///
     /// A silent connection with an empty buffer holds no memory for it. The owner bounds the buffer
     /// by refusing packets above its limit, and by `want_read`.
@@ -373,7 +372,7 @@ impl Link {
         self.close_with(0, deadline).await;
     }
 
-    /// [Closes](Self::close) the link with an application error code. QUIC alone carries the code, in
+    /// Closes the link like [`close`](Self::close), with an application error code. QUIC alone carries the code, in
     /// `CONNECTION_CLOSE` (RFC 9000 §19.19).
     pub async fn close_with(self, code: u32, deadline: Duration) {
         #[cfg(not(feature = "quic"))]
@@ -458,7 +457,7 @@ impl Link {
         each!(&self.transport, link => link.info())
     }
 
-    /// On a server: returns `true` if the bytes received so far are early data of a handshake that has not ended.
+    /// Returns `true` on a server if the bytes received so far are early data of a handshake that has not ended.
     ///
     /// Such bytes may be a copy that overtook the original. A single-use ticket lets the server accept one of the two
     /// as early data, whichever arrives first; the client sends the refused bytes again (RFC 8446 §8, RFC 9001 §9.2).

@@ -135,7 +135,7 @@ impl Listener {
         })
     }
 
-    /// The address that was bound: as asked for, with the port that the system chose.
+    /// Returns the address that was bound: as asked for, with the port that the system chose.
     #[must_use]
     pub fn local_address(&self) -> Address {
         self.address.clone()
@@ -168,8 +168,9 @@ impl Listener {
         Ok(Incoming { accepted })
     }
 
-    /// The listener in parts: on QUIC one for each of [`ListenOptions::runtimes`], with the clients of that runtime's
-    /// sockets. Accept them there, so that a client wakes no other thread. Otherwise it is one part, for any runtime.
+    /// Splits the listener into parts: on QUIC one for each of [`ListenOptions::runtimes`], with the clients of that
+    /// runtime's sockets. Accept the clients of a part on its runtime, so that a client wakes no other thread.
+    /// Otherwise the listener is one part, for any runtime.
     ///
     /// [`close`](Self::close) of one part closes all.
     #[must_use]
@@ -206,8 +207,8 @@ impl Listener {
         }
     }
 
-    /// A handle that gives this listener another certificate, other client authorities and revocation
-    /// lists while it accepts; for code that does not have the listener itself.
+    /// Returns a handle that gives this listener another certificate, other client authorities and revocation lists
+    /// while it accepts; for code that does not have the listener itself.
     ///
     /// A QUIC listener derives the key of its stateless resets (RFC 9000 §10.3) from the private key
     /// that it was bound with, and keeps it over reloads. The next process resets the connections of
@@ -285,7 +286,7 @@ enum Accepted {
 }
 
 impl Incoming {
-    /// The client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
+    /// Returns the client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.accepted {

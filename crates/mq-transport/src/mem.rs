@@ -50,7 +50,7 @@ struct Pipe {
 }
 
 impl MemLink {
-    /// Two links that are each other's peer; bytes take `delay` from one to the other.
+    /// Makes two links that are each other's peer; bytes take `delay` from one to the other.
     pub(crate) fn pair(delay: Duration) -> (Self, Self) {
         let there = Arc::<Mutex<Pipe>>::default();
         let back = Arc::<Mutex<Pipe>>::default();
@@ -186,7 +186,7 @@ impl MemLink {
 }
 
 impl Drop for MemLink {
-    /// The peer reads what is under way and then the end.
+    /// Ends the link: the peer reads what is under way, and then the end.
     fn drop(&mut self) {
         let mut outgoing = lock(&self.outgoing);
         outgoing

@@ -19,7 +19,7 @@ impl ServerIdentity {
         Err(Error::NotBuiltIn { scheme })
     }
 
-    /// The files of the chain and of the key.
+    /// Returns the files of the chain and of the key.
     #[must_use]
     pub fn files(&self) -> Option<(&Path, &Path)> {
         match self.0 {}

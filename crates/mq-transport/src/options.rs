@@ -153,7 +153,7 @@ impl Default for ConnectOptions {
 /// Each method sets the field of its name. The field's page says what it means, and its default with the
 /// reason.
 impl ConnectOptions {
-    /// The defaults.
+    /// Makes options with the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -282,7 +282,7 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// The certificates and the key in these two files, which are read when a connector is made.
+    /// Names the files of the certificates and of the key, which are read when a connector is made.
     #[must_use]
     pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {

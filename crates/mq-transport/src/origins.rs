@@ -35,7 +35,7 @@ impl AllowedOrigins {
     }
 }
 
-/// The host of `HOST:PORT`, where `HOST` may be an IPv6 address in brackets.
+/// Returns the host of `HOST:PORT`, where `HOST` may be an IPv6 address in brackets.
 fn without_port(authority: &str) -> &str {
     let end = if authority.starts_with('[') {
         authority.find(']').map(|end| end + 1)

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{Address, CongestionControl, Error, SocketOptions};
 
-/// All addresses of a host, in the resolver's order.
+/// Resolves the name of a host to all its addresses, in the resolver's order.
 pub(crate) async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, Error> {
     let unknown = |source| Error::Resolve {
         host: address.host.clone(),
@@ -84,7 +84,7 @@ pub(crate) fn move_here(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A UDP socket for a QUIC endpoint.
+/// Binds a UDP socket for a QUIC endpoint.
 pub(crate) fn bind_udp(
     local: SocketAddr,
     options: &SocketOptions,
@@ -100,7 +100,7 @@ pub(crate) fn new_udp(local: SocketAddr, options: &SocketOptions) -> io::Result<
     Ok(socket)
 }
 
-/// A UDP socket that takes datagrams, and news of them, from `peer` alone. Sends nothing.
+/// Binds a UDP socket that takes datagrams, and news of them, from `peer` alone. Sends nothing.
 pub(crate) fn connect_udp(
     peer: SocketAddr,
     local: Option<IpAddr>,
@@ -158,7 +158,8 @@ fn new_socket(
     }
 }
 
-/// A thread may stand in another namespace than its process; a socket stays where it was made.
+/// Runs `work` in the network namespace at `path`, on a thread of its own: a thread may stand in another namespace than
+/// its process, and a socket stays where it was made.
 #[cfg(target_os = "linux")]
 fn in_namespace<T: Send>(
     path: &std::path::Path,

@@ -4,7 +4,7 @@ use std::{os::fd::AsRawFd, time::Duration};
 
 use crate::LinkStats;
 
-/// The kernel's counters, where the kernel has them; the others are at their defaults.
+/// Reads the kernel's counters of a connection, where the kernel has them; the others are at their defaults.
 pub(crate) fn of(stream: &impl AsRawFd) -> LinkStats {
     let Some(info) = read(stream.as_raw_fd()) else {
         return LinkStats::default();

@@ -18,7 +18,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// [`CaFile`](Self::CaFile) with a path of any kind.
+    /// Makes a [`CaFile`](Self::CaFile) with a path of any kind.
     #[must_use]
     pub fn ca_file(path: impl Into<PathBuf>) -> Self {
         Self::CaFile(path.into())

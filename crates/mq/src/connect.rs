@@ -29,7 +29,7 @@ pub(crate) struct Plan {
 pub(crate) const NO_TOPIC: &str = "no topic: give -t, or one in the URL";
 
 impl Plan {
-    /// The topic of the option or, without one, of the URL.
+    /// Returns the topic of the option or, without one, of the URL.
     pub(crate) fn topic(&self, option: Option<String>) -> anyhow::Result<String> {
         let topic = option.or_else(|| self.topic.clone());
         topic.ok_or_else(|| anyhow!(NO_TOPIC))
@@ -230,7 +230,7 @@ fn will(topic: &str, args: &BrokerArgs, properties: &Properties) -> anyhow::Resu
 }
 
 impl Target {
-    /// A URL with a user, a password and a topic, or a host alone.
+    /// Parses a URL with a user, a password and a topic, or a host alone.
     fn parse(text: &str) -> anyhow::Result<Self> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("mqtt", text));
         // A password may have an `@` in it, a host has none.
@@ -301,7 +301,7 @@ impl Target {
     }
 }
 
-/// Percent-encoding undone (RFC 3986 §2.1).
+/// Undoes percent-encoding (RFC 3986 §2.1).
 fn decoded(text: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

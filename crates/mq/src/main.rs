@@ -117,7 +117,7 @@ fn parse(words: &[OsString]) -> Result<Args, ExitCode> {
     })
 }
 
-/// An error and its causes on one line. Some name their cause themselves, which then is not said again.
+/// Formats an error and its causes on one line. An error that names its cause itself does not get it a second time.
 fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -162,7 +162,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The broker's reason code, where it refused something.
+/// Returns the broker's reason code; `None` if the broker did not refuse something.
 fn reason(error: &mq_client::Error) -> Option<u8> {
     use mq_client::Error;
     match error {

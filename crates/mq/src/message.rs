@@ -27,7 +27,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The message, where it is one.
+    /// Reads the payload: the message of the command line, a file or standard input; empty without any.
     pub(crate) async fn payload(&self) -> anyhow::Result<Bytes> {
         if let Some(text) = &self.message {
             return Ok(text.clone().into());

@@ -69,7 +69,7 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// `MQ_CONFIG`, or `mq/config.toml` where configuration files are.
+/// Returns the path of `MQ_CONFIG`, or of `mq/config.toml` where configuration files are.
 fn path() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("MQ_CONFIG") {
         return Some(path.into());

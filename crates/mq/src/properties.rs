@@ -110,7 +110,7 @@ impl Properties {
     }
 }
 
-/// A topic name, which the property holds as text.
+/// Parses a topic name, which the property holds as text.
 fn topic(text: &str) -> anyhow::Result<ByteStr> {
     let name = TopicName::new(text)?;
     Ok(ByteStr::new(name.as_str())?)

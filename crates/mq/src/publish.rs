@@ -145,7 +145,7 @@ async fn publish(args: Args, ready: Ready, goodbye: &Goodbye) -> anyhow::Result<
     Ok(Outcome::Done)
 }
 
-/// Each line of the standard input, until its end or that of the connection.
+/// Sends each line of the standard input, until its end or that of the connection.
 async fn send_lines(sender: &mut Sender) -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin());
     loop {

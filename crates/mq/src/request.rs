@@ -26,7 +26,7 @@ pub(crate) struct Args {
     response_topic: Option<String>,
     #[command(flatten)]
     source: Source,
-    /// QoS of both
+    /// QoS of the request and of the subscription to its response
     #[arg(short = 'q', long, default_value = "0", value_parser = qos)]
     qos: QoS,
     /// End after so many seconds without a response, with exit code 27

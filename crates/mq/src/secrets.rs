@@ -29,7 +29,7 @@ impl fmt::Debug for Secret {
 /// Placeholder for a password.
 const HIDDEN: &str = "…";
 
-/// A text in which each word that has a user and a password before an `@` is without the password.
+/// Hides the password in each word that has a user and a password before an `@`.
 pub(crate) fn hidden(text: &str) -> String {
     let words: Vec<_> = text.split(' ').map(hidden_in).collect();
     words.join(" ")
@@ -50,7 +50,7 @@ fn hidden_in(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A message about the command line, which may quote its words, without the passwords in them.
+/// Hides the passwords in a message about the command line, which may quote its words.
 pub(crate) fn hidden_of(words: &[OsString], message: &str) -> String {
     let words = words.iter().filter_map(|word| word.to_str());
     let quoted = words.filter(|word| word.contains('@'));
@@ -60,8 +60,8 @@ pub(crate) fn hidden_of(words: &[OsString], message: &str) -> String {
     hidden(&message)
 }
 
-/// The words of the command line, which other users of the machine may read (`/proc/PID/cmdline`, ps). If there is a
-/// password among them, the program starts itself again with it hidden: the same process, a millisecond later. The
+/// Returns the words of the command line, which other users of the machine may read (`/proc/PID/cmdline`, ps). If there
+/// is a password among them, the program starts itself again with it hidden: the same process, a millisecond later. The
 /// words as they were are in its environment, which its own user alone may read.
 pub(crate) fn command_line() -> Vec<OsString> {
     let words: Vec<_> = std::env::args_os().collect();
@@ -78,7 +78,7 @@ mod again {
 
     use super::{HIDDEN, hidden_in};
 
-    /// In the environment: the words before they were hidden, as JSON.
+    /// Variable of the environment for the words before they were hidden, as JSON.
     const WORDS: &str = "MQ_HIDDEN_WORDS";
 
     /// Hides the password in `word`, if there is one; `before` is the word before it, such as `-P`.
@@ -100,8 +100,8 @@ mod again {
             .collect()
     }
 
-    /// The words before they were hidden, in a process that was started again. Else starts it again, if there is
-    /// something to hide; where that fails, the words stay as they are.
+    /// Returns the words before they were hidden, in a process that was started again. Else starts the program again,
+    /// if there is something to hide; where that fails, the words stay as they are.
     pub(super) fn words(given: &[OsString]) -> Option<Vec<OsString>> {
         let given: Option<Vec<_>> = given.iter().map(|word| word.to_str()).collect();
         let given: Vec<_> = given?.into_iter().map(str::to_owned).collect();

@@ -93,13 +93,13 @@ fn filter(text: &str) -> Result<TopicFilter, String> {
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct Look {
-    /// The topic in front of each message, and `(null)` for one without a payload.
+    /// `true` to print the topic in front of each message, and `(null)` for one without a payload.
     pub(crate) verbose: bool,
-    /// JSON on several lines.
+    /// `true` to print JSON on several lines.
     pub(crate) pretty: bool,
-    /// No end of line behind a message.
+    /// `true` to print no end of line behind a message.
     pub(crate) no_newline: bool,
-    /// Control characters as they came, also to a terminal.
+    /// `true` to print control characters as they came, also to a terminal.
     pub(crate) raw: bool,
 }
 
@@ -230,7 +230,7 @@ fn subscribe_options(
     Ok(Some(subscribe))
 }
 
-/// The next message of a subscription; never without one.
+/// Waits for the next message of a subscription; never returns without a subscription.
 async fn next(subscription: &mut Option<Subscription>) -> Option<Incoming> {
     match subscription {
         Some(subscription) => subscription.recv().await,

@@ -39,7 +39,7 @@ struct Pad {
 const LETTERS: &str = "ACDEFIJPRSUXdjlmpqrtx";
 
 impl Template {
-    /// The payload alone.
+    /// Makes a template of the payload alone.
     pub(crate) fn payload() -> Self {
         Self(vec![field('p')])
     }
@@ -140,7 +140,7 @@ impl Template {
     }
 }
 
-/// A number, if there is one. Wider than any terminal is a mistake, and would cost memory a message.
+/// Reads a number, if there is one. A number wider than any terminal is a mistake, and would cost memory a message.
 fn digits(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<usize> {
     let mut number: Option<usize> = None;
     while let Some(digit) = rest.next_if(char::is_ascii_digit) {
@@ -156,7 +156,7 @@ fn field(letter: char) -> Piece {
 }
 
 impl Pad {
-    /// `-`, `0`, a width and `.` with a precision, each of which may be missing.
+    /// Parses `-`, `0`, a width and `.` with a precision, each of which may be missing.
     fn parse(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Self {
         let mut pad = Self::default();
         while let Some(flag) = rest.next_if(|next| matches!(next, '-' | '0')) {
@@ -241,7 +241,7 @@ fn hex(bytes: &[u8], upper: bool) -> String {
     bytes.iter().map(digits).collect()
 }
 
-/// The message as JSON; its payload as text, or with `raw` as the JSON that it is.
+/// Formats the message as JSON; its payload as text, or with `raw` as the JSON that it is.
 fn json(message: &Incoming, at: &Zoned, raw: bool, pretty: bool) -> String {
     use serde_json::{Map, Value};
 

@@ -23,7 +23,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// The topics that a bridge of a broker under test carries.
 const BRIDGED: &str = "mqbench/#";
 
-/// The configuration of a broker under test: it recovers from loss like the clients, and does not bound
+/// Formats the configuration of a broker under test: it recovers from loss like the clients, and does not bound
 /// handshakes, since a slow handshake on a lossy link is part of the measurement.
 pub(crate) fn configuration(quic: &QuicOptions) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -79,7 +79,7 @@ impl BridgeTo {
 /// A certificate for this machine's own names, made for one run and trusted by it.
 #[derive(Debug)]
 pub(crate) struct Certificate {
-    /// In PEM, like the key.
+    /// The certificate in PEM, like the key.
     pub(crate) chain: String,
     pub(crate) key: String,
 }
@@ -134,7 +134,7 @@ impl TestCertificate {
         self.directory.path().join("key.pem")
     }
 
-    /// The configuration of a broker, beside which there may be others with bridges.
+    /// Returns the path of the configuration of a broker; for a broker with a bridge, writes a file of its own.
     fn configuration(&self, bridge: Option<&BridgeTo>) -> anyhow::Result<PathBuf> {
         let plain = self.directory.path().join("broker.toml");
         let Some(bridge) = bridge else {
@@ -267,7 +267,7 @@ impl BrokerProcess {
         address.with_context(|| format!("the broker has no address for {scheme}"))
     }
 
-    /// The process identifier, for measuring.
+    /// Returns the process identifier, for measuring; `None` once the process has ended.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
     }

@@ -34,7 +34,7 @@ impl Route {
 pub(crate) struct MqttOptions {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
-    /// In whole seconds; zero for none.
+    /// Keep-alive in whole seconds; zero for none.
     pub(crate) keep_alive: Duration,
     /// PINGREQs by which a subscriber over QUIC finds out that its address has changed.
     pub(crate) probes: Probes,
@@ -46,7 +46,7 @@ pub(crate) struct MqttOptions {
     pub(crate) streams: QuicStreams,
     /// Spread of messages over QUIC streams of the broker's, which the client asks for.
     pub(crate) deliveries: Spread,
-    /// QoS 0 messages go as QUIC datagrams, both ways.
+    /// `true` if QoS 0 messages go as QUIC datagrams, both ways.
     pub(crate) datagrams: bool,
 }
 
@@ -57,13 +57,12 @@ impl MqttOptions {
         busy: None,
     };
 
-    /// A client that is connected. It does not reconnect: a lost connection is a result, not
-    /// something to hide.
+    /// Connects a client. The client does not reconnect: a lost connection is a result, not something to hide.
     pub(crate) async fn connect(&self, route: &Route, client_id: &str) -> anyhow::Result<Client> {
         Ok(self.builder(route, client_id)?.build().await?)
     }
 
-    /// A builder for a client as [`connect`](Self::connect) makes it.
+    /// Makes a builder for a client as [`connect`](Self::connect) makes it.
     pub(crate) fn builder(&self, route: &Route, client_id: &str) -> anyhow::Result<ClientBuilder> {
         let mut builder = Client::builder(&route.address.to_string())?
             .connector(route.connector.clone())
@@ -146,7 +145,7 @@ impl std::str::FromStr for ClientIds {
 }
 
 impl ClientIds {
-    /// The identifier of one client.
+    /// Makes the identifier of one client.
     pub(crate) fn id(&self, role: ClientRole, number: usize) -> String {
         let show = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -157,7 +156,7 @@ impl ClientIds {
         self.0.iter().map(show).collect()
     }
 
-    /// An identifier that two of these clients would share, if there is one.
+    /// Returns an identifier that two of these clients would share; `None` if there is none.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
         let publisher = (0..publishers).map(|number| self.id(ClientRole::Publisher, number));
         let subscriber = (0..subscribers).map(|number| self.id(ClientRole::Subscriber, number));
@@ -192,7 +191,7 @@ impl From<MqttVersion> for Version {
     }
 }
 
-/// `0`, `1` or `2`.
+/// Parses a QoS: `0`, `1` or `2`.
 pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     text.parse()
         .ok()

@@ -38,7 +38,7 @@ impl Payloads {
     }
 }
 
-/// The sequence number of a payload; `None` if it is too short to have one.
+/// Reads the sequence number of a payload; `None` if it is too short to have one.
 pub(crate) fn sequence(payload: &[u8]) -> Option<u64> {
     payload.first_chunk().copied().map(u64::from_be_bytes)
 }

@@ -57,7 +57,7 @@ impl StdinLines {
         Ok(Self { lines, lease })
     }
 
-    /// The next line that is not empty; `None` once the input has ended. An empty line only shows that the
+    /// Waits for the next line that is not empty; `None` once the input has ended. An empty line only shows that the
     /// other program is alive.
     fn next(&self) -> Option<Line> {
         loop {

@@ -19,7 +19,7 @@ pub(crate) fn status_mask(status: &str, name: &str) -> u64 {
         .unwrap_or_default()
 }
 
-/// This build, under the name of one of its programs.
+/// Describes this build, under the name of one of its programs.
 pub(crate) fn this_software(name: &str) -> Software {
     Software {
         name: name.to_owned(),

@@ -43,7 +43,7 @@ fn of_millionths(millionths: f64, unit: char) -> String {
     format!("{} {size}{unit}", digits(value))
 }
 
-/// With three digits, four from a thousand on.
+/// Formats a number with three digits, four from a thousand on.
 fn digits(value: f64) -> String {
     let after_point = match value.abs() {
         value if value >= 100.0 => 0,
@@ -80,7 +80,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
-/// A JSON value as plain text: a string without its quotes.
+/// Formats a JSON value as plain text: a string without its quotes.
 pub(crate) fn json_text(value: &serde_json::Value) -> String {
     let text = value.as_str().map(str::to_owned);
     text.unwrap_or_else(|| value.to_string())

@@ -206,7 +206,7 @@ fn ask(_: &str) -> anyhow::Result<String> {
     bail!("the terminal would show it: give the password on standard input")
 }
 
-/// The mistakes in a configuration, one line each.
+/// Lists the mistakes in a configuration, one line each.
 fn check(path: &Path) -> Vec<String> {
     let config = match Config::read_all(path) {
         Ok(config) => config,

@@ -51,7 +51,7 @@ pub(crate) fn make_room(_connections: usize) {}
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
-    /// The size of this process's table, from the kernel.
+    /// Reads the size of this process's table, from the kernel.
     fn size() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status

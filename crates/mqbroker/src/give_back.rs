@@ -40,8 +40,8 @@ thread_local! {
 pub(crate) struct GiveBack(Arc<AtomicUsize>);
 
 impl GiveBack {
-    /// Called by a worker before it sleeps: frees memory that other threads have given back, if
-    /// [`watch`](Self::watch) has asked for it since the worker's last time.
+    /// Frees memory that other threads have given back, if [`watch`](Self::watch) has asked for it since the worker's
+    /// last time. A worker calls it before it sleeps.
     pub(crate) fn on_idle(&self) {
         let asked = self.0.load(Ordering::Relaxed);
         if DONE.replace(asked) != asked {

@@ -315,7 +315,7 @@ fn run(place: &Where, request: &Request<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The broker's refusal, without its JSON.
+/// Makes an error of the broker's refusal, without its JSON.
 fn plain(error: &anyhow::Error) -> anyhow::Error {
     let said = error.to_string();
     match object(&said) {
@@ -343,7 +343,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// A value for people: no text of a client's leaves its place.
+/// Formats a value for people: no text of a client's leaves its place.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -21,7 +21,8 @@ pub fn write_key_page(folder: &Path) -> anyhow::Result<()> {
         .map_err(|error| anyhow!("cannot write to {}: {error}", page.display()))
 }
 
-/// A page of Markdown with headings, paragraphs, and tables of key, value, default and meaning.
+/// Makes the manual page (roff) of a Markdown page with headings, paragraphs, and tables of key, value, default and
+/// meaning.
 fn key_page(markdown: &str) -> String {
     let version = concat!("mqbroker ", env!("CARGO_PKG_VERSION"));
     let mut page = Roff::new();
@@ -67,14 +68,14 @@ fn key_page(markdown: &str) -> String {
     page.to_roff()
 }
 
-/// The cells of a row about a key.
+/// Returns the cells of a row about a key; `None` for other rows.
 fn row(line: &str) -> Option<[&str; 4]> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let row = [cells.next()?, cells.next()?, cells.next()?, cells.next()?];
     row[0].starts_with('`').then_some(row)
 }
 
-/// Code in bold, and links as their text.
+/// Formats code in bold, and links as their text.
 fn inline(text: &str) -> Vec<Inline> {
     let mut found = Vec::new();
     for (at, part) in text.split('`').enumerate() {

@@ -84,7 +84,7 @@ pub(crate) fn expanded(filter: &str) -> Result<String, String> {
     Ok(directives.join(","))
 }
 
-/// The filter of a configuration.
+/// Makes the filter of log lines that a configuration describes.
 fn of(config: &LogConfig) -> String {
     let level = config.level.as_deref().unwrap_or("info").to_owned();
     let levels = config.levels.iter();

@@ -60,7 +60,7 @@ struct State {
     writes: bool,
 }
 
-/// The log of this process on standard error, which begins with the first call.
+/// Returns the log of this process on standard error, which begins with the first call.
 ///
 /// # Errors
 /// If there can be no thread.
@@ -112,7 +112,7 @@ pub(crate) fn log_panics() {
     }));
 }
 
-/// Standard error without the lock of [`io::stderr`], which would have others wait while the reader hangs.
+/// Returns standard error without the lock of [`io::stderr`], which would have others wait while the reader hangs.
 fn unlocked_standard_error() -> io::Result<impl Write + Send + 'static> {
     #[cfg(unix)]
     {

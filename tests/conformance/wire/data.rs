@@ -40,7 +40,7 @@ impl Wire {
         }
     }
 
-    /// The stream for the next packet; `None` when the broker has closed the connection.
+    /// Returns the stream for the next packet; `None` when the broker has closed the connection.
     pub(super) async fn data_lane(&mut self) -> Option<LaneId> {
         loop {
             let data = self.data.as_mut()?;
@@ -110,7 +110,7 @@ impl Wire {
         self.data.as_ref().is_some_and(|data| data.failed.is_some())
     }
 
-    /// The broker ends the data stream alone, with the reason code as QUIC's error code. The messages on it
+    /// Waits until the broker ends the data stream alone, with the reason code as QUIC's error code. The messages on it
     /// that were not acknowledged come again on the control stream.
     pub(super) async fn refused_on_stream(&mut self, bytes: &[u8], codes: &[u8]) {
         let comes_again = |packet: &Packet| packet.first & 0xF8 == 0x38;

@@ -11,7 +11,7 @@ const AUTO: Spread = Spread::Auto { most: Spread::MOST };
 
 const EVERY_QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
-/// A subscriber of all topics whose messages the test reads lane by lane.
+/// Connects a subscriber of all topics whose messages the test reads lane by lane.
 async fn reader(broker: &TestBroker, asked: Option<Spread>, qos: QoS) -> ManualClient {
     let change = |config: &mut ClientConfig| config.deliveries = asked;
     let mut reader = ManualClient::connect(broker, Scheme::Quic, "reader", change).await;
@@ -62,7 +62,7 @@ impl Read {
     }
 }
 
-/// The lanes of 80 messages at QoS 1, which come once and in order.
+/// Returns the lanes of 80 messages at QoS 1, and checks that they come once and in order.
 async fn lanes_of(broker: &TestBroker, asked: Option<Spread>) -> Read {
     let mut reader = reader(broker, asked, QoS::AtLeastOnce).await;
     publish(broker, 0..80, QoS::AtLeastOnce).await;

@@ -68,7 +68,8 @@ async fn serve(mut listener: Listener, refused: watch::Sender<usize>) {
     }
 }
 
-/// The client's subscription and messages with that strategy, and how many streams were refused in all.
+/// Runs a client with that strategy, checks its subscription and messages, and returns the number of streams that were
+/// refused in all.
 async fn with(streams: QuicStreams) -> usize {
     let identity = ServerIdentity::self_signed().unwrap();
     let options = ListenOptions {

@@ -84,7 +84,7 @@ fn sorted(taken: &VecDeque<Delivery>) -> Vec<u8> {
     numbers
 }
 
-/// Two publish, one reads: every message arrives, once, in its publisher's order.
+/// Checks two publishers and one reader: every message arrives, once, in its publisher's order.
 pub fn a_reader_is_told() {
     let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
@@ -111,7 +111,7 @@ pub fn a_reader_is_told() {
     assert_eq!((mailbox.len(), mailbox.dropped()), (0, 0));
 }
 
-/// Two publishers find the mailbox full: each is woken when the reader takes a message.
+/// Checks two publishers that find the mailbox full: each is woken when the reader takes a message.
 pub fn who_waits_for_room_is_woken() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
@@ -132,7 +132,7 @@ pub fn who_waits_for_room_is_woken() {
     assert_eq!(sorted(&taken), [0, 1, 2]);
 }
 
-/// The reader disconnects while a publisher waits for room: the publisher stops waiting.
+/// Checks that a publisher that waits for room stops waiting when the reader disconnects.
 pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();
@@ -150,7 +150,7 @@ pub fn who_waits_for_room_finds_out_that_nobody_reads() {
     assert_eq!((mailbox.len(), mailbox.dropped()), (1, 1));
 }
 
-/// A connection takes over from another: no message is lost, doubled or out of order.
+/// Checks that no message is lost, doubled or out of order when a connection takes over from another.
 pub fn a_session_moves_to_another_connection() {
     let (mailbox, memory_limit) = mailbox(100, usize::MAX);
     mailbox.connect();
@@ -176,7 +176,7 @@ pub fn a_session_moves_to_another_connection() {
     assert_eq!(numbers, [1, 2, 3]);
 }
 
-/// At the memory limit publishers wait for their own reader, and in the end nothing counts.
+/// Checks publishers at the memory limit: they wait for their own reader, and in the end nothing counts.
 pub fn nothing_counts_when_everything_was_read() {
     // The large message, and nothing after it.
     let (mailbox, memory_limit) = mailbox(100, 2 * LARGE);
@@ -200,7 +200,7 @@ pub fn nothing_counts_when_everything_was_read() {
     assert_eq!(memory_limit.used(), 0);
 }
 
-/// QoS 0 and a reader that may be stalled: each message is read or counted as dropped.
+/// Checks QoS 0 and a reader that may be stalled: each message is read or counted as dropped.
 pub fn qos0_is_read_or_counted() {
     let (mailbox, memory_limit) = mailbox(1, usize::MAX);
     mailbox.connect();

@@ -58,13 +58,14 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// The request has come whole, or the peer takes the answer: the connection keeps the slot.
+    /// Keeps the slot for the connection: the request has come whole, or the peer takes the answer.
     pub(super) fn keep(&self) {
         let mut silent = self.slots.silent();
         silent.retain(|other| !Arc::ptr_eq(other, &self.leave));
     }
 
-    /// The peer does not take the answer: another connection may need the slot meanwhile.
+    /// Marks the connection as silent, since the peer does not take the answer: another connection may need the slot
+    /// meanwhile.
     pub(super) fn waits_for_peer(&self) {
         let mut silent = self.slots.silent();
         if !silent.iter().any(|other| Arc::ptr_eq(other, &self.leave)) {

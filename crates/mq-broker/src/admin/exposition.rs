@@ -325,7 +325,7 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     gauges(encoder, "cluster_log_lost_entries", help, lost)
 }
 
-/// A gauge with a value for each set of labels.
+/// Encodes a gauge with a value for each set of labels.
 fn gauges<'a, L: EncodeLabelSet + 'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

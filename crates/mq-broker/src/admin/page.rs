@@ -7,7 +7,7 @@ use super::answer::{Answer, text};
 #[cfg(feature = "page")]
 const PAGE: &str = include_str!("page.html");
 
-/// The page; it has no data of the broker's.
+/// Answers with the page, which has no data of the broker's.
 #[cfg(feature = "page")]
 pub(super) fn answer(method: &Method) -> Answer {
     use std::sync::OnceLock;
@@ -31,7 +31,8 @@ pub(super) fn answer(_: &Method) -> Answer {
     text(StatusCode::NOT_FOUND, problem)
 }
 
-/// Nothing but the page's own script and style may run, and it may ask this broker alone.
+/// Makes the page's policy: nothing but the page's own script and style may run, and the page may ask this broker
+/// alone.
 #[cfg(feature = "page")]
 fn policy() -> String {
     use base64::{Engine as _, prelude::BASE64_STANDARD};

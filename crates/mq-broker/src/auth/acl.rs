@@ -172,7 +172,7 @@ fn shown(word: &str) -> String {
     }
 }
 
-/// `[read|write|readwrite|deny] filter`; the filter may have spaces.
+/// Parses `[read|write|readwrite|deny] filter`; the filter may have spaces.
 fn parse_rule(rest: &str) -> Result<(Access, Filter), String> {
     let (access, filter) = match rest.split_once(char::is_whitespace) {
         None => (Access::ReadWrite, rest),

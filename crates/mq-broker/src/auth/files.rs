@@ -39,7 +39,7 @@ pub struct AccessFiles {
     pub certificate_user: Option<CertificateUser>,
     /// Take JSON Web Tokens as passwords.
     pub jwt: Option<JwtSettings>,
-    /// Let in clients that have neither user name nor certificate.
+    /// `true` if clients that have neither user name nor certificate are let in.
     pub allow_anonymous: bool,
 }
 

@@ -133,7 +133,7 @@ pub struct LogIn {
     pub password: Option<Bytes>,
     /// The client's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,
-    /// The transport.
+    /// The transport of the connection.
     pub scheme: Scheme,
     /// The client's certificate, which the listener has verified, and the chain above it. Empty if
     /// the client showed none.
@@ -144,7 +144,7 @@ pub struct LogIn {
 }
 
 impl LogIn {
-    /// The log-in of an MQTT 5.0 client without user or address, for tests: the fields can be set.
+    /// Makes the log-in of an MQTT 5.0 client without user or address, for tests, which can set the fields.
     #[must_use]
     pub fn new(client_id: ByteStr) -> Self {
         Self {
@@ -287,8 +287,7 @@ impl Principal {
         }))
     }
 
-    /// Returns the time at which its connections end at the latest, if [`until`](Self::until) has
-    /// set one.
+    /// Returns the time at which the broker closes this principal's connections, if [`until`](Self::until) has set one.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         self.0.expires_at

@@ -295,8 +295,8 @@ impl Hash {
         }
     }
 
-    /// `v=19$m=19456,t=2,p=1$salt$hash`, as the PHC string format has it; the version may be
-    /// missing, and is then the first.
+    /// Parses `v=19$m=19456,t=2,p=1$salt$hash`, as the PHC string format has it; the version may be missing, and is
+    /// then the first.
     fn parse_argon2id(text: &str) -> Result<Self, String> {
         let (version, rest) = match text.split_once('$') {
             Some(("v=19", rest)) => (argon2::Version::V0x13, rest),

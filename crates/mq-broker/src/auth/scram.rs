@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::auth::{hash_text::decode, unknown_users::Secret};
 
-    /// The example of RFC 7677 §3.
+    /// The salt, in Base64, in the example of RFC 7677 §3; the messages below are from that example, too.
     const SALT: &str = "W22ZaJ0SNY7soEsUEjb6gQ==";
     const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\

@@ -25,7 +25,7 @@ pub(super) struct Dialler {
     /// The addresses, at least one; the first is preferred.
     addresses: Vec<Address>,
     connector: Connector,
-    /// An address that is tried before the first one, until that time.
+    /// An address that is tried before the first one, and the time until which that is so.
     fallen_back: Option<(usize, Instant)>,
 }
 

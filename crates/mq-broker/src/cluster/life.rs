@@ -28,8 +28,8 @@ const VERSION: u8 = 1;
 /// Heartbeats of a node in one lease.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// After so many beats the records are written of sessions of which no change is urgent. What is not in them yet comes
-/// again from a node that dies, at QoS 1.
+/// Heartbeats after which the records are written of sessions of which no change is urgent. A change that is in no
+/// record yet comes again from a node that dies, at QoS 1.
 const HEARTBEATS_PER_ROUND: u64 = 10;
 
 /// Time that a fence may take.
@@ -118,7 +118,8 @@ impl NodeStatus {
         })
     }
 
-    /// Up to where, by log, the records are complete of sessions that a life had when it last showed itself.
+    /// Returns the places, by log, up to which the records are complete of sessions that a life had when it last showed
+    /// itself.
     pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
         self.floors.get(&life).map(Vec::as_slice)
     }
@@ -128,7 +129,7 @@ impl NodeStatus {
         self.floors.values().map(Vec::as_slice)
     }
 
-    /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
+    /// Returns the place in that log up to which the records are complete of sessions that the life that goes on owns.
     pub(super) fn present_floor(&self, shard: u16) -> At {
         let floor = self.floor_of(self.life);
         let at = floor.and_then(|floor| floor.get(usize::from(shard)));
@@ -286,7 +287,7 @@ impl Cluster {
             })
     }
 
-    /// The nodes that live, this one included, in the order of their names.
+    /// Returns the nodes that live, this one included, in the order of their names.
     pub(super) fn live_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let living = lives.iter().filter(|(node, seen)| {
@@ -300,7 +301,7 @@ impl Cluster {
         living
     }
 
-    /// The nodes that may still tell or append something, by what is known.
+    /// Returns the nodes that may still tell or append something, by what is known.
     fn unfenced_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let nodes = lives.iter();

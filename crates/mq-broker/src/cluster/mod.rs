@@ -281,7 +281,7 @@ impl Cluster {
         self.check_known_places().await
     }
 
-    /// `None` before this node takes part, and once its broker has gone.
+    /// Returns the sessions of this node's broker; `None` before this node takes part, and once its broker has gone.
     fn local(&self) -> Option<Arc<dyn LocalSessions>> {
         self.local.get()?.upgrade()
     }
@@ -313,7 +313,7 @@ where
 }
 
 impl Store for Cluster {
-    /// Sessions come when they are claimed.
+    /// Loads nothing: sessions come when they are claimed.
     fn load(&self) -> Result<Snapshot, StoreError> {
         Ok(Snapshot::default())
     }

@@ -50,7 +50,7 @@ impl From<NatsSettings> for EngineSettings {
 }
 
 impl ClusterSettings {
-    /// The defaults.
+    /// Makes settings with the defaults.
     #[must_use]
     pub fn new(node: impl Into<String>, engine: impl Into<EngineSettings>) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl ClusterSettings {
         }
     }
 
-    /// The file of the key by which the node is known to the engine, if there is one.
+    /// Returns the file of the key by which the node is known to the engine, if there is one.
     pub(crate) fn key(&self) -> Option<&Path> {
         match &self.engine {
             #[cfg(feature = "cluster")]

@@ -81,7 +81,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The first entry that a log has room for, as if all of its entries were equally large.
+    /// Returns the first entry that a log has room for, as if all of its entries were equally large.
     async fn first_with_room(&self, shard: u16, kept: &Checkpoint) -> Result<u64, EngineError> {
         let bytes = self.engine.log_bytes(shard).await?;
         let over = bytes.saturating_sub(self.log_max_bytes);

@@ -105,9 +105,9 @@ pub struct QueueConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
-    /// At once, and always.
+    /// The bridge connects at once, and always.
     Automatic,
-    /// While messages wait for the bridge.
+    /// The bridge connects while messages wait for it.
     Lazy,
 }
 

@@ -49,7 +49,7 @@ pub struct AuthConfig {
 pub struct JwtConfig {
     /// The public keys of the issuer.
     pub keys: PathBuf,
-    /// The issuer.
+    /// The issuer that tokens have to name.
     pub issuer: Option<String>,
     /// The audience: this broker.
     pub audience: Option<String>,
@@ -154,7 +154,8 @@ pub struct QuicConfig {
     /// Streams of each kind that a client may have open, its control stream among them; see
     /// [`QuicOptions::max_bidi_streams`].
     pub max_streams: Option<u32>,
-    /// `asked`, the default, or a [`Spread`](mq_proto::Spread); see [`Settings::deliveries`].
+    /// Spread of a client's messages over QUIC streams that the broker opens: `asked` (the default, as the client
+    /// requests in CONNECT), or a [`Spread`](mq_proto::Spread) by name; see [`Settings::deliveries`].
     pub deliveries: Option<String>,
     /// Seconds without data after which a data stream is closed, 0 for never; see
     /// [`Settings::stream_idle_timeout`].
@@ -253,7 +254,7 @@ pub struct StoreConfig {
     pub unhealthy_after_s: Option<u64>,
 }
 
-/// The names of [`Durability`].
+/// A [`Durability`] as the configuration file names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DurabilityName {

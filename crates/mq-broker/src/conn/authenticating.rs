@@ -20,7 +20,7 @@ pub(super) struct Authenticating {
 }
 
 impl Authenticating {
-    /// A client of a broker without an authenticator.
+    /// Makes the phase of a client of a broker without an authenticator.
     pub(super) fn nothing_to_prove(admission: Admission) -> Self {
         Self {
             admission,

@@ -85,7 +85,7 @@ pub(super) fn is_acknowledgement(event: &Event) -> bool {
     )
 }
 
-/// Bytes that a client made the broker hold, about.
+/// Returns the number of bytes that a client made the broker hold, about.
 fn size(event: &Event) -> usize {
     match event {
         Event::Publish(received) | Event::Discarded(received) => {

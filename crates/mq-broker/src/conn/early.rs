@@ -44,7 +44,7 @@ impl Early {
     }
 }
 
-/// [`Link::progress`] that also ends with the handshake, if it is not complete: then `None`.
+/// Waits like [`Link::progress`], and also for the end of a handshake that is not complete: then `None`.
 pub(super) async fn progress(
     link: &mut Link,
     outbox: &mut Outbox,

@@ -49,7 +49,7 @@ pub(crate) async fn serve(mut wire: Box<Wire>) {
     Box::pin(Closing::new(wire, last_state).run()).await;
 }
 
-/// The phases of a client that has no session yet; `None` if it gets none.
+/// Runs the phases of a client that has no session yet; `None` if it gets none.
 async fn let_in(wire: &mut Wire) -> Option<Box<Attached<'_>>> {
     wire.slow_down().await;
     let authenticating = AwaitingConnect::default().run(wire).await?;

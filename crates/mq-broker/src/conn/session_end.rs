@@ -14,7 +14,7 @@ pub(super) struct SessionEnd {
 }
 
 impl SessionEnd {
-    /// DISCONNECT has the last word about the will and the session's life.
+    /// Takes DISCONNECT, which has the last word about the will and the session's life.
     pub(super) fn disconnected_by_client(
         &mut self,
         disconnect: &Disconnect,

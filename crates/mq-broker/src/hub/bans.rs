@@ -123,7 +123,7 @@ impl Bans {
     }
 }
 
-/// An IPv6 address counts by its network, as everywhere.
+/// Returns the ban of an address; an IPv6 address counts by its network, as everywhere.
 pub(super) fn banned_network(address: IpAddr) -> Banned {
     Banned::Address(network_of(address))
 }

@@ -20,7 +20,7 @@ use crate::{
 /// Subscriptions of a session that ends at a time: messages wait meanwhile.
 const ENDED_AT_ONCE: usize = 64;
 
-/// Payload bytes that are read of what a session had in the store, at most: its end waits for it.
+/// Most payload bytes that are read of what a session had in the store: the session's end waits for the read.
 const MAX_READ_BYTES: usize = 16 << 20;
 
 /// Messages that a session leaves, and the shared subscriptions that it had.

@@ -74,9 +74,9 @@ impl<K: Ord, V> PageItems<K, V> {
 pub(crate) struct BridgeStatus {
     /// `true` if a connection has it.
     pub(crate) is_connected: bool,
-    /// Messages that wait for it.
+    /// Messages that wait for the bridge.
     pub(crate) load: MailboxLoad,
-    /// Messages that were dropped since it began.
+    /// Messages that were dropped since the session began.
     pub(crate) dropped: u64,
     /// The bounds of its messages.
     pub(crate) rules: MailboxRules,

@@ -142,8 +142,8 @@ impl Hub {
         ReasonCode::Success
     }
 
-    /// A connection has the session again. Topics that changed at QoS 0 while it was away are still
-    /// wanted.
+    /// Resumes the searches of a session that a connection has again. Topics that changed at QoS 0 while it was away
+    /// are still wanted.
     pub(super) fn resume_retained_searches(&self, searches: &mut VecDeque<RetainedSearch>) {
         if !searches.is_empty() {
             let sequence = self.retained.last_sequence();

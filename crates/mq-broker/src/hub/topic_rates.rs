@@ -211,7 +211,7 @@ impl Watch {
     }
 }
 
-/// No count is more exact.
+/// Rounds to thousandths, since no count is more exact.
 fn thousandths(rate: f64) -> f64 {
     (rate * 1_000.0).round() / 1_000.0
 }

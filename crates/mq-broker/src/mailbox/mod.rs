@@ -135,7 +135,7 @@ pub(crate) enum Push {
     Evict(Delivery),
     /// The message must be put into the store; [`Mailbox::spilled`] queues it then.
     Spill(Delivery),
-    /// There is no room: wait for it with [`Mailbox::room`].
+    /// The mailbox has no room: wait for it with [`Mailbox::room`].
     Full(Delivery),
 }
 

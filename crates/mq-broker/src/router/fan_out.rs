@@ -48,7 +48,7 @@ impl Places {
 /// A receiver, with the options of its matching subscriptions combined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// The session.
+    /// The session that receives the message.
     pub session: SessionKey,
     /// The highest of the matching subscriptions' QoS `[MQTT-3.3.4-2]`.
     pub qos: QoS,

@@ -69,8 +69,7 @@ pub struct Cursor(At);
 enum At {
     #[default]
     Start,
-    /// After this topic, which may be the beginning of one, and before all topics that begin with
-    /// it.
+    /// A place after this topic, which may be the beginning of one, and before all topics that begin with it.
     Topic(Vec<u8>),
     End,
 }

@@ -230,7 +230,7 @@ impl SessionState {
 }
 
 impl Session {
-    /// Bytes that an empty session of that client identifier takes.
+    /// Returns the number of bytes that an empty session of that client identifier takes.
     pub(crate) fn empty_bytes(client_id: &ByteStr) -> usize {
         EMPTY_SESSION_BYTES + 2 * client_id.len()
     }
@@ -398,12 +398,12 @@ impl Session {
         self.persistent.load(Ordering::Acquire)
     }
 
-    /// A number for a message, higher than all before; 0 stands for none.
+    /// Draws a number for a message, higher than all before; 0 stands for none.
     pub(crate) fn next_number(&self) -> u64 {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Numbers up to this one were given before the broker was started.
+    /// Continues the numbers after `up_to`: lower ones were given before the broker was started.
     pub(crate) fn continue_numbers_after(&self, up_to: u64) {
         self.last_number.store(up_to, Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ pub(crate) struct RetainedSearch {
 }
 
 impl RetainedSearch {
-    /// Bytes of its cursor; its filter counts with the subscription.
+    /// Returns the number of bytes of the search's cursor; its filter counts with the subscription.
     pub(crate) fn bytes(&self) -> usize {
         self.cursor.bytes()
     }

@@ -21,7 +21,7 @@ pub(crate) struct KeptWill {
 }
 
 impl KeptWill {
-    /// `None` if there is no room for it.
+    /// Keeps a will; `None` if there is no room for it.
     pub(crate) fn new(will: Will, memory_limit: &Arc<MemoryLimit>) -> Option<Self> {
         let Will {
             topic,

@@ -103,11 +103,11 @@ pub struct BridgeQueue {
 /// The condition on which a bridge connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BridgeStart {
-    /// At once, and again whenever a connection has ended.
+    /// The bridge connects at once, and again whenever a connection has ended.
     #[default]
     Automatic,
-    /// While messages wait for the bridge. A connection that has carried nothing for so long ends.
-    /// Messages of the remote broker arrive only while the bridge is connected.
+    /// The bridge connects while messages wait for it. A connection that has carried nothing for so long ends. Messages
+    /// of the remote broker arrive only while the bridge is connected.
     Lazy(Duration),
 }
 
@@ -131,11 +131,11 @@ pub struct BridgeTopic {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From this to the remote broker.
+    /// Messages go from this broker to the remote one.
     Out,
-    /// From the remote to this broker.
+    /// Messages go from the remote broker to this one.
     In,
-    /// Both directions.
+    /// Messages go in both directions.
     Both,
 }
 

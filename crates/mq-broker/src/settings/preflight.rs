@@ -43,7 +43,7 @@ fn missing_folder(key: &str, file: &Path) -> Option<String> {
     (!is_there).then(|| format!("{key}: there is no folder {}", folder.display()))
 }
 
-/// Certificates that clients refuse.
+/// Lists the problems for which clients refuse the certificates.
 #[cfg(feature = "tls")]
 fn certificates(settings: &Settings) -> Vec<String> {
     use x509_parser::{certificate::X509Certificate, prelude::FromDer as _, x509::X509Version};

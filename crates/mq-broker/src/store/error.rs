@@ -15,7 +15,7 @@ pub enum StoreError {
     InUse {
         /// The store or its file.
         place: String,
-        /// The cause.
+        /// The cause, as the store reports it.
         source: Source,
     },
     /// A later version wrote the store: run that version, or put back a backup.
@@ -23,7 +23,7 @@ pub enum StoreError {
     LaterFormat {
         /// The store or its file.
         place: String,
-        /// The cause.
+        /// The cause, as the store reports it.
         source: Source,
     },
     /// The content is damaged: restore a backup.
@@ -31,7 +31,7 @@ pub enum StoreError {
     Damaged {
         /// The store or its file.
         place: String,
-        /// The cause.
+        /// The cause, as the store reports it.
         source: Source,
     },
     /// The system does not read or write the file: check its folder, its permissions and the disk.
@@ -39,13 +39,13 @@ pub enum StoreError {
     Io {
         /// The store or its file.
         place: String,
-        /// The cause.
+        /// The cause: the system's error.
         source: std::io::Error,
     },
     /// The file of a backup exists already: choose another name.
     #[error("{place}: the file exists already")]
     BackupExists {
-        /// The file.
+        /// The file that exists already.
         place: String,
     },
     /// The store has no such function, which is optional.
@@ -65,7 +65,7 @@ pub enum StoreError {
     Other {
         /// The store or its file.
         place: String,
-        /// The cause.
+        /// The cause, as the store reports it.
         source: Source,
     },
 }

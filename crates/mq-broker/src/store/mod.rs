@@ -208,7 +208,7 @@ pub enum SessionChange {
     Queued {
         /// The number of the message in the order of the queue, never used twice in a session.
         number: u64,
-        /// The message.
+        /// The message that waits.
         message: StoredMessage,
     },
     /// A message is removed from the queue: it has expired, or was dropped.
@@ -250,14 +250,14 @@ pub enum SessionChange {
     },
     /// A flow is kept from now on, with a lane or without.
     FlowKept {
-        /// The flow.
+        /// The flow that is kept.
         flow: FlowId,
         /// Slot and expiry of the flow.
         kept: StoredFlow,
     },
     /// Nothing of a flow is kept any more.
     FlowEnded {
-        /// The flow.
+        /// The flow that has ended.
         flow: FlowId,
     },
 }

@@ -4,18 +4,19 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 
-/// From here on a worker leaves connections that begin to others.
+/// Share of its time from which on a worker is busy, and leaves connections that begin to others.
 const BUSY_SHARE: f64 = 0.5;
 
-/// From here on it gives connections away, to one that does so much less.
+/// Share of its time from which on a worker is overloaded, and gives connections to a worker that does less by
+/// [`MIN_LOAD_GAP`].
 const OVERLOADED_SHARE: f64 = 0.8;
 const MIN_LOAD_GAP: f64 = 0.4;
 
-/// Only where so much of a processor has nothing to do: another thread would take the time from this one, or from the
-/// programs beside it.
+/// Number of processors that have to be idle before a worker gives connections away: else another thread would take the
+/// time from this one, or from the programs beside it.
 const MIN_IDLE_PROCESSORS: f64 = 0.5;
 
-/// Up to here, of one thread's time, all of them together have little to do.
+/// Load of all workers together, as a share of one thread's time, up to which they have little to do.
 const LOW_TOTAL_LOAD: f64 = 0.35;
 
 // What goes apart does not come together at the next look.
@@ -24,13 +25,13 @@ const _: () = assert!(OVERLOADED_SHARE > 2.0 * LOW_TOTAL_LOAD);
 /// The load of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkerLoad {
-    /// Time for which it has not waited, in all.
+    /// Time for which the worker has not waited, in all.
     pub(super) busy: Duration,
     /// Connections that could go elsewhere, and did something since the last look.
     pub(super) active: usize,
 }
 
-/// So many connections are to go from one worker to another.
+/// Order to move `count` connections from one worker to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MoveOrder {
     pub(super) from: usize,
@@ -78,7 +79,7 @@ impl WorkerLoads {
     }
 }
 
-/// `busy` are shares of the workers' time, `idle` is that of all processors.
+/// Decides which connections are to move: `busy` are shares of the workers' time, `idle` is that of all processors.
 fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<MoveOrder> {
     let all = || 0..busy.len();
     let by_load = |one: &usize, other: &usize| busy[*one].total_cmp(&busy[*other]);
@@ -107,7 +108,7 @@ fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<MoveOrder> {
 struct IdleTime(Option<Duration>);
 
 impl IdleTime {
-    /// Since the last call, over all processors. `None` where the system does not tell.
+    /// Returns the idle time since the last call, over all processors. `None` where the system does not tell.
     fn since_last(&mut self) -> Option<Duration> {
         let now = idle_time();
         let last = core::mem::replace(&mut self.0, now);
@@ -115,7 +116,7 @@ impl IdleTime {
     }
 }
 
-/// Since the system began.
+/// Reads the idle time of all processors since the system began.
 #[cfg(target_os = "linux")]
 fn idle_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/uptime").ok()?;

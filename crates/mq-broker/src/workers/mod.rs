@@ -42,7 +42,7 @@ const REBALANCE_INTERVAL: Duration = Duration::from_millis(500);
 /// The interval at which connections go around, for tests.
 const RESTLESS_INTERVAL: Duration = Duration::from_millis(5);
 
-/// So many connections between two looks all begin on the first worker, if that is not busy: more are a crowd, whose
+/// Connections between two looks that all begin on the first worker, if that is not busy: more are a crowd, whose
 /// handshakes are shared by all.
 const GATHERED_BURST: usize = 32;
 
@@ -51,21 +51,22 @@ const GATHERED_BURST: usize = 32;
 pub struct Workers {
     /// The number of threads.
     pub count: NonZeroUsize,
-    /// On which of them connections are.
+    /// Choice of the thread for each connection.
     pub placement: Placement,
     /// Called by a thread before it waits for something to do; it must not block.
     pub before_idle: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// On which threads connections are. Over QUIC they stay where the kernel's choice of a socket has put them.
+/// Choice of the thread for each connection. Over QUIC connections stay where the kernel's choice of a socket has put
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// On as few as the load needs: they go from a thread that is busy to one that is not, and back when there is
-    /// little to do.
+    /// Connections are on as few threads as the load needs: they go from a thread that is busy to one that is not, and
+    /// back when there is little to do.
     #[default]
     Gathered,
-    /// Each stays where the fewest were when it came.
+    /// Each connection stays on the thread that had the fewest when it came.
     Spread,
     /// Connections go around without end, for tests.
     #[doc(hidden)]
@@ -73,7 +74,7 @@ pub enum Placement {
 }
 
 impl Workers {
-    /// So many threads.
+    /// Makes settings for so many threads.
     #[must_use]
     pub fn new(count: NonZeroUsize) -> Self {
         Self {
@@ -160,14 +161,14 @@ impl WorkerPool {
         })
     }
 
-    /// The runtimes, in order.
+    /// Returns the handles of the runtimes, in order.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         let handles = self.workers.iter().map(|worker| worker.handle.clone());
         handles.collect()
     }
 
-    /// A place for one more connection: on the runtime that its socket belongs to, else where it is in nobody's way.
-    /// `None` without threads.
+    /// Finds a place for one more connection: on the runtime that its socket belongs to, else where it is in nobody's
+    /// way. `None` without threads.
     pub(crate) fn place(self: &Arc<Self>, own: Option<&Handle>) -> Option<WorkerSlot> {
         let of = |handle: &Handle| {
             let mut all = self.workers.iter();
@@ -179,7 +180,7 @@ impl WorkerPool {
         Some(self.worker_slot(number))
     }
 
-    /// The worker for a connection that begins.
+    /// Chooses the worker for a connection that begins.
     fn worker_for_new_connection(&self) -> Option<usize> {
         let all = self.workers.iter().enumerate();
         if self.placement != Placement::Gathered {

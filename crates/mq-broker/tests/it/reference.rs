@@ -6,7 +6,7 @@ use mq_broker::Config;
 
 const PAGE: &str = include_str!("../../../../docs/reference/broker.md");
 
-/// The keys of a table, as the parser lists them where it meets one that it does not know.
+/// Returns the keys of a table, as the parser lists them where it meets one that it does not know.
 fn keys(table: &str) -> BTreeSet<String> {
     let text = format!("{table}\nno-such-key = 1\n");
     let error = toml::from_str::<Config>(&text).unwrap_err();
@@ -16,7 +16,7 @@ fn keys(table: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The keys in the first column below a heading.
+/// Returns the keys in the first column below a heading.
 fn documented(heading: &str) -> BTreeSet<String> {
     let heading = format!("\n## {heading}\n");
     let (_, section) = PAGE.split_once(&heading).unwrap();

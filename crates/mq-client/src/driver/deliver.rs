@@ -22,9 +22,9 @@ pub(super) struct Entry {
     pub(super) id: SubscriptionId,
     pub(super) filters: Vec<Subscription>,
     pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
-    /// SUBSCRIBE may leave before the link's handshake is complete.
+    /// `true` if SUBSCRIBE may leave before the link's handshake is complete.
     pub(super) early: bool,
-    /// The server has granted it in the current session.
+    /// `true` if the server has granted the subscription in the current session.
     pub(super) active: bool,
     way: Way,
 }
@@ -198,7 +198,7 @@ impl Streams {
         }
     }
 
-    /// The subscription to the response topic, if it was active.
+    /// Marks the subscription to the response topic as inactive, and returns its identifier if it was active.
     pub(super) fn deactivate_responses(&mut self) -> Option<SubscriptionId> {
         let mut entries = self.entries.iter_mut();
         let entry =

@@ -51,7 +51,7 @@ struct Current {
     answers: usize,
     /// Progress of the link when the state machine's last deadline passed, such as that of a PINGREQ.
     progress: SendProgress,
-    /// The link left bytes in the outbox at the last step: it is slower than the application.
+    /// `true` if the link left bytes in the outbox at the last step: it is slower than the application.
     backlogged: bool,
     /// The error of the link.
     failure: Option<Error>,

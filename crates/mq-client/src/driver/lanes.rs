@@ -36,7 +36,7 @@ enum Taken {
 }
 
 impl Lanes {
-    /// A connection that is `resumed` sends messages of an earlier connection again.
+    /// Makes the lanes of a new connection; a `resumed` one sends messages of an earlier connection again.
     pub(super) fn new(streams: QuicStreams, deliveries: Spread, resumed: bool) -> Self {
         Self {
             deliveries,
@@ -80,7 +80,7 @@ impl Lanes {
         lane
     }
 
-    /// The lane of the next subscription. Messages of a subscription on a data lane stay on that lane.
+    /// Returns the lane of the next subscription. Messages of a subscription on a data lane stay on that lane.
     pub(super) fn of_subscription(&mut self, link: &mut Link, is_early: bool) -> LaneId {
         if is_early || self.deliveries != Spread::Control {
             return LaneId::CONTROL;

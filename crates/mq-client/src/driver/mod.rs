@@ -44,7 +44,7 @@ use networks::Networks;
 use race::{Race, Winner};
 use requests::Requests;
 
-/// Tokio's clock, so that tests can pause it.
+/// Reads Tokio's clock, so that tests can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -54,7 +54,8 @@ fn now() -> Instant {
 pub(crate) struct Settings {
     /// Addresses of the server, at least one, the preferred one first.
     pub(crate) addresses: Vec<Address>,
-    /// Time that each address has before the driver also tries the next one.
+    /// Time that each address has before the driver also tries the next one. Default: 500 ms; set by
+    /// [`ClientBuilder::head_start`](crate::ClientBuilder::head_start).
     pub(crate) head_start: Duration,
     /// Time for which the driver remembers a network on which the first address lost the race.
     pub(crate) fallback_memory: Duration,
@@ -79,7 +80,7 @@ pub(crate) struct Driver {
     session: Session,
     /// `true` if a failure of the next connection ends the client.
     fail_fast: bool,
-    /// The server has accepted this client before.
+    /// `true` if the server has accepted this client before.
     connected_before: bool,
     /// Number of the connection, so that an acknowledgement is sent only on the connection of its message.
     connection: u64,
@@ -364,8 +365,8 @@ impl Driver {
         }
     }
 
-    /// The server lost the session, and `resent` messages were sent again. The other messages in flight
-    /// were QoS 2 messages that the server had already taken. They are complete, but only the
+    /// Handles the loss of the session by the server, after which `resent` messages were sent again. The other messages
+    /// in flight were QoS 2 messages that the server had already taken. They are complete, but only the
     /// acknowledgements of the resent ones show which they are.
     fn session_lost(&mut self, resent: usize) {
         tracing::info!(resent, "session lost by server");

@@ -82,8 +82,8 @@ impl Networks {
 /// Winners that are remembered: the index of the address, and the local address that it was reached from.
 pub(super) type Remembered = Vec<(usize, Option<IpAddr>)>;
 
-/// The order in which to try `addresses` now: as they are given, with an address that has won on this
-/// network in front.
+/// Returns the order in which to try `addresses` now: as they are given, with an address that has won on this network
+/// in front.
 ///
 /// Finding the network takes a name look-up, which is left out if nothing is remembered.
 pub(super) async fn order(

@@ -62,8 +62,8 @@ struct Leader {
 }
 
 impl Race {
-    /// A race of `addresses` in the order of `order`, which is not empty. Only the first may use
-    /// early data, and only where `dial` allows it.
+    /// Starts a race of `addresses` in the order of `order`, which is not empty. Only the first may use early data, and
+    /// only where `dial` allows it.
     pub(super) fn new(
         connector: Connector,
         addresses: Vec<Address>,
@@ -87,14 +87,15 @@ impl Race {
         race
     }
 
-    /// The next link that is ready, or the error if there will be none. Cancel-safe.
+    /// Waits for the next link that is ready, or for the error if there will be none. Cancel-safe.
     ///
     /// Only the first link may have its handshake under way; it is the leader from then on.
     pub(super) async fn next(&mut self) -> Result<Winner, Error> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The polling form of [`next`](Self::next). It does not fail while there is a leader.
+    /// Polls for the next link that is ready, as [`next`](Self::next) awaits it. It does not fail while there is a
+    /// leader.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Winner, Error>> {
         loop {
             let mut failed = false;

@@ -180,7 +180,7 @@ async fn plaintext_does_not_stand_in_for_encryption_unless_allowed() {
 
 // On loopback.
 
-/// A client for this UDP port, and then for the listener; it reconnects after 300 ms.
+/// Builds a client that tries this UDP port, and then the listener; it reconnects after 300 ms.
 fn quic_then(port: u16, then: &Listener, early_data: bool) -> ClientBuilder {
     let options = ConnectOptions {
         trust: Trust::Insecure,
@@ -259,7 +259,7 @@ async fn quic_wins_where_both_are_there() {
     assert_eq!(scheme(&client), Scheme::Quic);
 }
 
-/// A port that no program uses now.
+/// Returns the number of a UDP port that no program uses now.
 fn free_udp_port() -> u16 {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()

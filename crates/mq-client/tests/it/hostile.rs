@@ -14,7 +14,7 @@ const STALLED: Duration = Duration::from_secs(2);
 /// More than the kernel's buffers of both ends hold.
 const FLOOD_BYTES: usize = 48 << 20;
 
-/// A listener whose connections have a small receive buffer, and its URL.
+/// Listens with a small receive buffer for each connection; returns the listener and its URL.
 fn listen() -> (TcpListener, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 * 1024).unwrap();
@@ -32,7 +32,7 @@ async fn read_connect(stream: &mut TcpStream) {
     stream.read_exact(&mut rest).await.unwrap();
 }
 
-/// A client, and its connection at the server, which has let it in.
+/// Connects a client, and returns it with the server's end of its connection, CONNECT accepted.
 async fn connected() -> (Client, TcpStream) {
     let (listener, url) = listen();
     let connecting = tokio::spawn(Client::builder(&url).unwrap().build());

@@ -11,7 +11,7 @@ use crate::util::{Peer, Server, now, text};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A request on its way.
+/// Sends a request to `square` in a task of its own, which ends with the response.
 fn request(client: &Client, payload: &'static str) -> JoinHandle<Result<Incoming, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.request("square", payload).await })

@@ -63,7 +63,7 @@ async fn is_given_up(client: &Client) {
     given_up.expect("a server that does not answer is dead");
 }
 
-/// A client over TCP and the server's end of its connection, CONNECT accepted.
+/// Connects a client over TCP, and returns it with the server's end of its connection, CONNECT accepted.
 async fn over_tcp() -> (Client, TcpStream, TcpListener) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 * 1024).unwrap();
@@ -114,7 +114,7 @@ async fn a_server_that_takes_a_part_of_a_message_over_tcp_is_given_up() {
     is_given_up(&client).await;
 }
 
-/// A relay of datagrams to `server`, of some 60 kB/s towards it.
+/// Relays datagrams to `server`, at some 60 kB/s in that direction.
 async fn slow_relay(server: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     let outer = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let inner = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -153,7 +153,7 @@ async fn slow_relay(server: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     (address, relay)
 }
 
-/// A client over QUIC through a slow relay, and the server's end of its connection.
+/// Connects a client over QUIC through a slow relay, and returns it with the server's end of its connection.
 async fn over_quic() -> (Client, Peer, Listener, JoinHandle<()>) {
     let mut listener = listen("quic").await;
     let port = listener.local_address().port;

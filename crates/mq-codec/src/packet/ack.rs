@@ -30,7 +30,7 @@ properties! {
 }
 
 impl Ack {
-    /// An acknowledgement without properties.
+    /// Makes an acknowledgement without properties.
     #[must_use]
     pub fn new(packet_id: PacketId, reason: ReasonCode) -> Self {
         Self {

@@ -40,7 +40,7 @@ pub struct Connect {
     pub will: Option<Will>,
     /// The user name.
     pub user_name: Option<ByteStr>,
-    /// The password.
+    /// The password, which the server checks.
     pub password: Option<Bytes>,
     /// MQTT 5.0 properties.
     pub properties: ConnectProperties,
@@ -72,7 +72,7 @@ properties! {
 }
 
 impl Connect {
-    /// A CONNECT with a clean start, a keep-alive of 60 s and nothing else.
+    /// Makes a CONNECT with a clean start, a keep-alive of 60 s and nothing else.
     #[must_use]
     pub fn new(version: Version, client_id: ByteStr) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl Connect {
     }
 }
 
-/// The QoS of the will if there is one.
+/// Checks the connect flags, and returns the QoS of the will if there is one.
 fn check_flags(flags: u8, version: Version) -> Result<Option<QoS>, DecodeError> {
     let invalid = DecodeError::ConnectFlags { flags };
     let will_qos = flags >> 3 & 0b11;

@@ -19,7 +19,7 @@ pub struct Disconnect {
 properties! {
     /// Properties of DISCONNECT (§3.14.2.2).
     DisconnectProperties {
-        /// From the client: seconds that the session lives on, in place of CONNECT's value.
+        /// Seconds that the session lives on, in place of CONNECT's value; from the client only.
         session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
         /// Reason String: a diagnostic text for people and logs, which programs should not parse
         /// (§3.14.2.2.3).
@@ -32,7 +32,7 @@ properties! {
 }
 
 impl Disconnect {
-    /// A DISCONNECT without properties.
+    /// Makes a DISCONNECT without properties.
     #[must_use]
     pub fn new(reason: ReasonCode) -> Self {
         Self {

@@ -40,40 +40,40 @@ pub use crate::packet_type::PacketType;
 /// PUBLISH.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Packet {
-    /// The client's request for a connection.
+    /// CONNECT, the client's request for a connection.
     Connect(Box<Connect>),
-    /// The server's answer to CONNECT.
+    /// CONNACK, the server's answer to CONNECT.
     ConnAck(Box<ConnAck>),
-    /// A message.
+    /// PUBLISH, which carries a message.
     Publish(Publish),
-    /// Acknowledges a QoS 1 PUBLISH.
+    /// PUBACK, which acknowledges a QoS 1 PUBLISH.
     PubAck(Ack),
-    /// First answer to a QoS 2 PUBLISH.
+    /// PUBREC, the first answer to a QoS 2 PUBLISH.
     PubRec(Ack),
-    /// Answer to PUBREC.
+    /// PUBREL, the answer to PUBREC.
     PubRel(Ack),
-    /// Answer to PUBREL; the exchange is complete.
+    /// PUBCOMP, the answer to PUBREL; the exchange is complete.
     PubComp(Ack),
-    /// Asks for subscriptions.
+    /// SUBSCRIBE, which asks for subscriptions.
     Subscribe(Subscribe),
-    /// Answers SUBSCRIBE.
+    /// SUBACK, which answers SUBSCRIBE.
     SubAck(Box<SubAck>),
-    /// Ends subscriptions.
+    /// UNSUBSCRIBE, which ends subscriptions.
     Unsubscribe(Unsubscribe),
-    /// Answers UNSUBSCRIBE.
+    /// UNSUBACK, which answers UNSUBSCRIBE.
     UnsubAck(Box<UnsubAck>),
-    /// Asks the server for a PINGRESP, the proof that the connection lives.
+    /// PINGREQ, which asks the server for a PINGRESP, the proof that the connection lives.
     PingReq,
-    /// Answers PINGREQ.
+    /// PINGRESP, which answers PINGREQ.
     PingResp,
-    /// The last packet of a connection.
+    /// DISCONNECT, the last packet of a connection.
     Disconnect(Box<Disconnect>),
-    /// A step of an extended authentication (5.0).
+    /// AUTH, a step of an extended authentication (5.0).
     Auth(Box<Auth>),
 }
 
 impl Packet {
-    /// The type.
+    /// Returns the type of the packet.
     #[must_use]
     pub fn packet_type(&self) -> PacketType {
         match self {
@@ -95,7 +95,7 @@ impl Packet {
         }
     }
 
-    /// The packet identifier, for packets that have one.
+    /// Returns the packet identifier; `None` for packets without one.
     #[must_use]
     pub fn packet_id(&self) -> Option<PacketId> {
         match self {
@@ -212,7 +212,7 @@ fn encode_body(
     Ok(())
 }
 
-/// A reason code that the packet may have.
+/// Reads a reason code, and checks that the packet may have it.
 fn read_reason(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeError> {
     let packet = reader.packet;
     let code = reader.u8()?;

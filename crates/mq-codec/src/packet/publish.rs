@@ -82,7 +82,7 @@ impl PublishProperties {
 }
 
 impl Publish {
-    /// A QoS 0 message.
+    /// Makes a QoS 0 message.
     #[must_use]
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         Self {
@@ -183,7 +183,7 @@ fn read_properties(reader: &mut Reader<'_>) -> Result<Sparse<PublishProperties>,
     Ok(properties.into())
 }
 
-/// A response topic is a topic name, so it has no wildcards `[MQTT-3.3.2-14]`.
+/// Checks that a response topic is a topic name, without wildcards `[MQTT-3.3.2-14]`.
 pub(super) fn check_response_topic(topic: Option<&ByteStr>) -> Result<(), DecodeError> {
     match topic.cloned().map(TopicName::from_byte_str) {
         Some(Err(error)) => Err(DecodeError::ResponseTopic(error)),
@@ -221,7 +221,7 @@ pub struct PublishHead<'a> {
 }
 
 impl PublishHead<'_> {
-    /// The size of the whole packet in bytes, fixed header and payload included.
+    /// Returns the size of the whole packet in bytes, fixed header and payload included.
     #[must_use]
     pub fn packet_size(&self, version: Version) -> usize {
         let topic_len = self.topic.as_bytes().len();
@@ -270,7 +270,7 @@ impl PublishHead<'_> {
         Ok(())
     }
 
-    /// The length of all between the fixed header and the payload.
+    /// Returns the number of bytes between the fixed header and the payload.
     #[inline]
     fn head_len(&self, version: Version, topic_len: usize, properties: usize) -> usize {
         let packet_id = if self.packet_id.is_some() { 2 } else { 0 };
@@ -281,7 +281,7 @@ impl PublishHead<'_> {
         2 + topic_len + packet_id + prefix + properties
     }
 
-    /// The length of the properties, without the length in front of them.
+    /// Returns the number of bytes of the properties, without the length in front of them.
     #[inline]
     fn properties_len(&self, version: Version) -> usize {
         let none = self.properties.is_untouched()

@@ -40,7 +40,7 @@ pub(crate) fn in_chunks(
     whole
 }
 
-/// A decoder that refuses some characters decodes the same as another, up to the first of these.
+/// Checks that a decoder that refuses some characters decodes the same as another, up to the first of these.
 fn check_strict(
     (packets, error): &(Vec<Packet>, Option<DecodeError>),
     (all, error_of_all): &(Vec<Packet>, Option<DecodeError>),

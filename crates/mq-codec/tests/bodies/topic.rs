@@ -31,7 +31,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The topic if these bytes are one, which is the same by themselves and in a PUBLISH.
+/// Returns the topic if these bytes are one, after a check that they are read alike by themselves and in a PUBLISH.
 fn topic_on_the_wire(bytes: &[u8]) -> Option<TopicName> {
     if !(1..=65_535).contains(&bytes.len()) {
         return None;
@@ -62,14 +62,14 @@ fn topic_on_the_wire(bytes: &[u8]) -> Option<TopicName> {
     topic
 }
 
-/// The Disallowed Unicode code points (§1.5.4).
+/// Returns `true` if `character` is one of the Disallowed Unicode code points (§1.5.4).
 fn is_disallowed(character: char) -> bool {
     let in_plane = u32::from(character) % 0x1_0000;
     matches!(character, '\u{1}'..='\u{1F}' | '\u{7F}'..='\u{9F}' | '\u{FDD0}'..='\u{FDEF}')
         || matches!(in_plane, 0xFFFE | 0xFFFF)
 }
 
-/// The share name, if there is one, and the filter without it (§4.8.2).
+/// Returns the share name, if there is one, and the filter without it (§4.8.2).
 fn without_share(filter: &str) -> (Option<&str>, &str) {
     match *filter.splitn(3, '/').collect::<Vec<_>>() {
         ["$share", group, filter] => (Some(group), filter),
@@ -77,7 +77,7 @@ fn without_share(filter: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// §4.7.1, §4.7.3 and §4.8.2, a sentence a line.
+/// Returns `true` if `filter` is a topic filter, by §4.7.1, §4.7.3 and §4.8.2, a sentence a line.
 fn is_filter(filter: &str) -> bool {
     if filter.contains('\0') || filter.len() > 65_535 {
         return false;

@@ -8,7 +8,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use crate::{corpus, runner::check};
 
-/// A few levels of few letters, mostly valid.
+/// Generates topics of a few levels of few letters, mostly valid.
 fn levels(level: &'static [&'static str]) -> impl Strategy<Value = String> {
     vec(select(level), 1..6).prop_map(|levels| levels.join("/"))
 }

@@ -11,7 +11,7 @@ use mq_codec::{
 
 const LIMIT: u32 = 1 << 16;
 
-/// Bytes in hexadecimal; white space is for the reader.
+/// Decodes bytes in hexadecimal; white space is for the reader.
 fn hex(text: &str) -> BytesMut {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     assert!(digits.len().is_multiple_of(2), "{text}");
@@ -38,7 +38,7 @@ fn refused(
     assert_eq!(error.reason_code(), code, "{bytes}");
 }
 
-/// Like [`refused`], by the text of the error: what it says of a topic is in no other field.
+/// Checks a refusal like [`refused`], by the text of the error: what it says of a topic is in no other field.
 #[track_caller]
 fn refused_with_text(version: Version, bytes: &str, text: &str, code: ReasonCode) {
     let error = Decoder::new(Some(version), LIMIT).decode(&mut hex(bytes));

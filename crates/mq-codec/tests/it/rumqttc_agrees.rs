@@ -54,7 +54,7 @@ fn written_by_v5(packet: &v5::Packet) -> BytesMut {
     wire
 }
 
-/// Any packet without the fields that rumqttc can neither read nor write.
+/// Generates any packet without the fields that rumqttc can neither read nor write.
 fn packet(version: Version) -> impl Strategy<Value = Packet> {
     let packets = strategies::packet(version).prop_filter("rumqttc has no AUTH", |packet| {
         // It refuses packet type 15 when it reads, and counts the length of AUTH without the
@@ -81,8 +81,8 @@ fn packet(version: Version) -> impl Strategy<Value = Packet> {
     })
 }
 
-/// rumqttc holds the password as text, though MQTT lets it be any bytes (§3.1.3.6), and takes an
-/// empty user name or password for one that is not there.
+/// Removes a user name or password that rumqttc cannot hold: it holds the password as text, though MQTT lets it be any
+/// bytes (§3.1.3.6), and takes an empty user name or password for one that is not there.
 fn without_odd_login(connect: &mut Connect) {
     let text = |bytes: &Bytes| core::str::from_utf8(bytes).is_ok_and(|text| !text.is_empty());
     if connect

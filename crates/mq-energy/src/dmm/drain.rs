@@ -57,7 +57,7 @@ struct Timing {
 }
 
 impl Drain {
-    /// The instrument was triggered by the command sent at `sent`.
+    /// Begins to read an instrument that was triggered by the command sent at `sent`.
     pub(super) fn begin(
         link: Scpi,
         settings: &Settings,
@@ -260,7 +260,7 @@ impl Timing {
         self.timer.then(|| taken.min(self.count))
     }
 
-    /// The interval between two readings: the timer's, or the mean of `count` readings.
+    /// Returns the interval between two readings: the timer's, or the mean of `count` readings.
     fn spacing_ns(&self, count: u64) -> f64 {
         let nominal = self.spacing.as_secs_f64() * 1e9;
         match self.stopped {

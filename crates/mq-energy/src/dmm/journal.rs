@@ -46,7 +46,7 @@ impl Journal {
         })
     }
 
-    /// The first reading was taken `ago`.
+    /// Notes that the first reading was taken `ago`.
     pub(super) fn begins(&mut self, ago: Duration) {
         let now = SystemTime::now();
         let began = now.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -60,7 +60,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The usual settings: 1000 readings a second of up to 3 A at 5 V, for up to ten minutes.
+    /// Makes the usual settings: 1000 readings a second of up to 3 A at 5 V, for up to ten minutes.
     ///
     /// A Raspberry Pi 3 draws up to 1 A, at times more. 3 A is the largest range of the ordinary terminals of
     /// 34461A and 34465A. The memory of a 34465A holds 50 s of such readings.
@@ -89,7 +89,7 @@ pub struct Dmm {
 }
 
 impl Dmm {
-    /// A multimeter with these settings. The start connects to it.
+    /// Makes a multimeter with these settings. The start connects to it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Dmm {
         }
     }
 
-    /// The instrument at an address, by the four fields of its `*IDN?`.
+    /// Asks the instrument at an address who it is, and returns the four fields of its `*IDN?`.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -107,7 +107,7 @@ impl Dmm {
         Scpi::connect(address, deadline)?.query("*IDN?")
     }
 
-    /// A time in which the instrument takes at least one reading.
+    /// Waits for a time in which the instrument takes at least one reading.
     fn wait_for_reading(&self) {
         thread::sleep(self.settings.interval + self.settings.aperture);
     }
@@ -161,7 +161,7 @@ impl Meter for Dmm {
     }
 }
 
-/// The shortest of some round trips.
+/// Measures some round trips, and returns the shortest.
 fn round_trip(link: &mut Scpi) -> Result<Duration, Error> {
     let mut shortest = Duration::MAX;
     for _ in 0..ROUND_TRIPS {

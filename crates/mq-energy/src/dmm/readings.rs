@@ -145,7 +145,7 @@ impl Readings {
         self.next
     }
 
-    /// Number and ampere of each reading that came.
+    /// Returns number and ampere of each reading that came.
     pub(super) fn values(&self) -> &[(u64, f64)] {
         &self.values
     }

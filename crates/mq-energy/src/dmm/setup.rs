@@ -40,7 +40,7 @@ pub(super) struct Setup {
 }
 
 impl Model {
-    /// The model that answers so to `*IDN?`.
+    /// Finds the model that answers so to `*IDN?`.
     pub(super) fn of(identity: &str, instrument: &str) -> Result<Self, Error> {
         let name = identity.split(',').nth(1).unwrap_or_default().trim();
         let (memory, timer) = match name {
@@ -65,7 +65,7 @@ impl Model {
         })
     }
 
-    /// The commands, in order.
+    /// Makes the instrument's commands for these settings, in order.
     pub(super) fn setup(&self, settings: &Settings) -> Result<Setup, Error> {
         let wrong = |problem: String| Error::NoMeter {
             meter: format!("dmm:{}", self.instrument),
@@ -133,7 +133,7 @@ impl Model {
     }
 }
 
-/// In seconds, as SCPI has it.
+/// Formats a time in seconds, as SCPI has it.
 fn seconds(time: Duration) -> String {
     format!("{:E}", time.as_secs_f64())
 }

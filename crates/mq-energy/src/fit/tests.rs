@@ -5,7 +5,7 @@ use mq_measure::stats::SplitMix64;
 
 const TRUE: [f64; 6] = [1.4e6, 0.575e6, 12_000.0, 9_000.0, 4.0, 2.0];
 
-/// A number between 0 and 1.
+/// Draws a number between 0 and 1.
 fn uniform(random: &mut SplitMix64) -> f64 {
     convert::float(random.next_u64() >> 11) / convert::float(1 << 53)
 }

@@ -115,7 +115,7 @@ pub fn cross_check(
     }
 }
 
-/// The absolute value of a number of seconds.
+/// Parses a number of seconds, and returns its absolute value in nanoseconds.
 fn magnitude_ns(text: &str, what: &str) -> Result<u64, Error> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
     let number = number.ok_or_else(|| Error::Chrony {

@@ -78,7 +78,7 @@ pub(super) struct Bounds {
 }
 
 impl Exchange {
-    /// The offset, remote minus local clock, if both ways took equally long: RFC 5905 §8.
+    /// Returns the offset, remote minus local clock, if both ways took equally long: RFC 5905 §8.
     ///
     /// The estimate is wrong by half of [`round_trip_ns`](Self::round_trip_ns) at most.
     #[must_use]
@@ -87,7 +87,7 @@ impl Exchange {
         i64::try_from(twice.div_euclid(2)).unwrap_or(if twice < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The time that question and answer were on the way: RFC 5905 §8.
+    /// Returns the time that question and answer were on the way: RFC 5905 §8.
     ///
     /// `None` if a clock was set during the exchange: the round trip would be negative, or time went
     /// backwards on one side.
@@ -98,7 +98,7 @@ impl Exchange {
         took.checked_sub(held)
     }
 
-    /// The offsets that the exchange allows; `None` as for [`round_trip_ns`](Self::round_trip_ns), or if the
+    /// Returns the offsets that the exchange allows; `None` as for [`round_trip_ns`](Self::round_trip_ns), or if the
     /// round trip is shorter than the least delays.
     ///
     /// The question arrived after it left: `t2 - offset >= t1 + there`. So did the answer:
@@ -116,12 +116,12 @@ impl Exchange {
         })
     }
 
-    /// The offset if the question took no time.
+    /// Returns the offset if the question took no time, in nanoseconds.
     fn most_ns(&self) -> i128 {
         i128::from(self.t2_ns) - i128::from(self.t1_ns)
     }
 
-    /// The offset if the answer took no time.
+    /// Returns the offset if the answer took no time, in nanoseconds.
     fn least_ns(&self) -> i128 {
         i128::from(self.t3_ns) - i128::from(self.t4_ns)
     }
@@ -138,7 +138,7 @@ mod tests {
         back_ns: 0,
     };
 
-    /// An exchange that begins at local time `at` between clocks that differ by `offset`.
+    /// Makes an exchange that begins at local time `at` between clocks that differ by `offset`.
     fn exchange(at: u64, offset: i64, there: u64, held: u64, back: u64) -> Exchange {
         let remote = |local: u64| local.checked_add_signed(offset).unwrap();
         Exchange {

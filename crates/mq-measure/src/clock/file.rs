@@ -38,7 +38,7 @@ pub struct ClockFile {
     pub summary: FitSummary,
     /// Check of the measured offset against chrony's error bounds.
     pub cross_check: CrossCheck,
-    /// The warnings about the comparison.
+    /// The warnings about the comparison of the two machines' clocks.
     pub validity: Validity,
     /// Questions asked; those without an answer were lost on the way there or back.
     pub asked: u64,
@@ -81,7 +81,7 @@ impl ClockFile {
         })
     }
 
-    /// The relation of the clocks, from the exchanges.
+    /// Relates the clocks by the exchanges.
     ///
     /// # Errors
     /// Those of [`ClockFit::new`].
@@ -89,7 +89,7 @@ impl ClockFile {
         ClockFit::new(&self.exchanges, &self.assumptions)
     }
 
-    /// The host that `host` was compared with; `None` if `host` is neither of the two.
+    /// Returns the host that `host` was compared with; `None` if `host` is neither of the two.
     #[must_use]
     pub fn other(&self, host: &str) -> Option<&str> {
         if self.local.host == host {

@@ -48,9 +48,9 @@ pub struct Step {
 pub struct FitSummary {
     /// The middle of the time that was measured, by the local clock.
     pub at_ns: u64,
-    /// Offset at that time, remote minus local clock.
+    /// Offset at `at_ns`, remote minus local clock.
     pub offset_ns: i64,
-    /// Skew at that time: the excess of the remote clock's rate over the local clock's, in parts per billion.
+    /// Skew at `at_ns`: the excess of the remote clock's rate over the local clock's, in parts per billion.
     pub skew_ppb: f64,
     /// The most that any offset is wrong by between the first exchange and the last.
     pub uncertainty_ns: u64,
@@ -178,7 +178,7 @@ impl ClockFit {
         }
     }
 
-    /// The offset, remote minus local clock, at a local time, and the most that it is wrong by.
+    /// Returns the offset, remote minus local clock, at a local time, and the most that it is wrong by.
     #[must_use]
     pub fn offset_at(&self, local_ns: u64) -> (i64, u64) {
         let (offset, uncertainty) = self.offset(self.origin.local(local_ns));
@@ -197,7 +197,7 @@ impl ClockFit {
         self.stretches[index].line.slope * 1e9
     }
 
-    /// The jumps that were found, in the order of time.
+    /// Returns the jumps of the offset that were found, in the order of time.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         self.stretches
@@ -212,7 +212,7 @@ impl ClockFit {
             .collect()
     }
 
-    /// The fit in a few numbers.
+    /// Sums up the fit in a few numbers.
     #[must_use]
     pub fn summary(&self) -> FitSummary {
         let at_ns = self.local_ns(f64::midpoint(self.first, self.last));
@@ -232,7 +232,7 @@ impl ClockFit {
         }
     }
 
-    /// The offset beyond the origin's, and its uncertainty.
+    /// Returns the offset beyond the origin's, and its uncertainty.
     fn offset(&self, x: f64) -> (f64, f64) {
         let candidates: Vec<(f64, f64)> = (0..self.stretches.len())
             .filter(|index| {
@@ -247,7 +247,8 @@ impl ClockFit {
         cover(&candidates)
     }
 
-    /// Range of local times in which a stretch may hold: from the last point but one before it to the second after it.
+    /// Returns the range of local times in which a stretch may hold: from the last point but one before it to the
+    /// second after it.
     ///
     /// A step lies between two points. The range has one point more at each end, so that it still covers the
     /// step if that is found one point off.
@@ -269,7 +270,7 @@ impl ClockFit {
     }
 }
 
-/// The straight stretches between steps.
+/// Divides the points into straight stretches between steps.
 fn stretches(points: &[Point], drift: f64) -> Vec<Stretch> {
     let worth = Worth::of(points);
     let mut starts = step::find(points, drift);
@@ -303,8 +304,8 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// An exchange each 100 ms over a path with 100 µs each way. The remote clock is 1.5 s ahead and 50 ppm
-    /// fast, and `step` further ahead from the middle on.
+    /// Makes exchanges each 100 ms over a path with 100 µs each way. The remote clock is 1.5 s ahead and 50 ppm fast,
+    /// and `step` further ahead from the middle on.
     fn exchanges(count: u64, step: i64) -> Vec<Exchange> {
         let remote = |local: u64| {
             let drift = i64::try_from((local - START) / 20_000).unwrap();

@@ -32,7 +32,7 @@ impl Worth {
         }
     }
 
-    /// The usual excess.
+    /// Returns the usual excess.
     pub(super) fn floor(&self) -> f64 {
         self.floor
     }
@@ -41,7 +41,7 @@ impl Worth {
         point.half - self.least_half
     }
 
-    /// The scale of a point's error, as a standard deviation.
+    /// Returns the scale of a point's error, as a standard deviation.
     pub(super) fn sigma(&self, point: &Point) -> f64 {
         self.floor.hypot(self.excess(point))
     }
@@ -60,7 +60,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The weighted least squares line; each point weighs 1 / sigma².
+    /// Fits the weighted least squares line; each point weighs 1 / sigma².
     pub(super) fn fit(points: &[Point], worth: &Worth) -> Self {
         let weighted = || {
             points.iter().map(|point| {
@@ -92,12 +92,12 @@ impl Line {
         line
     }
 
-    /// The offset at a local time.
+    /// Returns the offset at a local time.
     pub(super) fn at(&self, x: f64) -> f64 {
         self.value + self.slope * (x - self.middle)
     }
 
-    /// The local time at which the remote clock shows `y`; both count from the same origin.
+    /// Returns the local time at which the remote clock shows `y`; both count from the same origin.
     pub(super) fn local(&self, y: f64) -> f64 {
         // y = x + at(x), from the middle on so that nothing is rounded away.
         self.middle + (y - self.middle - self.value) / (1.0 + self.slope)

@@ -35,7 +35,7 @@ impl Relation {
         }
     }
 
-    /// This relation, followed by another.
+    /// Joins this relation with `other`, which follows it.
     #[must_use]
     pub fn then(mut self, other: Self) -> Self {
         self.legs.extend(other.legs);
@@ -99,7 +99,7 @@ impl Relation {
     }
 }
 
-/// A comparison as a leg from one host to the other, if it is between these two.
+/// Makes a leg from one host to the other of a comparison; `None` if it is not between these two.
 fn leg(file: &ClockFile, from: &str, to: &str) -> Option<Result<Relation, Error>> {
     let (local, remote) = (file.local.host.as_str(), file.remote.host.as_str());
     if (from, to) == (remote, local) {
@@ -118,7 +118,7 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// A path of 50 µs each way to a clock that is `offset` ahead.
+    /// Makes a comparison over a path of 50 µs each way with a clock that is `offset` ahead.
     fn file(local: &str, remote: &str, offset: u64) -> ClockFile {
         let exchanges: Vec<Exchange> = (0..50)
             .map(|i| START + i * 100_000_000)

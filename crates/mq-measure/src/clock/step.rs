@@ -15,7 +15,7 @@ const REACH: usize = 4;
 /// A jump is larger than so many times the usual excess.
 const FACTOR: f64 = 6.0;
 
-/// The points at which a new straight stretch begins, in ascending order, without the first.
+/// Finds the points at which a new straight stretch begins, in ascending order, without the first.
 ///
 /// `drift` is by how much the clocks' rate may change, in nanoseconds a nanosecond.
 ///
@@ -60,7 +60,7 @@ fn largest(points: &[Point], worth: &Worth, drift: f64) -> Option<usize> {
     (surplus > FACTOR * worth.floor()).then(|| sharpen(points, at, slope, worth))
 }
 
-/// The points that waited least, on either side.
+/// Returns the point on each side of `at` that waited least.
 fn beside(points: &[Point], at: usize) -> Option<(&Point, &Point)> {
     let best = |range: Range<usize>| {
         let points = points[range].iter();
@@ -131,7 +131,7 @@ mod tests {
 
     const DRIFT: f64 = 1e-6;
 
-    /// Points a second apart between clocks that differ by 20 ppm; each met up to 40 µs of waiting.
+    /// Makes points a second apart between clocks that differ by 20 ppm; each met up to 40 µs of waiting.
     fn points(count: u32, seed: u64, step_at: &[(u32, f64)]) -> Vec<Point> {
         let mut random = SplitMix64::new(seed);
         let mut share = || crate::convert::float(random.next_u64() >> 11) / 2f64.powi(53);

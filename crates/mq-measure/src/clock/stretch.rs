@@ -34,8 +34,8 @@ struct Anchor {
 }
 
 impl Stretch {
-    /// `points` are in the order of time, and at least one. `drift` is assumed; it becomes larger if the points
-    /// show more.
+    /// Fits a stretch to `points`, which are in the order of time, and at least one. `drift` is assumed; it becomes
+    /// larger if the points show more.
     pub(super) fn new(points: &[Point], worth: &Worth, drift: f64) -> Self {
         let line = Line::fit(points, worth);
         let bent = bend(points, &line, worth);
@@ -87,7 +87,7 @@ impl Stretch {
         }
     }
 
-    /// The greatest of the uncertainties at the points and halfway between them.
+    /// Returns the greatest of the uncertainties at the points and halfway between them.
     pub(super) fn greatest_uncertainty(&self) -> f64 {
         let places = self.anchors.iter().map(|anchor| anchor.at);
         let between = self
@@ -100,12 +100,12 @@ impl Stretch {
             .fold(0.0, f64::max)
     }
 
-    /// The time of a point, counted from the first.
+    /// Returns the time of a point, counted from the first.
     pub(super) fn point_at(&self, index: usize) -> f64 {
         self.anchors[index.min(self.anchors.len() - 1)].at
     }
 
-    /// The time of a point, counted from the last.
+    /// Returns the time of a point, counted from the last.
     pub(super) fn point_from_end(&self, index: usize) -> f64 {
         self.anchors[self.anchors.len().saturating_sub(index + 1)].at
     }

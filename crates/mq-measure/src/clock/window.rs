@@ -25,7 +25,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// A local time, in nanoseconds from here.
+    /// Converts a local time to nanoseconds from this origin.
     pub(super) fn local(&self, at_ns: u64) -> f64 {
         convert::signed(i128::from(at_ns) - i128::from(self.local_ns))
     }
@@ -57,7 +57,7 @@ impl Point {
     }
 }
 
-/// The points of the windows, in the order of time.
+/// Returns the points with the least round trip of each window, in the order of time.
 ///
 /// A datagram that waited in a queue proves less than one that did not. Of several, the one with the least
 /// round trip mostly met no queue, and is as good as all of them. A window is a number of exchanges and not a

@@ -18,9 +18,9 @@ const UNKNOWN: u64 = u64::MAX;
 /// Kind of a [`Probe`]: question or answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A question.
+    /// A question for the other host's time.
     Question,
-    /// An answer.
+    /// An answer with the other host's times.
     Answer,
 }
 
@@ -117,7 +117,7 @@ impl Probe {
         })
     }
 
-    /// The answer to this question, from the host called `host`. By that host's clock, the question arrived at
+    /// Makes the answer to this question, from the host called `host`. By that host's clock, the question arrived at
     /// `t2_ns` and the answer leaves at `t3_ns`.
     ///
     /// Read the clock for `t3_ns` last.
@@ -133,7 +133,7 @@ impl Probe {
         }
     }
 
-    /// The exchange that this answer ends; the answer arrived at `t4_ns`.
+    /// Returns the exchange that this answer ends; the answer arrived at `t4_ns`.
     #[must_use]
     pub fn exchange(&self, t4_ns: u64) -> Exchange {
         Exchange {

@@ -220,7 +220,7 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// The relation to a receiver's clock that is `behind` the sender's, over a path of 50 µs each way.
+    /// Makes the relation to a receiver's clock that is `behind` the sender's, over a path of 50 µs each way.
     fn clocks(behind: u64) -> Relation {
         let exchanges: Vec<_> = (0..50)
             .map(|i| START + i * 100_000_000)
@@ -230,7 +230,7 @@ mod tests {
         Relation::remote_to_local(fit)
     }
 
-    /// A message each 100 ms by the sender's clock; each is sent 1 ms late and takes 3 ms.
+    /// Makes a run with a message each 100 ms by the sender's clock; each is sent 1 ms late and takes 3 ms.
     fn run(behind: u64) -> (Vec<SendRecord>, Vec<ReceiveRecord>) {
         (1..20)
             .map(|seq| (seq, START + seq * 100_000_000))

@@ -95,7 +95,7 @@ pub struct LogMeta {
 }
 
 impl LogMeta {
-    /// A log of `run`, kept on `host` with its real-time clock.
+    /// Describes a log of `run`, kept on `host` with its real-time clock.
     #[must_use]
     pub fn new(run: &str, host: &str) -> Self {
         Self {
@@ -105,8 +105,8 @@ impl LogMeta {
         }
     }
 
-    /// The first line, without line break: words `key=value`, in which blanks, line breaks, `=`
-    /// and `%` are written as `%` and two hexadecimal digits.
+    /// Formats the first line, without line break: words `key=value`, in which blanks, line breaks, `=` and `%` are
+    /// written as `%` and two hexadecimal digits.
     fn first_line(&self, kind: &str) -> String {
         let own = [
             ("run", &self.run),

@@ -55,7 +55,7 @@ impl Difference {
 }
 
 impl Outcome {
-    /// The outcome of the run called `run`.
+    /// Makes the outcome of the run called `run`.
     #[must_use]
     pub fn new(run: &str, joined: &Joined) -> Self {
         let mut validity = Validity::default();
@@ -71,7 +71,7 @@ impl Outcome {
         }
     }
 
-    /// This run's median one-way delay minus that of `other`; `None` if nothing arrived in one.
+    /// Returns this run's median one-way delay minus that of `other`; `None` if nothing arrived in one.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Option<Difference> {
         let (own, others) = (

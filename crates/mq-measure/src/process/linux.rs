@@ -11,7 +11,7 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 use super::{CpuTimes, Memory};
 use crate::Error;
 
-/// CPU time, and when the process began in ticks since boot.
+/// Reads the CPU time of a process, and when it began in ticks since boot.
 pub(super) fn cpu_times(pid: u32) -> Result<(CpuTimes, u64), Error> {
     let (path, text) = proc_file(pid, "stat")?;
     let stat = parse_stat(&text).ok_or_else(|| Error::Format {
@@ -49,7 +49,7 @@ pub(super) fn memory(pid: u32) -> Result<Memory, Error> {
     }
 }
 
-/// The process's CPU-time clock, `clock_getcpuclockid(3)`: all threads, ended ones too.
+/// Reads the process's CPU-time clock, `clock_getcpuclockid(3)`: all threads, ended ones too.
 fn clock_ns(pid: u32) -> Result<u64, Error> {
     let gone = |_: Errno| Error::NoProcess { pid };
     let id = i32::try_from(pid).map_err(|_| Error::NoProcess { pid })?;
@@ -58,7 +58,7 @@ fn clock_ns(pid: u32) -> Result<u64, Error> {
     Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The calling thread's CPU-time clock.
+/// Reads the calling thread's CPU-time clock, in nanoseconds.
 pub(super) fn thread_ns() -> Option<u64> {
     let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now().ok()?;
     u64::try_from(std::time::Duration::from(time).as_nanos()).ok()

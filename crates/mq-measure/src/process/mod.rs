@@ -27,7 +27,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// The CPU time between `earlier` and this reading.
+    /// Returns the CPU time between `earlier` and this reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -48,7 +48,7 @@ pub struct Memory {
     pub peak_rss_bytes: u64,
 }
 
-/// CPU time of process `pid`.
+/// Reads the CPU time of process `pid`.
 ///
 /// # Errors
 /// [`Error::NoProcess`]; [`Error::Io`]; [`Error::Unsupported`] elsewhere than on Linux.
@@ -56,13 +56,13 @@ pub fn cpu_times(pid: u32) -> Result<CpuTimes, Error> {
     system::cpu_times(pid).map(|(times, _)| times)
 }
 
-/// CPU time of the calling thread since it began; `None` elsewhere than on Linux.
+/// Reads the CPU time of the calling thread since it began, in nanoseconds; `None` elsewhere than on Linux.
 #[must_use]
 pub fn own_thread_cpu_ns() -> Option<u64> {
     system::thread_ns()
 }
 
-/// Memory of process `pid`.
+/// Reads the memory of process `pid`.
 ///
 /// # Errors
 /// As [`cpu_times`]; a process that has ended and is not yet waited for has no memory, and counts
@@ -83,7 +83,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// CPU time / elapsed time: 1 is one core in full.
+    /// Returns CPU time / elapsed time: 1 is one core in full.
     #[must_use]
     pub fn cores(&self) -> f64 {
         let elapsed = self.elapsed.as_secs_f64();
@@ -130,13 +130,13 @@ impl ProcessMeter {
         Self::start(std::process::id())
     }
 
-    /// The process.
+    /// Returns the identifier of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The use since the start.
+    /// Returns the process's use of CPU time and memory since the start.
     ///
     /// # Errors
     /// As [`memory`]; also if the id now belongs to another process.

@@ -26,7 +26,7 @@ pub struct TaggedHistogram<'a> {
     pub start: SystemTime,
     /// Duration of that interval.
     pub duration: Duration,
-    /// The latencies.
+    /// The latencies of the interval.
     pub recorder: &'a LatencyRecorder,
 }
 

@@ -28,7 +28,7 @@ pub struct LatencyRecorder {
 }
 
 impl LatencyRecorder {
-    /// An empty recorder.
+    /// Makes an empty recorder.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -67,19 +67,19 @@ impl LatencyRecorder {
         self.count() == 0
     }
 
-    /// Count, mean and spread, exact.
+    /// Returns count, mean and spread of the latencies, exact.
     #[must_use]
     pub fn moments(&self) -> &Moments {
         &self.moments
     }
 
-    /// The histogram itself.
+    /// Returns the histogram itself.
     #[must_use]
     pub fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
     }
 
-    /// The percentile by nearest rank, within 0.1 %; `None` if nothing was recorded.
+    /// Returns the percentile by nearest rank, within 0.1 %; `None` if nothing was recorded.
     ///
     /// The greatest value of the bucket that holds the nearest rank, kept within the exact minimum and
     /// maximum.
@@ -89,7 +89,7 @@ impl LatencyRecorder {
         Some(self.histogram.value_at_percentile(percent).clamp(min, max))
     }
 
-    /// The summary; `None` if nothing was recorded.
+    /// Returns the summary of the latencies; `None` if nothing was recorded.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
         let percentile = |percent| self.percentile_ns(percent).unwrap_or_default();

@@ -8,9 +8,9 @@ use crate::stats::{Moments, nearest_rank};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PercentileSource {
-    /// All samples: exact.
+    /// Percentiles are exact: all samples are kept.
     Samples,
-    /// The histogram: within 0.1 %.
+    /// Percentiles are read from the histogram, with an error of 0.1 % at most.
     Histogram,
 }
 
@@ -37,7 +37,7 @@ pub struct Summary {
     pub p5_ns: u64,
     /// The lower quartile.
     pub p25_ns: u64,
-    /// The median.
+    /// The median of the latencies.
     pub p50_ns: u64,
     /// The upper quartile.
     pub p75_ns: u64,
@@ -56,7 +56,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The exact summary of all latencies, in any order; `None` if there are none.
+    /// Makes the exact summary of all latencies, in any order; `None` if there are none.
     #[must_use]
     pub fn from_samples(latencies_ns: &[u64]) -> Option<Self> {
         let mut sorted = latencies_ns.to_vec();

@@ -15,13 +15,13 @@ use super::{interpolated, mean};
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence that belongs to `seed`.
+    /// Starts the sequence that belongs to `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Draws the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -30,7 +30,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// An index below `len`, by multiplication; its bias is below `len / 2^64`.
+    /// Draws an index below `len`, by multiplication; its bias is below `len / 2^64`.
     ///
     /// # Panics
     /// If `len` is 0.
@@ -79,7 +79,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// 2000 resamples at 95 % confidence.
+    /// Makes a bootstrap of 2000 resamples at 95 % confidence.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl Bootstrap {
         }
     }
 
-    /// The interval of `mean(a) - mean(b)`; `None` if `a` or `b` is empty.
+    /// Computes the interval of `mean(a) - mean(b)`; `None` if `a` or `b` is empty.
     #[must_use]
     pub fn mean_difference(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         self.interval(a, b, |a, b| a - b)
     }
 
-    /// The interval of `mean(a) / mean(b)`: that of W20's ξ, with QUIC as `a` and TCP as `b`.
+    /// Computes the interval of `mean(a) / mean(b)`: that of W20's ξ, with QUIC as `a` and TCP as `b`.
     ///
     /// `None` if `a` or `b` is empty, or if a mean of `b` is 0.
     #[must_use]

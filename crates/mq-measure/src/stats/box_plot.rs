@@ -7,7 +7,7 @@ use super::interpolated;
 pub struct BoxPlot {
     /// The first quartile, the lower edge of the box.
     pub q1: f64,
-    /// The median.
+    /// The median of the values.
     pub median: f64,
     /// The third quartile.
     pub q3: f64,

@@ -20,7 +20,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The mean of independent values; `None` with fewer than two.
+    /// Estimates the mean of independent values; `None` with fewer than two.
     #[must_use]
     pub fn of_mean(values: &[f64]) -> Option<Self> {
         let spread = stddev(values)?;
@@ -32,8 +32,8 @@ impl Estimate {
         })
     }
 
-    /// The mean of independent estimates, each of which counts alike; `None` without any. The differences between
-    /// them are no uncertainty: they are of other settings.
+    /// Estimates the mean of independent estimates, each of which counts alike; `None` without any. The differences
+    /// between them are no uncertainty: they are of other settings.
     #[must_use]
     pub fn of_all(parts: &[Self]) -> Option<Self> {
         let values: Vec<f64> = parts.iter().map(|part| part.value).collect();
@@ -49,7 +49,7 @@ impl Estimate {
         })
     }
 
-    /// This over another, independent one. `None` if one of them is not positive.
+    /// Divides this estimate by another, independent one. `None` if one of them is not positive.
     #[must_use]
     pub fn over(&self, other: &Self) -> Option<Self> {
         if self.value <= 0.0 || other.value <= 0.0 {
@@ -65,7 +65,7 @@ impl Estimate {
         })
     }
 
-    /// The interval of a mean, even to both sides. `confidence` is within 0 and 1.
+    /// Returns the interval of a mean, even to both sides. `confidence` is within 0 and 1.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> Interval {
         let reach = self.quantile(confidence) * self.variance.sqrt();
@@ -101,7 +101,7 @@ impl Estimate {
     }
 }
 
-/// The sum of variances, and its degrees of freedom (Welch, Biometrika 34, 1947).
+/// Adds up variances, and returns the sum with its degrees of freedom (Welch, Biometrika 34, 1947).
 fn summed(terms: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     let (mut sum, mut squares, mut least) = (0.0, 0.0, f64::INFINITY);
     for (variance, degrees) in terms {

@@ -16,13 +16,13 @@ pub use rank::{Dunn, KruskalWallis, dominance, dunn, kruskal_wallis};
 
 use crate::convert;
 
-/// The arithmetic mean.
+/// Returns the arithmetic mean; `None` without values.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / convert::float_len(values.len()))
 }
 
-/// The sample standard deviation: `sqrt(sum((x - mean)^2) / (n - 1))`, with n ≥ 2.
+/// Returns the sample standard deviation: `sqrt(sum((x - mean)^2) / (n - 1))`, with n ≥ 2.
 #[must_use]
 pub fn stddev(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() >= 2)?;
@@ -30,7 +30,7 @@ pub fn stddev(values: &[f64]) -> Option<f64> {
     Some((squares / convert::float_len(values.len() - 1)).sqrt())
 }
 
-/// The relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1.
+/// Returns the relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1.
 ///
 /// S22 does not say whether it divides by n or n - 1; here it is n - 1, as in [`stddev`], which
 /// for its 1000 packets differs by 0.05 %. `None` if the mean is 0.
@@ -40,8 +40,7 @@ pub fn rsd(values: &[f64]) -> Option<f64> {
     Some(stddev(values)? / mean)
 }
 
-/// The percentile by nearest rank: the smallest value that at least `percent` % of all values do
-/// not exceed.
+/// Returns the percentile by nearest rank: the smallest value that at least `percent` % of all values do not exceed.
 ///
 /// Of n values in ascending order it is number `max(1, ceil(percent / 100 * n))`: always one of the values,
 /// never between two. `sorted` must be ascending; `percent` is limited to 0..=100.
@@ -52,7 +51,7 @@ pub fn nearest_rank<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
         .copied()
 }
 
-/// The index of the nearest-rank percentile among `len` values; 0 if there are none.
+/// Returns the index of the nearest-rank percentile among `len` values; 0 if there are none.
 fn nearest_rank_index(len: usize, percent: f64) -> usize {
     // Multiply first: 99.9 / 100 * 1000 is a little more than 999 in binary and would ceil to 1000.
     let exact = percent.clamp(0.0, 100.0) * convert::float_len(len) / 100.0;
@@ -68,7 +67,7 @@ fn nearest_rank_index(len: usize, percent: f64) -> usize {
         - 1
 }
 
-/// The percentile by linear interpolation between order statistics, Hyndman and Fan's type 7.
+/// Returns the percentile by linear interpolation between order statistics, Hyndman and Fan's type 7.
 ///
 /// `NumPy`, R and matplotlib draw box plots with it (S21 §6.1). With n ascending values x and
 /// `h = (n - 1) * percent / 100`, it is `x[floor h] + (h - floor h) * (x[floor h + 1] - x[floor h])`.
@@ -82,7 +81,7 @@ pub fn interpolated(sorted: &[f64], percent: f64) -> Option<f64> {
     Some(low + (h - h.floor()) * (high - low))
 }
 
-/// The median: the middle value, or the mean of the two middle ones. Needs no order.
+/// Returns the median: the middle value, or the mean of the two middle ones. Needs no order.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -90,7 +89,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     interpolated(&sorted, 50.0)
 }
 
-/// W20's ξ of one pair of runs: `T_QUIC / T_TCP`, W20 eq. 1. Below 1, QUIC is faster.
+/// Computes W20's ξ of one pair of runs: `T_QUIC / T_TCP`, W20 eq. 1. Below 1, QUIC is faster.
 #[must_use]
 pub fn xi(quic: f64, tcp: f64) -> Option<f64> {
     (tcp != 0.0).then(|| quic / tcp)

@@ -56,25 +56,25 @@ impl Moments {
         self.count
     }
 
-    /// The mean; `None` without values.
+    /// Returns the mean; `None` without values.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
 
-    /// The sample standard deviation (n - 1); `None` with fewer than two values.
+    /// Returns the sample standard deviation (n - 1); `None` with fewer than two values.
     #[must_use]
     pub fn stddev(&self) -> Option<f64> {
         (self.count > 1).then(|| (self.squares / convert::float(self.count - 1)).sqrt())
     }
 
-    /// The least value.
+    /// Returns the least value; `None` without values.
     #[must_use]
     pub fn min(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min)
     }
 
-    /// The greatest value.
+    /// Returns the greatest value; `None` without values.
     #[must_use]
     pub fn max(&self) -> Option<u64> {
         (self.count > 0).then_some(self.max)

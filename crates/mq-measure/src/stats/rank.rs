@@ -57,8 +57,8 @@ pub struct Dunn {
     pub holm_p: f64,
 }
 
-/// Dunn's test of each pair of groups (Technometrics 6, 1964), with Holm's adjustment: which groups differ,
-/// after [`kruskal_wallis`] found that some do.
+/// Makes Dunn's test of each pair of groups (Technometrics 6, 1964), with Holm's adjustment: which groups differ, after
+/// [`kruskal_wallis`] found that some do.
 ///
 /// The standard deviation of a pair's difference is
 /// `sqrt((N (N + 1) / 12 - sum(t^3 - t) / (12 (N - 1))) (1 / n_a + 1 / n_b))`.
@@ -85,8 +85,8 @@ pub fn dunn(groups: &[&[f64]]) -> Option<Vec<Dunn>> {
     Some(tests)
 }
 
-/// With m pairs the smallest p is multiplied by m, the next by m - 1, and so on; none becomes less than the one
-/// before it (Holm, Scand. J. Statist. 6, 1979).
+/// Adjusts p-values after Holm (Scand. J. Statist. 6, 1979): with m pairs the smallest p is multiplied by m, the next
+/// by m - 1, and so on; none becomes less than the one before it.
 fn holm(tests: &mut [Dunn]) {
     let mut by_p: Vec<&mut Dunn> = tests.iter_mut().collect();
     by_p.sort_by(|a, b| a.p.total_cmp(&b.p));
@@ -129,7 +129,7 @@ struct Ranks {
 }
 
 impl Ranks {
-    /// `None` with fewer than two groups, an empty group, or if all values are equal.
+    /// Ranks the values of all groups; `None` with fewer than two groups, an empty group, or if all values are equal.
     fn new(groups: &[&[f64]]) -> Option<Self> {
         if groups.len() < 2 || groups.iter().any(|group| group.is_empty()) {
             return None;
@@ -156,7 +156,7 @@ impl Ranks {
         (ranks.correction() > 0.0).then_some(ranks)
     }
 
-    /// The factor, up to 1, by which ties reduce the variance of ranks.
+    /// Returns the factor, up to 1, by which ties reduce the variance of ranks.
     fn correction(&self) -> f64 {
         1.0 - self.ties / (self.n.powi(3) - self.n)
     }

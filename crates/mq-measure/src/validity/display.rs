@@ -13,12 +13,12 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-/// The machine of a run: a host of a campaign, or the one that measured.
+/// Names the machine of a run: a host of a campaign, or the one that measured.
 pub(super) fn machine(host: Option<&str>) -> String {
     host.map_or_else(|| "this machine".to_owned(), |host| format!("host {host}"))
 }
 
-/// A number with three digits, without zeros at the end: `0.132`, `25.3`, `12300`.
+/// Formats a number with three digits, without zeros at the end: `0.132`, `25.3`, `12300`.
 pub(super) fn three_digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

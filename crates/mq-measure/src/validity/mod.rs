@@ -209,7 +209,7 @@ pub enum Warning {
     /// The CPU may change its frequency during the run.
     #[error("the CPU governor is {governor}, so its frequency changes; set it to performance")]
     CpuGovernor {
-        /// The governor.
+        /// The governor of the CPU's frequency.
         governor: String,
     },
     /// An emulator executed the instructions; its times are not those of a real machine.

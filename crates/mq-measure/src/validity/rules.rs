@@ -8,8 +8,8 @@ use crate::clock::{CrossCheck, FitSummary, Step};
 use crate::convert;
 use crate::tracker::Counts;
 
-/// The most of `all` cases that chance explains in 99 of 100 runs, if each case occurs with probability
-/// `share` (the quantile of the binomial distribution).
+/// Returns the most of `all` cases that chance explains in 99 of 100 runs, if each case occurs with probability `share`
+/// (the quantile of the binomial distribution).
 ///
 /// # Panics
 /// If `share` is not within 0 and 1.

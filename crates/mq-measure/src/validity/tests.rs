@@ -1,7 +1,7 @@
 use super::*;
 use crate::LatencyRecorder;
 
-/// The lateness of 1000 messages, `late` of which are late.
+/// Makes a recorder of the lateness of 1000 messages, of which `late` are late by `by_ns`.
 fn lateness(late: usize, by_ns: u64) -> LatencyRecorder {
     let mut recorder = LatencyRecorder::new();
     recorder.extend((0..1000).map(|number| if number < late { by_ns } else { 0 }));
@@ -87,7 +87,7 @@ fn other_rules_have_their_limits() {
     assert!(cpu_governor(Some("ondemand")).is_some());
 }
 
-/// A warning of each kind.
+/// Makes a warning of each kind.
 fn one_of_each() -> Vec<Warning> {
     vec![
         Warning::GeneratorLate {
@@ -158,7 +158,7 @@ fn kind(warning: &Warning) -> String {
     json["kind"].as_str().unwrap().to_owned()
 }
 
-/// Every kind that there is, as the error for an unknown one lists them.
+/// Lists every kind of warning, as the error for an unknown one lists them.
 fn kinds() -> Vec<String> {
     let unknown = serde_json::json!({ "kind": "no-such-kind" });
     let error = serde_json::from_value::<Warning>(unknown).unwrap_err();

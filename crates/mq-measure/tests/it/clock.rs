@@ -39,7 +39,7 @@ impl Random {
         low + (high - low) * self.unit()
     }
 
-    /// A number whose order of magnitude is uniformly distributed.
+    /// Draws a number whose order of magnitude is uniformly distributed.
     fn magnitude(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
@@ -126,7 +126,7 @@ impl Path {
         }
     }
 
-    /// Exponential waiting; one wait in twenty has a heavy tail.
+    /// Draws a time of waiting, which is exponential; one wait in twenty has a heavy tail.
     fn wait(&self, random: &mut Random) -> f64 {
         if random.happens(0.05) {
             self.waiting * (1.0 - random.unit()).powf(-1.0 / 1.5).min(100.0)
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// A question each 100 ms while `asks` says so; its argument is the share of the time that has passed.
+    /// Asks a question each 100 ms while `asks` says so, whose argument is the share of the time that has passed.
     fn exchanges(&mut self, asks: impl Fn(f64) -> bool) -> Vec<Exchange> {
         let count = (self.seconds * 10.0) as u32;
         (0..count)
@@ -195,8 +195,8 @@ impl World {
             .collect()
     }
 
-    /// Messages from the remote machine to the local one within these shares of the time: both logs,
-    /// and the true delays.
+    /// Makes messages from the remote machine to the local one within these shares of the time: both logs, and the true
+    /// delays.
     fn messages(&mut self, from: f64, until: f64) -> Run {
         let mut run = Run::default();
         for seq in 0..200_u32 {

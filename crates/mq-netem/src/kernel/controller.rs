@@ -94,7 +94,7 @@ impl Controller {
     /// interfaces are not shaped either.
     pub const DIRECTORY: &str = "/run/mqbench/net";
 
-    /// A controller for the calling thread's network namespace.
+    /// Opens a controller for the calling thread's network namespace.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -206,7 +206,7 @@ impl Controller {
         })
     }
 
-    /// The differences between `direction` and `interface` as read from the kernel. Any user may ask.
+    /// Returns the differences between `direction` and `interface` as read from the kernel. Any user may ask.
     ///
     /// # Errors
     /// If there is no such interface, or the kernel has no form of the direction.
@@ -248,7 +248,7 @@ impl Controller {
         Ok(differences)
     }
 
-    /// The state of one interface, or of all. Any user may ask.
+    /// Returns the state of one interface, or of all. Any user may ask.
     ///
     /// # Errors
     /// If there is no such interface.

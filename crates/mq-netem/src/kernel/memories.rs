@@ -45,7 +45,7 @@ pub(super) struct Lock {
 }
 
 impl Memories {
-    /// The directory of the calling thread's network namespace.
+    /// Opens the directory of the calling thread's network namespace.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Memories {
         })
     }
 
-    /// A memory of `interface` as it is now.
+    /// Makes a memory of `interface` as it is now.
     pub(super) fn of(&self, interface: &Interface, link: &str, before: Before) -> Memory {
         Memory {
             boot: self.boot.clone(),
@@ -109,7 +109,7 @@ impl Memories {
         Ok(Lock { _file: file })
     }
 
-    /// The process that has an interface's lock now.
+    /// Returns the process that has an interface's lock now; `None` if none has.
     pub(super) fn locked_by(&self, index: u32) -> Option<String> {
         let mut file = File::open(self.file(index).with_extension("lock")).ok()?;
         let Err(fs::TryLockError::WouldBlock) = file.try_lock_shared() else {
@@ -135,7 +135,7 @@ impl Memories {
         write().map_err(|source| error(&path, source))
     }
 
-    /// The memory of an interface, if there is one. A file from an earlier boot is not about this interface, nor
+    /// Reads the memory of an interface, if there is one. A file from an earlier boot is not about this interface, nor
     /// is a file whose name and hardware address both differ.
     pub(super) fn read(&self, interface: &Interface) -> Result<Option<Memory>, Error> {
         let memory = self.at(&self.file(interface.index))?;
@@ -144,7 +144,7 @@ impl Memories {
         }))
     }
 
-    /// All memories of this namespace.
+    /// Reads all memories of this namespace.
     pub(super) fn all(&self) -> Result<Vec<Memory>, Error> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,

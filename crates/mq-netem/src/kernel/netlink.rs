@@ -103,7 +103,7 @@ pub(super) struct Qdisc {
 }
 
 impl Qdisc {
-    /// The major number of the handle; 0 for a discipline that the kernel has set by itself.
+    /// Returns the major number of the handle; 0 for a discipline that the kernel has set by itself.
     pub(super) fn major(&self) -> u16 {
         major(self.handle)
     }
@@ -116,7 +116,7 @@ impl fmt::Display for Qdisc {
     }
 }
 
-/// The part of a handle or parent that names the discipline.
+/// Returns the part of a handle or parent that names the discipline.
 pub(super) fn major(handle: u32) -> u16 {
     u16::try_from(handle >> 16).expect("16 bits are left")
 }
@@ -155,7 +155,7 @@ impl Netlink {
         Ok(found.iter().filter_map(address).collect())
     }
 
-    /// The interface by which packets to `address` leave.
+    /// Returns the index of the interface by which packets to `address` leave.
     pub(super) fn way_to(&self, address: IpAddr) -> Option<u32> {
         let (family, bytes) = match address {
             IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
@@ -175,7 +175,7 @@ impl Netlink {
         Some(nla::word(out, 0))
     }
 
-    /// All queueing disciplines of an interface, except that for arriving packets.
+    /// Lists all queueing disciplines of an interface, except that for arriving packets.
     pub(super) fn qdiscs(&self, index: u32) -> Result<Vec<Qdisc>, Refused> {
         let found = self.dump(message::GET_QDISC, &tc(index, 0, 0))?;
         let all = found.iter().filter_map(|message| qdisc(message, index));
@@ -242,7 +242,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// A list of all objects of a kind. The request is repeated if the list changed meanwhile.
+    /// Lists all objects of a kind. The request is repeated if the list changed meanwhile.
     fn dump(&self, kind: u16, payload: &[u8]) -> Result<Vec<Vec<u8>>, Refused> {
         for _ in 0..10 {
             match self.request(kind, flag::DUMP, payload) {
@@ -292,7 +292,7 @@ impl Netlink {
     }
 }
 
-/// The content of an error message; code 0 is success.
+/// Reads an error message, in which code 0 is success.
 fn verdict(payload: &[u8], flags: u16) -> Result<(), Refused> {
     let code = nla::word(payload, 0).cast_signed();
     if code == 0 {
@@ -371,7 +371,7 @@ fn qdisc(message: &[u8], index: u32) -> Option<Qdisc> {
     Some(qdisc)
 }
 
-/// A string, up to its final zero.
+/// Reads a string, up to its final zero.
 fn text(bytes: &[u8]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()

@@ -52,12 +52,12 @@ pub(super) enum Owner {
     Somebody,
 }
 
-/// The discipline at the root.
+/// Returns the discipline at the root.
 pub(super) fn root(qdiscs: &[Qdisc]) -> Option<&Qdisc> {
     qdiscs.iter().find(|qdisc| qdisc.parent == ROOT)
 }
 
-/// The owner of the root discipline. An interface that is down may have none: that is the kernel's default,
+/// Returns the owner of the root discipline. An interface that is down may have none: that is the kernel's default,
 /// too.
 pub(super) fn owner(qdiscs: &[Qdisc]) -> Owner {
     match root(qdiscs).map(|root| (root.major(), root.kind.as_str())) {
@@ -92,7 +92,7 @@ impl Before {
         }
     }
 
-    /// A root that somebody has set, and the discipline below it.
+    /// Describes a root that somebody has set, and the discipline below it; an error if they cannot be restored.
     fn somebodys(root: &Qdisc, others: &[&Qdisc]) -> Result<Self, String> {
         if let Some(entangled) = others.iter().chain([&root]).find(|qdisc| qdisc.entangled) {
             return Err(format!("{entangled} with a size table or shared filters"));
@@ -199,7 +199,7 @@ impl From<&Qdisc> for Saved {
     }
 }
 
-/// The tbf behind a netem of this program.
+/// Returns the tbf behind a netem of this program.
 pub(super) fn own_tbf(qdiscs: &[Qdisc]) -> Option<&Qdisc> {
     let mut qdiscs = qdiscs.iter();
     qdiscs.find(|qdisc| qdisc.major() == TBF_MAJOR && qdisc.kind == "tbf")

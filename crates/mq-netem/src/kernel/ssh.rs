@@ -32,7 +32,7 @@ pub(super) fn goes_through(
     Ok(underneath(ways, all).contains(&interface.index))
 }
 
-/// These interfaces and those below them: the ports of a bridge, the interface of a VLAN.
+/// Returns these interfaces and those below them: the ports of a bridge, the interface of a VLAN.
 fn underneath(mut found: BTreeSet<u32>, all: &[Interface]) -> BTreeSet<u32> {
     loop {
         let lower = all.iter().flat_map(|interface| {
@@ -51,7 +51,7 @@ fn underneath(mut found: BTreeSet<u32>, all: &[Interface]) -> BTreeSet<u32> {
     }
 }
 
-/// The SSH sessions of this process and of its ancestors: `sudo` removes the variable, but the shell that ran
+/// Returns the SSH sessions of this process and of its ancestors: `sudo` removes the variable, but the shell that ran
 /// it still has it.
 fn sessions() -> Vec<Session> {
     let own = std::env::var("SSH_CONNECTION");
@@ -77,7 +77,7 @@ fn in_environment(environment: &[u8]) -> Option<Session> {
     session(&String::from_utf8_lossy(value))
 }
 
-/// `client port server port`.
+/// Parses `client port server port`, as in `SSH_CONNECTION`.
 fn session(text: &str) -> Option<Session> {
     let mut words = text.split_whitespace();
     let mut address = || {
@@ -93,7 +93,7 @@ fn session(text: &str) -> Option<Session> {
     })
 }
 
-/// The parent from /proc/ID/stat: state and parent follow the name, which may contain anything.
+/// Reads the parent's identifier from /proc/ID/stat: state and parent follow the name, which may contain anything.
 fn parent(stat: &str) -> Option<u32> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(1)?.parse().ok()

@@ -92,7 +92,7 @@ fn run(socket: &PacketSocket, mut file: BufWriter<File>, stop: &Stop) -> io::Res
     Ok(report)
 }
 
-/// Times in nanoseconds, whole packets, Ethernet (draft-ietf-opsawg-pcap §4).
+/// Makes the header of a file with times in nanoseconds, whole packets, Ethernet (draft-ietf-opsawg-pcap §4).
 fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_ne_bytes());

@@ -46,7 +46,7 @@ pub(super) trait Emulation: Send + 'static {
     /// Returns the time at which the next packet is due; `None` if none is.
     fn next(&self) -> Option<u64>;
 
-    /// The sockets that packets come from.
+    /// Returns the sockets that packets come from.
     fn inputs(&self) -> impl Iterator<Item = &PacketSocket>;
 
     fn counts(&self) -> Self::Counts;

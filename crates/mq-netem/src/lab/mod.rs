@@ -201,7 +201,7 @@ impl Lab {
         self.airs.iter().map(Radio::report).collect()
     }
 
-    /// CPU time of the emulator's own threads so far, without the work under test.
+    /// Returns the CPU time of the emulator's own threads so far, without the work under test.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let wires = self.wires.iter().map(|(_, wire)| wire.cpu_time());

@@ -30,7 +30,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with a loopback interface and nothing else.
+    /// Makes a host with a loopback interface and nothing else.
     ///
     /// # Errors
     /// If the system refuses.
@@ -87,7 +87,7 @@ impl Host {
     }
 }
 
-/// A thread may change its namespace without others noticing.
+/// Runs `work` in a thread of its own, which may change its namespace without others noticing.
 pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
@@ -120,7 +120,7 @@ pub(super) fn enter() -> Result<(), Error> {
     })
 }
 
-/// The setting of the system that forbids it.
+/// Makes the error of a namespace that cannot be made, with the setting of the system that forbids it.
 fn forbidden(error: &io::Error) -> Error {
     let is = |setting: &str, value: &str| {
         let path = format!("/proc/sys/{}", setting.replace('.', "/"));
@@ -167,7 +167,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// The ends of a network are numbered from 1.
+    /// Makes the interface at an end of a network, whose ends are numbered from 1.
     pub(super) fn new(network: u8, end: u8) -> Self {
         Self {
             name: format!("mq{network}"),
@@ -276,7 +276,7 @@ pub(super) fn route(host: &Host, ways: &[(Ipv4Addr, Ipv4Addr)], passes_on: bool)
     })
 }
 
-/// The IPv4 addresses of this namespace, with the kernel's messages.
+/// Lists the IPv4 addresses of this namespace, with the kernel's messages.
 async fn addresses(handle: &Handle) -> Result<Vec<(Ipv4Addr, AddressMessage)>, Refused> {
     use futures_util::TryStreamExt as _;
 

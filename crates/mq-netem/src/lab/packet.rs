@@ -107,7 +107,7 @@ impl PacketSocket {
         check(set)
     }
 
-    /// The next frame; `None` if there is none now.
+    /// Reads the next frame; `None` if there is none now.
     pub(super) fn receive(&self) -> io::Result<Option<Frame>> {
         let mut buffer = [0; FRAME];
         match nix::unistd::read(&self.0, &mut buffer) {
@@ -117,7 +117,7 @@ impl PacketSocket {
         }
     }
 
-    /// The next frame with the time at which the kernel saw it; `None` if there is none now.
+    /// Reads the next frame with the time at which the kernel saw it; `None` if there is none now.
     pub(super) fn receive_stamped(&self) -> io::Result<Option<(Duration, Frame)>> {
         let mut buffer = [0; FRAME];
         let mut space = nix::cmsg_space!(libc::timespec);
@@ -137,7 +137,7 @@ impl PacketSocket {
         Ok(Some((stamp, buffer[..bytes].into())))
     }
 
-    /// The frames that came too fast and were not received, since the last call.
+    /// Returns the number of frames that came too fast and were not received, since the last call.
     pub(super) fn dropped(&self) -> io::Result<u32> {
         // SAFETY: all zeros is a valid `tpacket_stats`.
         let mut statistics: libc::tpacket_stats = unsafe { mem::zeroed() };
@@ -164,7 +164,7 @@ impl PacketSocket {
         }
     }
 
-    /// The descriptor to wait on for a frame.
+    /// Returns the descriptor to wait on for a frame.
     pub(super) fn readable(&self) -> PollFd<'_> {
         PollFd::new(self.0.as_fd(), PollFlags::POLLIN)
     }
@@ -196,7 +196,7 @@ pub(super) fn complete(frame: &mut Frame) {
     }
 }
 
-/// The Internet checksum (RFC 1071); never 0, which means "none" in UDP.
+/// Computes the Internet checksum (RFC 1071); never 0, which means "none" in UDP.
 fn checksum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<2>();
     let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);

@@ -63,7 +63,7 @@ impl Radio {
 }
 
 struct Shared {
-    /// Frames, each with the station that it is for.
+    /// The radio channel that all stations share; it carries frames, each with the station that gets it.
     channel: Channel<(usize, Frame)>,
     antennas: Vec<Antenna>,
 }

@@ -91,7 +91,7 @@ pub struct StationCounts {
     pub delivered: u64,
     /// Given up after the last retry.
     pub lost: u64,
-    /// Dropped: the queue was full.
+    /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Attempts to send a frame that have ended: as many as were delivered, collided or were
     /// damaged.
@@ -109,7 +109,7 @@ pub struct StationCounts {
 }
 
 impl<T> Channel<T> {
-    /// An idle channel whose chances are drawn from `seed`.
+    /// Makes an idle channel whose chances are drawn from `seed`.
     #[must_use]
     pub fn new(medium: Medium, stations: usize, seed: u64) -> Self {
         let station = || Station {
@@ -220,7 +220,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// All counters stop; a station that has counted down and has a frame sends it.
+    /// Stops all counters; a station that has counted down and has a frame sends it.
     fn begin(&mut self, at: u64, slots_from: u64) {
         let counted = (at - slots_from) / self.slot;
         let mut until = at;

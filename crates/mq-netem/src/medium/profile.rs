@@ -42,7 +42,7 @@ pub struct Medium {
     /// Slot time: one step of a back-off counter.
     #[serde(deserialize_with = "time")]
     pub slot: Duration,
-    /// From a data frame to its acknowledgement.
+    /// Time from a data frame to its acknowledgement (SIFS).
     #[serde(deserialize_with = "time")]
     pub sifs: Duration,
     /// Idle time of the channel before back-off counters run (DIFS).
@@ -122,7 +122,7 @@ impl Medium {
         Self::from_table(table).map_err(|problem| source.wrong(problem))
     }
 
-    /// Numbers may be strings, as in changes behind an `@`.
+    /// Reads a medium from a table, in which numbers may be strings, as in changes behind an `@`.
     fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
@@ -134,12 +134,12 @@ impl Medium {
         })
     }
 
-    /// The time on the air of a frame that carries an Ethernet frame of `bytes`, in nanoseconds.
+    /// Returns the time on the air of a frame that carries an Ethernet frame of `bytes`, in nanoseconds.
     pub(super) fn sending(&self, bytes: u64) -> u64 {
         nanoseconds(self.preamble) + self.rate.nanoseconds_for(bytes + self.header)
     }
 
-    /// From the end of a data frame until counters run again, in nanoseconds.
+    /// Returns the time from the end of a data frame until counters run again, in nanoseconds.
     pub(super) fn settling(&self) -> u64 {
         nanoseconds(self.sifs)
             + nanoseconds(self.preamble)
@@ -208,7 +208,7 @@ fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     Time::deserialize(from).map(|Time(time)| time)
 }
 
-/// A whole number, or one in a string.
+/// Reads a whole number, or one in a string.
 fn number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let (number, text) = match toml::Value::deserialize(from)? {
         toml::Value::Integer(number) => (u64::try_from(number).ok(), number.to_string()),
@@ -239,7 +239,7 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../profiles/s21/medium.toml");
 
-    /// The shipped file with one key changed, as a change behind an `@` would.
+    /// Parses the shipped file with one key changed, as a change behind an `@` would.
     fn with(key: &str, value: &str) -> Result<Medium, String> {
         let mut table: toml::Table = toml::from_str(SHIPPED).unwrap();
         let medium = table["medium"].as_table_mut().unwrap();

@@ -6,9 +6,9 @@ use crate::{Loss, Probability};
 #[derive(Debug)]
 pub(super) struct LossState {
     loss: Loss,
-    /// Gilbert–Elliott: in the bad state. Markov: in a burst.
+    /// `true` if the model is in Gilbert–Elliott's bad state, or in a burst of the Markov model.
     bad: bool,
-    /// Markov: the last packet was lost.
+    /// `true` if the Markov model lost the last packet.
     lost: bool,
 }
 

@@ -78,7 +78,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Lost by chance.
     pub lost: u64,
-    /// Dropped: the queue was full.
+    /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Delivered a second time.
     pub duplicated: u64,
@@ -105,7 +105,7 @@ pub enum Fate {
 }
 
 impl Pipe {
-    /// A direction of a link whose chances are drawn from `seed`.
+    /// Makes a direction of a link whose chances are drawn from `seed`.
     #[must_use]
     pub fn new(direction: Direction, seed: u64) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl Pipe {
         Some(self.departs)
     }
 
-    /// The delay of a packet. A wide distribution may give a negative one: such a packet does not wait.
+    /// Draws the delay of a packet. A wide distribution may give a negative one: such a packet does not wait.
     fn delay(&mut self) -> i64 {
         let signed = |time| i64::try_from(nanoseconds(time)).expect("a minute at most");
         let delay = signed(self.present.direction.delay);

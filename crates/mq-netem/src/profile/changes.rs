@@ -16,8 +16,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// These directions, each from its time on. With `repeat_after` the direction is then again as at the
-    /// beginning, and everything repeats.
+    /// Makes the changes of a link into these directions, each from its time on. With `repeat_after` the direction is then
+    /// again as at the beginning, and everything repeats.
     ///
     /// # Errors
     /// What is wrong, if a time is 0, is not after the one before it, or is not before `repeat_after`.
@@ -48,7 +48,7 @@ impl Changes {
         })
     }
 
-    /// The number of changes, before they repeat.
+    /// Returns the number of changes, before they repeat.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()

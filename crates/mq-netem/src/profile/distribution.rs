@@ -24,7 +24,7 @@ impl Distribution {
     /// The value of an entry that stands for the jitter.
     pub(crate) const SCALE: i64 = 8192;
 
-    /// Equally likely quantiles, in `1 / SCALE` of the jitter; `None` for uniform, which needs no table.
+    /// Returns equally likely quantiles, in `1 / SCALE` of the jitter; `None` for uniform, which needs no table.
     pub(crate) fn table(self) -> Option<Vec<i16>> {
         let values: Vec<f64> = match self {
             Self::Uniform => return None,
@@ -48,12 +48,12 @@ impl Distribution {
 /// The number of entries in a table, as in iproute2's.
 const ENTRIES: u16 = 4096;
 
-/// The limit of an entry, which is an `i16`: four times the jitter.
+/// Limits a value to the range of an entry, which is an `i16`: four times the jitter.
 fn clipped(value: f64) -> f64 {
     value.clamp(-4.0, 32767.0 / 8192.0)
 }
 
-/// The probability in the middle of each entry's share.
+/// Returns the probability in the middle of each entry's share.
 fn shares() -> impl Iterator<Item = f64> {
     (0..ENTRIES).map(|entry| (f64::from(entry) + 0.5) / f64::from(ENTRIES))
 }

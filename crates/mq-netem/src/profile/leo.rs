@@ -17,8 +17,8 @@ const OUTAGE_MS: std::ops::RangeInclusive<u32> = 50..=200;
 /// Time of bursty loss after an outage, in milliseconds.
 const UNSETTLED_MS: u32 = 1_000;
 
-/// The text of a link like that of a low-orbit constellation, drawn from `seed`: another round trip every 15 s, with a
-/// short outage and losses in bursts at each hand-over.
+/// Returns the text of a link like that of a low-orbit constellation, drawn from `seed`: another round trip every 15 s,
+/// with a short outage and losses in bursts at each hand-over.
 ///
 /// The comments in the text say which figures were measured, and by whom, and which are assumed. The shipped link
 /// `leo` is the text of seed 1.
@@ -65,7 +65,7 @@ pub fn leo_profile(seed: u64) -> String {
     text
 }
 
-/// The delay of each direction over one satellite.
+/// Draws the delay of each direction over one satellite.
 fn draw_delay(random: &mut fastrand::Rng) -> String {
     format!("{}us", random.u32(RTT) * 50)
 }

@@ -37,9 +37,9 @@ pub use trace::Trace;
 pub struct Link {
     /// Kind of network that the link stands for, and the source of its figures.
     pub description: String,
-    /// From the clients' side to the broker's.
+    /// Direction from the clients' side to the broker's.
     pub up: Direction,
-    /// From the broker's side to the clients'. A direction that a profile does not name is not shaped.
+    /// Direction from the broker's side to the clients'. A direction that a profile does not name is not shaped.
     pub down: Direction,
 }
 
@@ -76,9 +76,9 @@ pub struct Direction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Queue {
-    /// So many packets of any size, with those on their way through the delay: netem's `limit`.
+    /// Limit in packets of any size, with those on their way through the delay: netem's `limit`.
     Packets(u64),
-    /// So many bytes of whole frames that have taken the delay and wait to be sent: `tbf`'s `limit`.
+    /// Limit in bytes of whole frames that have taken the delay and wait to be sent: `tbf`'s `limit`.
     Bytes(u64),
     /// Limit in bytes as with [`Queue::Bytes`]: the bandwidth-delay product of the rate and this round-trip time. A
     /// profile with it needs a rate.
@@ -86,7 +86,7 @@ pub enum Queue {
 }
 
 impl Default for Queue {
-    /// netem's own: 1000 packets.
+    /// Returns the default of netem itself: 1000 packets.
     fn default() -> Self {
         Self::Packets(1000)
     }
@@ -95,17 +95,17 @@ impl Default for Queue {
 /// Model of packet loss, with the names of netem's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Loss {
-    /// Each by itself, with this probability.
+    /// Each packet is lost by itself, with this probability.
     Bernoulli(Probability),
     /// Gilbert–Elliott, as in netem's `loss gemodel`: a good and a bad state, each with its losses.
     GilbertElliott {
-        /// From good to bad, for each packet.
+        /// Probability of a change from the good to the bad state, for each packet.
         to_bad: Probability,
-        /// From bad to good, for each packet.
+        /// Probability of a change from the bad to the good state, for each packet.
         to_good: Probability,
-        /// Lost in the bad state.
+        /// Probability that a packet is lost in the bad state.
         in_bad: Probability,
-        /// Lost in the good state.
+        /// Probability that a packet is lost in the good state.
         in_good: Probability,
     },
     /// Four states, as in netem's `loss state`. In a gap packets arrive (1), with single losses (4). In a burst
@@ -117,15 +117,15 @@ pub enum Loss {
     ///           \____ gap ____/           \______ burst ______/
     /// ```
     Markov {
-        /// From the gap into a burst.
+        /// Probability of a change from the gap into a burst.
         p13: Probability,
-        /// From the burst back into the gap.
+        /// Probability of a change from the burst back into the gap.
         p31: Probability,
-        /// Within a burst, to packets that arrive.
+        /// Probability of a change within a burst, to packets that arrive.
         p32: Probability,
-        /// Within a burst, back to packets that are lost.
+        /// Probability of a change within a burst, back to packets that are lost.
         p23: Probability,
-        /// To a single loss within the gap.
+        /// Probability of a change within the gap, to a single loss.
         p14: Probability,
     },
 }
@@ -137,7 +137,7 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// The share of packets that are lost in the long run.
+    /// Returns the share of packets that are lost in the long run.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -185,7 +185,7 @@ impl Loss {
 }
 
 impl Direction {
-    /// The queue's limit in bytes, where it is in bytes.
+    /// Returns the queue's limit in bytes; `None` if it is not in bytes.
     #[must_use]
     pub fn queue_bytes(&self) -> Option<u64> {
         match (self.queue, self.rate) {

@@ -25,7 +25,7 @@ impl Link {
         Self::parse(&Source::find(name, presets::LINKS)?)
     }
 
-    /// Every shipped link's name.
+    /// Returns the name of every shipped link.
     pub fn shipped() -> impl Iterator<Item = &'static str> {
         presets::names(presets::LINKS)
     }
@@ -71,8 +71,8 @@ impl Link {
     }
 }
 
-/// A direction in which `change` replaces what it names. Packets are lost in one way: a change that names one
-/// replaces whatever there was.
+/// Overlays a direction with `change`, which replaces what it names. Packets are lost in one way: a change that names
+/// one replaces whatever there was.
 fn overlaid(first: &toml::Table, change: &toml::Table) -> toml::Table {
     const LOSS: [&str; 4] = ["loss", "burst", "gilbert_elliott", "markov"];
     let mut all = first.clone();
@@ -119,7 +119,7 @@ struct RawLink {
     up: toml::Table,
     #[serde(default)]
     down: toml::Table,
-    /// In the order of time.
+    /// Changes in the order of time.
     #[serde(default)]
     change: Vec<RawChange>,
     repeat_after: Option<Moment>,
@@ -256,7 +256,7 @@ impl RawDirection {
     }
 }
 
-/// The one way in which packets are lost.
+/// Returns the one way in which packets are lost; an error if several are given.
 fn loss(
     single: Probability,
     burst: Option<Burst>,

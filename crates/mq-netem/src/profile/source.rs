@@ -20,8 +20,7 @@ pub(crate) struct Source<'a> {
 type Apply = fn(&mut toml::Table, key: &str, value: &str) -> Result<(), String>;
 
 impl<'a> Source<'a> {
-    /// The profile that `name` stands for: a shipped one, or a file that ends in `.toml`. Changes follow an
-    /// `@`.
+    /// Finds the profile that `name` stands for: a shipped one, or a file that ends in `.toml`. Changes follow an `@`.
     pub(crate) fn find(name: &'a str, shipped: Presets) -> Result<Self, Error> {
         let (name, changes) = name.split_once('@').unwrap_or((name, ""));
         let file = Path::new(name);
@@ -44,7 +43,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A text without a name.
+    /// Makes a source of a text without a name.
     pub(crate) fn text(text: &str) -> Self {
         Self {
             name: "in a text",
@@ -53,7 +52,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The profile as a table, with the changes made.
+    /// Returns the profile as a TOML table, with the name's changes (`@key=value`) made.
     pub(crate) fn table(&self, apply: Apply) -> Result<toml::Table, Error> {
         let table = toml::from_str(&self.text);
         let mut table = table.map_err(|error| self.wrong(one_line(&error)))?;
@@ -68,7 +67,7 @@ impl<'a> Source<'a> {
         Ok(table)
     }
 
-    /// The path of another file that the profile names, relative to the profile's folder.
+    /// Reads another file that the profile names, by a path relative to the profile's folder.
     pub(crate) fn read_beside(&self, name: &str) -> Result<String, Error> {
         let folder = Path::new(self.name).parent().unwrap_or(Path::new(""));
         read(name, &folder.join(name))
@@ -99,12 +98,12 @@ pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str
     }
 }
 
-/// The error of a text on one line, without the picture of the line in question.
+/// Formats the error of a text on one line, without the picture of the line in question.
 fn one_line(error: &toml::de::Error) -> String {
     error.message().replace('\n', " ")
 }
 
-/// The error of a value in the table `section`, with the value's key in front; the outermost table has no name.
+/// Formats the error of a value in the table `section`, with the value's key in front; the outermost table has no name.
 pub(crate) fn with_key(section: &str, error: &toml::de::Error) -> String {
     let text = error.to_string();
     let key = text

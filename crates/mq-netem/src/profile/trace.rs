@@ -23,7 +23,7 @@ impl Trace {
     /// Bytes that may leave at one opportunity: a packet of 1500 bytes and its Ethernet header.
     pub const OPPORTUNITY: u64 = 1514;
 
-    /// The rate if every opportunity is used, in bits a second of whole frames.
+    /// Returns the rate if every opportunity is used, in bits a second of whole frames.
     #[must_use]
     pub fn mean_rate(&self) -> crate::Rate {
         let bits = self.milliseconds.len() as u128 * u128::from(Self::OPPORTUNITY) * 8 * 1000;
@@ -34,7 +34,7 @@ impl Trace {
             .expect("an opportunity in at most 2^64 ms, and as many as fit into memory")
     }
 
-    /// The time of an opportunity, in nanoseconds. Its number counts on through the repetitions.
+    /// Returns the time of an opportunity, in nanoseconds. Its number counts on through the repetitions.
     pub(crate) fn time_of(&self, opportunity: u64) -> u64 {
         let count = self.milliseconds.len() as u64;
         let within = usize::try_from(opportunity % count).expect("less than a length");
@@ -44,7 +44,7 @@ impl Trace {
         ms.saturating_mul(1_000_000)
     }
 
-    /// The first opportunity at that time or later.
+    /// Returns the first opportunity at `ns` nanoseconds or later.
     pub(crate) fn first_from(&self, ns: u64) -> u64 {
         let ms = ns.div_ceil(1_000_000);
         // An opportunity at the very end of a repetition belongs to that repetition.

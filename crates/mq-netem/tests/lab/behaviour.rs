@@ -39,7 +39,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("many_links_keep_their_time", many_links_keep_their_time),
 ];
 
-/// Two hosts with a link of `directions`, as a profile has them.
+/// Makes two hosts with a link of `directions`, as a profile has them.
 fn pair(lab: &mut Lab, directions: &str) -> Pair {
     let link = format!("description = \"a test's\"\n{directions}");
     Pair::new(lab, &link.parse::<Link>().unwrap(), 1)
@@ -250,7 +250,7 @@ fn a_capture_has_every_packet(lab: &mut Lab) {
     }
 }
 
-/// Times in seconds, and frames, of a pcap file.
+/// Reads the times in seconds, and the frames, of a pcap file.
 fn packets_of(file: &[u8]) -> Vec<(f64, &[u8])> {
     let field = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().unwrap());
     assert_eq!((field(0), field(20)), (0xA1B2_3C4D, 1));
@@ -265,7 +265,7 @@ fn packets_of(file: &[u8]) -> Vec<(f64, &[u8])> {
     packets
 }
 
-/// The sum of RFC 1071, which a right checksum makes all ones.
+/// Computes the sum of RFC 1071, which a right checksum makes all ones.
 fn internet_sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or(0);
@@ -275,7 +275,7 @@ fn internet_sum(bytes: &[u8]) -> u32 {
     (sum & 0xFFFF) + (sum >> 16)
 }
 
-/// The lateness of 64 links at once, each with 50 packets a second.
+/// Prints the lateness of 64 links at once, each with 50 packets a second.
 fn many_links_keep_their_time(lab: &mut Lab) {
     const LINKS: u32 = 64;
     const PACKETS: u32 = 100 * LINKS;
@@ -313,7 +313,7 @@ fn many_links_keep_their_time(lab: &mut Lab) {
     );
 }
 
-/// Three stations, an access point, and one in five frames damaged.
+/// Checks a channel with three stations, an access point, and one in five frames damaged.
 fn stations_share_a_channel(lab: &mut Lab) {
     const PACKETS: u32 = 2000;
     let medium = Medium::load("s21/medium@frame_error_rate=20%,retries=1").unwrap();

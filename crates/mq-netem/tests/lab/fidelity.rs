@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// 2.
 const SEED: u64 = 11;
 
-/// A pair of hosts for each link that stays what it is.
+/// Makes a pair of hosts for each link that stays what it is.
 fn pairs(lab: &mut Lab, changes: &str) -> Vec<(&'static str, Link, Pair)> {
     let links =
         Link::shipped().map(|name| (name, Link::load(&format!("{name}{changes}")).unwrap()));
@@ -41,7 +41,7 @@ fn pairs(lab: &mut Lab, changes: &str) -> Vec<(&'static str, Link, Pair)> {
     links.zip(SEED..).map(pair).collect()
 }
 
-/// The time of a packet on an idle link, in milliseconds.
+/// Returns the time of a packet on an idle link, in milliseconds.
 fn expected_ms(direction: &Direction, frame: usize) -> f64 {
     let sending = direction
         .rate

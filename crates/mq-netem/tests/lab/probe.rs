@@ -138,7 +138,7 @@ fn probe(
     receiving.join().unwrap()
 }
 
-/// The first bytes of a packet, and when it came by the wall clock.
+/// Receives a packet; returns its first bytes, and when it came by the wall clock.
 fn receive(socket: &UdpSocket) -> io::Result<([u8; 12], Duration)> {
     let mut packet = [0; 12];
     let mut space = nix::cmsg_space!(nix::libc::timespec);

@@ -103,7 +103,7 @@ impl Connection {
         Ok(())
     }
 
-    /// CONNECT has left or come: sets whose turn it is.
+    /// Sets whose turn it is, once CONNECT has left or come.
     pub(super) fn agree_on_method(&mut self, method: Option<ByteStr>) {
         self.turn = match method {
             Some(_) => Turn::Server,
@@ -112,7 +112,7 @@ impl Connection {
         self.method = method.map(Box::new);
     }
 
-    /// Client: whether commands may leave before CONNACK. Not with an authentication method
+    /// Client: returns `true` if commands may leave before CONNACK, which they may not with an authentication method
     /// `[MQTT-3.1.2-30]`.
     pub(super) fn may_be_early(&self) -> bool {
         self.state == State::Connecting && self.role == Role::Client && self.method.is_none()

@@ -121,7 +121,7 @@ impl Connection {
         true
     }
 
-    /// Client: each lane begins with a head from now on, and the control lane with its own.
+    /// Client: begins each lane with a head from now on, and the control lane with its own.
     pub(super) fn begin_control_flow(&mut self) {
         self.flows.dialect = Dialect::Draft;
         let written: Result<(), core::convert::Infallible> =

@@ -95,7 +95,7 @@ pub struct Connection {
     keep_alive: KeepAlive,
     /// Server: the keep-alive that replaces the client's, in seconds.
     server_keep_alive: Option<u16>,
-    /// Server: CONNECT asked for a session that ends with the connection.
+    /// `true` at a server if CONNECT asked for a session that ends with the connection.
     ends_session: bool,
     events: VecDeque<Event>,
     /// An error of the peer behind the packets of `events`: those packets count, and their answers leave

@@ -24,7 +24,7 @@ pub(crate) const INCOMPLETE_PACKET: u32 = 0xBA;
 /// Error code of the draft for a connection that ends by an error of the protocol.
 pub(crate) const PROTOCOL_L0: u32 = 0xB4;
 
-/// Encoding of flow heads by a peer.
+/// The form in which a peer encodes the head of a flow: mqtt5's, or the draft's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Dialect {
     /// mqtt5's: the first flag is the lowest bit, and a lane may do without a head.
@@ -38,17 +38,17 @@ pub(crate) enum Dialect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the draft's flags")]
 pub(crate) struct FlowFlags {
-    /// The flow begins anew: state that is kept of it is dropped.
+    /// `true` if the flow begins anew: state that is kept of it is dropped.
     pub(crate) clean: bool,
-    /// The flow is refused if no state of it is kept.
+    /// `true` if the flow is refused when no state of it is kept.
     pub(crate) abort_if_no_state: bool,
     /// 0 and 1: an error discards the flow's state. 2 and 3: it is kept.
     pub(crate) error_tolerance: u8,
-    /// Unfinished QoS 1 and 2 messages are kept.
+    /// `true` if unfinished QoS 1 and 2 messages are kept.
     pub(crate) persistent_qos: bool,
-    /// Topic aliases are kept.
+    /// `true` if topic aliases are kept.
     pub(crate) persistent_aliases: bool,
-    /// Subscriptions are kept.
+    /// `true` if subscriptions are kept.
     pub(crate) persistent_subscriptions: bool,
     optional_headers: bool,
 }
@@ -96,10 +96,10 @@ pub(crate) struct FlowHead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub(crate) id: FlowId,
-    /// The time for which its state is kept after an end that was not in order.
+    /// The time for which the flow's state is kept after an end that was not in order.
     pub(crate) expiry: Duration,
     pub(crate) flags: FlowFlags,
-    /// `true` if the draft's rules count for its end.
+    /// `true` if the draft's rules count for the flow's end.
     pub(crate) by_rules: bool,
 }
 
@@ -123,7 +123,7 @@ impl Flow {
 pub(crate) enum Beginning {
     /// A packet: the lane has no head.
     Packet,
-    /// Too few bytes to tell.
+    /// The lane has too few bytes to tell.
     Incomplete,
     /// A head, and its length in bytes.
     Flow(FlowHead, usize),

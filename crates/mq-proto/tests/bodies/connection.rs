@@ -109,7 +109,7 @@ impl End {
         }
     }
 
-    /// A step of the peer.
+    /// Takes a step of the peer: a packet, chosen by the input.
     fn hear_something(&mut self, input: &mut Input<'_>) {
         match input.byte() % 11 {
             0 | 1 => {
@@ -168,7 +168,7 @@ impl End {
         }
     }
 
-    /// A step of the owner.
+    /// Takes a step of the owner: a call, chosen by the input.
     fn command(&mut self, input: &mut Input<'_>, is_server: bool) {
         match input.byte() % 9 {
             0 | 1 => {

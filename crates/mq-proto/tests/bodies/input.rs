@@ -38,7 +38,7 @@ impl Input<'_> {
         from[usize::from(self.byte()) % from.len()]
     }
 
-    /// Few, so that they meet.
+    /// Draws a packet identifier, of few, so that they meet.
     pub(crate) fn packet_id(&mut self) -> PacketId {
         PacketId::new(u16::from(self.byte() % 4) + 1).expect("it is not 0")
     }
@@ -52,7 +52,7 @@ impl Input<'_> {
     }
 }
 
-/// A well-formed packet.
+/// Makes a well-formed PUBLISH.
 pub(crate) fn publish(input: &mut Input<'_>) -> Packet {
     let topic = TopicName::new(input.pick(&["a", "b"])).expect("valid");
     let mut publish = Publish::new(topic, "x");
@@ -67,7 +67,7 @@ pub(crate) fn publish(input: &mut Input<'_>) -> Packet {
     publish.into()
 }
 
-/// A well-formed packet.
+/// Makes a well-formed SUBSCRIBE.
 pub(crate) fn subscribe(input: &mut Input<'_>) -> Packet {
     let filter = TopicFilter::new(input.pick(&["a", "+", "#", "$share/g/a"])).expect("valid");
     Packet::Subscribe(Subscribe {
@@ -80,7 +80,7 @@ pub(crate) fn subscribe(input: &mut Input<'_>) -> Packet {
     })
 }
 
-/// A well-formed packet.
+/// Makes a well-formed SUBACK of `count` reason codes.
 pub(crate) fn suback(packet_id: PacketId, count: usize) -> SubAck {
     SubAck {
         packet_id,
@@ -89,7 +89,7 @@ pub(crate) fn suback(packet_id: PacketId, count: usize) -> SubAck {
     }
 }
 
-/// A well-formed packet.
+/// Makes a well-formed UNSUBACK of `count` reason codes.
 pub(crate) fn unsuback(packet_id: PacketId, count: usize) -> UnsubAck {
     UnsubAck {
         packet_id,

@@ -304,7 +304,7 @@ impl End {
         id.is_unidirectional() && id.is_server_opened() != self.is_server
     }
 
-    /// The peer writes something.
+    /// Writes a packet of the peer to a lane, chosen by the input.
     fn write(&mut self, at: usize, input: &mut Input<'_>) {
         let ack = |input: &mut Input<'_>| Ack::new(input.packet_id(), input.reason());
         let packet = match input.byte() % 20 {
@@ -341,7 +341,7 @@ impl End {
         self.lanes[at].wire.extend_from_slice(&bytes);
     }
 
-    /// The link brings so many bytes.
+    /// Delivers up to `most` bytes of a lane from the link to the connection.
     fn deliver(&mut self, at: usize, most: usize) {
         let only_own = self.is_only_own(at);
         let lane = &mut self.lanes[at];
@@ -363,7 +363,7 @@ impl End {
             .handle_bytes(self.now, lane.id, &mut lane.buffer);
     }
 
-    /// The peer ends a lane.
+    /// Ends a lane from the peer's side.
     fn end_of_peer(&mut self, at: usize, in_order: bool, code: u32) {
         if at == 0 || (self.lanes[at].peer_ended && in_order) {
             return;
@@ -387,7 +387,7 @@ impl End {
         self.handle(at);
     }
 
-    /// The owner ends a lane.
+    /// Ends a lane from the owner's side.
     fn end_of_owner(&mut self, at: usize, how: OwnerEnds) {
         if at == 0 {
             return;
@@ -422,7 +422,7 @@ impl End {
         }
     }
 
-    /// A request of a client's, or a server's answer to one.
+    /// Makes a client's request, or a server's answer to one.
     fn ask_or_answer(&mut self, at: usize, input: &mut Input<'_>) {
         if self.is_server {
             if let Some((lane, id, count)) = self.subscribes.pop() {
@@ -604,7 +604,7 @@ fn encoded(packet: &Packet, version: Version) -> Bytes {
     bytes.freeze()
 }
 
-/// The length of a head that was written.
+/// Returns the length of a flow's head that was written.
 fn head_length(head: &[u8], is_control: bool) -> usize {
     if is_control {
         return 3;
@@ -616,7 +616,7 @@ fn head_length(head: &[u8], is_control: bool) -> usize {
     length + 1
 }
 
-/// The head of a flow as mqtt5 and the MQTT-next draft have it: its type, an identifier and an expiry as
+/// Makes the head of a flow as mqtt5 and the MQTT-next draft have it: its type, an identifier and an expiry as
 /// variable-length integers of any length, flags.
 fn flow_head(input: &mut Input<'_>) -> Vec<u8> {
     let mut head = vec![input.pick(&[0x12, 0x13, 0x12, 0x13, 0x11, 0x14])];

@@ -19,7 +19,7 @@ fn ack() -> Ack {
     Ack::new(PacketId::new(1).unwrap(), ReasonCode::Success)
 }
 
-/// A server that was told of `early`, has taken CONNECT and answered, with `packets` behind it.
+/// Makes a server that was told of `early` and has answered CONNECT, with `packets` sent behind CONNECT.
 fn server(early: EarlyPackets, packets: &[Packet]) -> (Connection, BytesMut, Instant) {
     let now = Instant::now();
     let mut server = Connection::server(now, ServerConfig::default());

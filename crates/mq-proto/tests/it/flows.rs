@@ -25,7 +25,7 @@ const PERSISTENT_ALIASES: u8 = 0x04;
 const PERSISTENT_SUBSCRIPTIONS: u8 = 0x02;
 const KEPT: u8 = PERSISTENT_QOS | PERSISTENT_SUBSCRIPTIONS;
 
-/// A head with an expire interval of so many seconds, below 64.
+/// Encodes a flow's head with an expire interval of so many seconds, below 64.
 fn head(flow: u64, seconds: u8, flags: u8) -> Vec<u8> {
     vec![0x12, u8::try_from(flow).unwrap(), seconds, flags]
 }
@@ -48,7 +48,7 @@ fn ack(id: u16) -> Ack {
     Ack::new(PacketId::new(id).unwrap(), ReasonCode::Success)
 }
 
-/// A server that has accepted a client with the head of a control flow.
+/// Makes a server that has accepted a client with the head of a control flow.
 fn server(now: Instant, session: Session, present: bool) -> Connection {
     let mut server = Connection::server(now, ServerConfig::default());
     server.allow_flows();

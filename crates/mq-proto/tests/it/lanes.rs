@@ -234,7 +234,7 @@ fn client_config() -> ClientConfig {
     }
 }
 
-/// Both sides send to each other over lanes that break, and connections that are cut.
+/// Lets both sides send to each other over lanes that break, and connections that are cut.
 fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
     run_with(seed, qos, most_breaks, most_cuts, Down::OnClientsLanes)
 }
@@ -377,7 +377,7 @@ fn send_back(
     send(&mut net.sides[1], &usable, now, up, rng, qos);
 }
 
-/// The server sends each topic on a lane that it opens for it, and once that has ended on the control lane.
+/// Sends each topic from the server on a lane that it opens for it, and on the control lane once that lane has ended.
 fn send_down(
     server: &mut Side,
     now: Instant,
@@ -515,7 +515,7 @@ fn a_message_that_the_peer_repeats_elsewhere_is_acknowledged_there_as_well() {
     assert_eq!(client.in_flight(), 0);
 }
 
-/// An open pair without a network between.
+/// Makes a client and a server that have connected without a network between.
 fn open(config: ClientConfig) -> (Instant, Connection, Connection) {
     let now = Instant::now();
     let mut client = Connection::client(now, config, Session::new());
@@ -714,7 +714,7 @@ fn the_receive_maximum_counts_over_all_lanes() {
     assert!(matches!(server.poll_event(), Some(Event::Closed(_))));
 }
 
-/// A server that takes that many QoS 1 and 2 messages at a time, and a client that counts identifiers by lane.
+/// Makes a server that takes that many QoS 1 and 2 messages at a time, and a client that counts identifiers by lane.
 fn open_by_lane(receive_maximum: u16) -> (Instant, Connection) {
     let now = Instant::now();
     let config = ServerConfig {

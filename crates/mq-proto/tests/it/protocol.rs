@@ -25,7 +25,7 @@ fn success() -> ConnAck {
     ConnAck::new(ReasonCode::Success)
 }
 
-/// The packets that wait in an outbox.
+/// Returns the packets that wait in the outbox.
 fn sent(connection: &mut Connection) -> Vec<Packet> {
     let mut decoder = Decoder::new(Some(connection.version()), u32::MAX);
     let mut buffer = BytesMut::new();
@@ -422,7 +422,7 @@ fn auth(reason: ReasonCode, method: &str) -> Auth {
     Auth { reason, properties }
 }
 
-/// A client that names the method M, and a server that has asked for more.
+/// Makes a client that names the authentication method M, and a server that has asked for more.
 fn asked() -> Pair {
     let mut config = client(Version::V5);
     config.connect.properties.authentication_method = Some(ByteStr::new("M").unwrap());
@@ -598,7 +598,7 @@ fn what_follows_connect_waits_for_the_server_to_accept() {
     assert_eq!(pair.server.received.len(), 10);
 }
 
-/// A client whose three messages were sent and not acknowledged.
+/// Returns the session of a client whose three messages were sent and not acknowledged.
 fn interrupted(qos: QoS) -> Session {
     let mut pair = Pair::open(Version::V5);
     for payload in ["a", "b", "c"] {

@@ -23,7 +23,8 @@ fn pass(now: Instant, from: &mut Connection, to: &mut Connection) {
     to.handle_bytes(now, LaneId::CONTROL, &mut bytes);
 }
 
-/// An open pair, and the user properties of CONNECT that the server's application sees.
+/// Makes a client and a server that have connected, and returns the user properties of CONNECT that the server's
+/// application sees.
 fn open(config: ClientConfig) -> (Instant, Connection, Connection, Vec<(ByteStr, ByteStr)>) {
     let now = Instant::now();
     let mut client = Connection::client(now, config, Session::new());
@@ -44,7 +45,7 @@ fn plain() -> ClientConfig {
     ClientConfig::new(connect(Version::V5))
 }
 
-/// A server that has sent a message on a lane of its own, whose client has not answered.
+/// Makes a server that has sent a message on a lane of its own, whose client has not answered.
 fn with_message(qos: QoS) -> (Instant, Connection, PacketId) {
     let (now, _, mut server, _) = open(plain());
     server.begin_lane(LANE);

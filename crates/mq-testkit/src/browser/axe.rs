@@ -13,7 +13,7 @@ use crate::{program, skipped};
 /// Name and version of the package.
 const PACKAGE: &str = include_str!("axe/package.json");
 
-/// axe-core's script; reports a skipped test if it cannot be had.
+/// Loads axe-core's script; reports a skipped test if it cannot be had.
 #[must_use]
 pub fn axe_script() -> Option<String> {
     let npm = program(&["npm"])?;

@@ -88,7 +88,7 @@ impl Page {
         }
     }
 
-    /// The value of an expression.
+    /// Evaluates an expression, and returns its value.
     pub fn eval(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true });
         let result = self.call("Runtime.evaluate", &params);
@@ -130,7 +130,7 @@ impl Page {
         ));
     }
 
-    /// The content of a figure, as text that changes with it.
+    /// Returns the content of a figure, as text that changes with it.
     pub fn drawing(&mut self, figure: &str) -> String {
         let drawing = self.eval(&format!(
             "document.querySelector('#{figure} svg').innerHTML"
@@ -147,7 +147,7 @@ impl Page {
         );
     }
 
-    /// The file that the last button saved.
+    /// Returns the content of the file that the last button saved.
     pub fn saved(&mut self) -> String {
         self.until("typeof window.saved === 'string'");
         let text = self.eval("(text => { delete window.saved; return text })(window.saved)");

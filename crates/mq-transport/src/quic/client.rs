@@ -80,7 +80,7 @@ impl ClientEndpoints {
         })
     }
 
-    /// The local address for connections to `peer`.
+    /// Returns the local address for connections to `peer`; `None` if no socket is bound yet.
     pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
         self.slot(peer).as_ref()?.local_addr().ok()
     }
@@ -99,7 +99,7 @@ impl ClientEndpoints {
         peers.insert(host.clone(), peer);
     }
 
-    /// The slot of the endpoint for connections to `peer`.
+    /// Locks the slot of the endpoint for connections to `peer`.
     fn slot(&self, peer: SocketAddr) -> MutexGuard<'_, Option<Endpoint>> {
         lock(if peer.is_ipv4() { &self.v4 } else { &self.v6 })
     }

@@ -62,7 +62,7 @@ pub(super) fn repeating(
     }
 }
 
-/// The error for TLS options without the cipher suite of Initial packets (RFC 9001 §5.2).
+/// Makes the error for TLS options without the cipher suite of Initial packets (RFC 9001 §5.2).
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` has it")]
 pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
     Error::InvalidOption {
@@ -94,7 +94,7 @@ impl StreamLimits {
     }
 }
 
-/// The maker of congestion controllers.
+/// Returns the maker of congestion controllers, with the initial window of these options.
 fn controllers(
     quic: &QuicOptions,
     congestion: Option<CongestionControl>,
@@ -116,8 +116,8 @@ fn controllers(
 }
 
 impl QuicOptions {
-    /// The bytes that may be under way before the first acknowledgement: [`initial_window`](field@Self::initial_window), or
-    /// the congestion control's own.
+    /// Returns the number of bytes that may be under way before the first acknowledgement:
+    /// [`initial_window`](field@Self::initial_window), or the congestion control's own.
     #[must_use]
     pub fn initial_window_bytes(&self, congestion: CongestionControl) -> u64 {
         let packet = self.initial_udp_payload;

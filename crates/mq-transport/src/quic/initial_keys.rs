@@ -47,7 +47,7 @@ impl InitialKeys {
         for_packet
     }
 
-    /// The keys for the connection, if they are still there.
+    /// Takes out the keys for the connection, if they are still there.
     pub(super) fn take(&self, version: u32, client_chose: &ConnectionId) -> Option<Keys> {
         let mut waiting = lock(&self.0);
         let is_it = |made: &Made| made.version == version && made.client_chose == *client_chose;

@@ -58,7 +58,7 @@ pub(crate) struct Lanes {
     /// Received datagrams that the owner has not taken.
     arrived: VecDeque<Bytes>,
     signal: Arc<Signal>,
-    /// The waker of the connection's task that `signal` has.
+    /// A copy of the waker of the connection's task that was last stored in `signal`, to see whether it has changed.
     task: Option<Waker>,
     /// `true` if the next call reads the data lanes before the control lane.
     pub(super) go_first: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Lanes {
     closed: VecDeque<(LaneId, LaneClosed)>,
     /// The lane that wrote last.
     turn: LaneId,
-    /// A write has found that the connection is over.
+    /// `true` if a write has found that the connection is over.
     pub(super) write_failed: bool,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -84,7 +84,7 @@ struct Lane {
     /// Receiving half; `None` once the peer has ended it.
     recv: Option<RecvStream>,
     stopped: Option<Stopped>,
-    /// The owner has ended its side of the lane.
+    /// `true` if the owner has ended its side of the lane.
     ended: bool,
     received: BytesMut,
     /// All bytes ever received on the lane.

@@ -65,7 +65,7 @@ pub(crate) struct QuicLink {
     connection: quinn::Connection,
     /// State for datagrams that are [sent again](crate::Repeat), if the options ask for it.
     repeater: Option<LinkRepeater>,
-    /// On a server: ends the connection soon after its link is dropped.
+    /// Guard of a server's link, which ends the connection soon after the link is dropped.
     _drain_timeout: Option<DrainTimeoutGuard>,
     send: SendStream,
     recv: RecvStream,
@@ -91,11 +91,11 @@ pub(crate) struct QuicLink {
     pub(crate) received: BytesMut,
     lanes: Lanes,
     windows: Windows,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink::read_turn`.
+    /// `true` if reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
-    /// Writing has failed; reading returns the reason.
+    /// `true` if writing has failed; reading returns the reason.
     write_failed: bool,
     bytes_sent: u64,
     bytes_received: u64,
@@ -120,7 +120,8 @@ struct Usable {
 }
 
 impl QuicLink {
-    /// A client's side; returns at once when early data can be written, else after the handshake.
+    /// Makes a client's side of a QUIC connection; returns at once when early data can be written, else after the
+    /// handshake.
     pub(crate) async fn connect(
         begun: BegunConnection,
         server_name: String,
@@ -139,7 +140,8 @@ impl QuicLink {
         Ok(link)
     }
 
-    /// A server's side; waits for the client's first stream, not for the end of the handshake.
+    /// Makes a server's side of a QUIC connection; waits for the client's first stream, not for the end of the
+    /// handshake.
     pub(crate) async fn accept(
         begun: BegunConnection,
         guard: DrainTimeoutGuard,

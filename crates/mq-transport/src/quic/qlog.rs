@@ -317,7 +317,7 @@ impl Corrector {
     }
 }
 
-/// The side of the trace, and the reference of its times, which are in milliseconds as in qlog.
+/// Writes the side of the trace into its head, and the reference of its times, which are in milliseconds as in qlog.
 fn correct_head(trace: &mut Map<String, Value>, side: &str) {
     trace.insert(
         "vantage_point".into(),

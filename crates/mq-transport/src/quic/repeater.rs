@@ -134,7 +134,7 @@ struct Path {
     in_flight: u64,
     smoothed: Duration,
     variation: Duration,
-    /// A batch of acknowledgements has ended, and changed `smoothed` and `variation`.
+    /// `true` if a batch of acknowledgements has ended, and changed `smoothed` and `variation`.
     is_measured: bool,
     /// Minimum round-trip times of the present epoch and of the one before.
     least: [Option<Duration>; 2],
@@ -395,7 +395,7 @@ impl Path {
         }
     }
 
-    /// The gap to the first copy of a datagram and the number of copies, if it is to have any.
+    /// Returns the gap to the first copy of a datagram and the number of copies; `None` if it gets no copy.
     fn gap(
         &mut self,
         policy: Repeat,
@@ -509,7 +509,7 @@ impl LinkRepeater {
 }
 
 impl Drop for LinkRepeater {
-    /// The last handle of a connection closes it.
+    /// Closes the connection, whose last handle this is.
     fn drop(&mut self) {
         let counted = lock(&self.0.connection).take();
         drop(counted);

@@ -18,14 +18,14 @@ impl ResetKey {
         Self(secret.expand_block(&[b"mq stateless reset"]))
     }
 
-    /// The key that tells connection identifiers from noise, which gets no reset. The next process has
-    /// the same key.
+    /// Derives the key that tells connection identifiers from noise, which gets no reset. The next process has the same
+    /// key.
     pub(crate) fn connection_ids(&self) -> u64 {
         let words = self.tag(b"connection identifiers");
         u64::from_le_bytes(words.as_chunks().0[0])
     }
 
-    /// HMAC-SHA-256.
+    /// Computes HMAC-SHA-256 with this key.
     fn tag(&self, data: &[u8]) -> [u8; 32] {
         let tag = with_sha256().hkdf_provider.hmac_sign(&self.0, data);
         tag.as_ref().try_into().expect("SHA-256 has 32 bytes")

@@ -74,8 +74,8 @@ pub(super) fn begin_guarded<T>(
     (connection, DrainTimeoutGuard(guard))
 }
 
-/// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
-/// not to be had.
+/// Begins a connection, and returns it with its driver, which quinn starts within the call; there is none if the
+/// connection was not to be had.
 fn with_driver<T>(
     repeater: Option<&Arc<Repeater>>,
     begin: impl FnOnce() -> T,

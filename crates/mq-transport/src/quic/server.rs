@@ -211,7 +211,7 @@ impl Server {
         }))
     }
 
-    /// The configuration of a handshake that begins now, and its tickets where they are held back.
+    /// Returns the configuration of a handshake that begins now, and its tickets where they are held back.
     fn config(
         &self,
         traced: Option<Arc<TransportConfig>>,
@@ -360,8 +360,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// The kernel goes on spreading datagrams over all sockets, so each is read while any endpoint has a
-    /// connection.
+    /// Closes the server. The kernel goes on spreading datagrams over all sockets, so each is read while any endpoint
+    /// has a connection.
     fn drop(&mut self) {
         self.close();
         if let Ok(runtime) = Handle::try_current() {
@@ -370,7 +370,7 @@ impl Drop for Server {
     }
 }
 
-/// The runtime of a shard.
+/// Returns the runtime of a shard; `None` if the options name none.
 fn runtime_of(options: &ListenOptions, shard: usize) -> Option<&Handle> {
     let count = options.runtimes.len();
     options.runtimes.get(shard.checked_rem(count)?)

@@ -92,7 +92,7 @@ impl Ids {
             .expect("four of eight")
     }
 
-    /// The shard that a datagram belongs to, if it is another than this one.
+    /// Returns the shard that a datagram belongs to, if it is another than this one.
     fn other(self, shard: u8, datagram: &[u8]) -> Option<u8> {
         // RFC 9000 §17.2, §17.3. A client begins with identifiers of its own.
         let long = datagram.first()? & 0x80 != 0;
@@ -198,7 +198,7 @@ pub(super) struct ShardSocket {
 }
 
 impl ShardSocket {
-    /// A shard for each of these sockets; `key` tells their connection identifiers from noise.
+    /// Makes a shard for each of these sockets; `key` tells their connection identifiers from noise.
     pub(super) fn each(sockets: Vec<Arc<dyn AsyncUdpSocket>>, key: u64) -> Vec<Arc<Self>> {
         let inboxes: Arc<[_]> = sockets.iter().map(|_| Mutex::default()).collect();
         let shards = u8::try_from(sockets.len()).unwrap_or(u8::MAX).max(1);
@@ -468,12 +468,12 @@ mod tests {
         datagrams.filter(|(_, bytes)| !bytes.is_empty()).collect()
     }
 
-    /// A datagram with a short header, for the connection with that identifier.
+    /// Makes a datagram with a short header, for the connection with that identifier.
     fn short(id: &[u8], number: u8) -> Vec<u8> {
         [&[0x40], id, &[number; 20]].concat()
     }
 
-    /// A datagram with a long header, for the connection with that identifier.
+    /// Makes a datagram with a long header, for the connection with that identifier.
     fn long(id: &[u8]) -> Vec<u8> {
         let length = u8::try_from(id.len()).unwrap();
         [&[0xc0, 0, 0, 0, 1, length], id, &[0; 20]].concat()

@@ -9,8 +9,8 @@ use crate::{
     socket::{bind_udp, new_udp},
 };
 
-/// Up to `count` sockets at one address, over which the kernel spreads the clients. At least one; no more
-/// where the kernel does not spread them, and fewer where the system lacks something.
+/// Binds up to `count` sockets at one address, over which the kernel spreads the clients. At least one; no more where
+/// the kernel does not spread them, and fewer where the system lacks something.
 pub(crate) fn bind_udp_group(
     local: SocketAddr,
     options: &SocketOptions,

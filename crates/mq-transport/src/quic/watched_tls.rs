@@ -89,7 +89,7 @@ struct Watched {
     /// The server's handshake messages until its hello is complete.
     prefix: Vec<u8>,
     server_hello: Option<ServerHello>,
-    /// On a server: the QUIC version, and the store that has the keys of the client's first packet.
+    /// The QUIC version, and the store that has the keys of the client's first packet; `None` on a client.
     made: Option<(u32, Arc<InitialKeys>)>,
 }
 
@@ -257,7 +257,7 @@ fn take_slice<'a>(from: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// The data of the connection's handshake so far.
+/// Returns the data of the connection's handshake so far.
 pub(crate) fn handshake_of(connection: &quinn::Connection) -> Handshake {
     let data = connection.handshake_data();
     let data = data.and_then(|data| data.downcast::<Handshake>().ok());

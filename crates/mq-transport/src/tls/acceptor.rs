@@ -29,7 +29,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// The configuration of a handshake that begins now, and its tickets where they are held back.
+    /// Returns the configuration of a handshake that begins now, and its tickets where they are held back.
     pub(crate) fn config(&self) -> (Arc<ServerConfig>, Option<Arc<HeldTickets>>) {
         let (current, scope) = lock(&self.current).clone();
         if !self.options.hold_tickets {

@@ -51,7 +51,7 @@ impl ClientAuthFiles {
         }))
     }
 
-    /// The bytes that tickets rest on, part by part.
+    /// Returns the bytes that tickets rest on, part by part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let policy: &[u8] = match (self.required, self.enforce_expiry) {
             (false, false) => &[1],
@@ -63,7 +63,7 @@ impl ClientAuthFiles {
         [policy, &self.authorities.1].into_iter().chain(crls)
     }
 
-    /// The verifier of clients' certificates.
+    /// Makes the verifier of clients' certificates.
     ///
     /// With revocation lists, each certificate from the client's up to its CA needs a list of its
     /// issuer that does not revoke it. A chain with a certificate without a list is refused, as OpenSSL

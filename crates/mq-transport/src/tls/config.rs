@@ -61,7 +61,7 @@ impl ClientConfigs {
         Ok(Self { tls, quic })
     }
 
-    /// The configuration for one connection; a handful of reference counts and the ALPN list.
+    /// Makes the configuration for one connection, which costs a handful of reference counts and the ALPN list.
     pub(crate) fn for_connection(
         &self,
         address: &Address,
@@ -92,7 +92,7 @@ pub(crate) struct ServerTls {
     pub(crate) scope: Scope,
 }
 
-/// A server's configuration for TLS, alone or under WebSocket, or for QUIC.
+/// Makes a server's configuration for TLS, alone or under WebSocket, or for QUIC.
 pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<ServerTls, Error> {
     let identity = options.identity_for(scheme)?;
     let provider = options.crypto.provider()?;
@@ -133,7 +133,7 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
     Ok(ServerTls { config, scope })
 }
 
-/// The configuration of one connection, whose tickets are held back.
+/// Makes the configuration of one connection, whose tickets are held back, and returns it with its tickets.
 pub(crate) fn with_held_tickets(
     config: &ServerConfig,
     options: &ListenOptions,
@@ -145,7 +145,7 @@ pub(crate) fn with_held_tickets(
     (config, tickets)
 }
 
-/// The error for a key that does not fit the certificate, or of an unknown kind.
+/// Makes the error for a key that does not fit the certificate, or of an unknown kind.
 fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
     match identity.files() {
         Some((certificates, key)) => Error::InvalidFile {
@@ -164,8 +164,8 @@ fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
     }
 }
 
-/// The ALPN names of a transport, given those for MQTT: WebSocket begins with HTTP, for which browsers
-/// offer `http/1.1`, and flows need QUIC's streams.
+/// Returns the ALPN names of a transport, given those for MQTT: WebSocket begins with HTTP, for which browsers offer
+/// `http/1.1`, and flows need QUIC's streams.
 fn alpn(scheme: Scheme, names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     match scheme {
         Scheme::Wss if !names.is_empty() => vec![b"http/1.1".to_vec()],

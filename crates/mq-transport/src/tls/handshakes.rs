@@ -49,7 +49,7 @@ struct Pool {
 }
 
 impl HandshakePool {
-    /// A pool of `threads` threads, at least one.
+    /// Makes a pool of `threads` threads, at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Pool {
@@ -125,7 +125,7 @@ impl HandshakePool {
 }
 
 impl Default for HandshakePool {
-    /// A thread for every two processors.
+    /// Makes a pool with a thread for every two processors.
     fn default() -> Self {
         let processors = thread::available_parallelism();
         Self::new(processors.map_or(1, |count| count.get() / 2))
@@ -284,7 +284,7 @@ impl<F: Future> Future for Within<F> {
 }
 
 impl<F> Drop for Within<F> {
-    /// The handshake has ended or was given up; its tasks go on, to tell the peer.
+    /// Ends the handshake, which is over or was given up; its tasks go on, to tell the peer.
     fn drop(&mut self) {
         for task in self.beside.drain(..) {
             self.runtime.spawn(task);
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of one thread with a handshake under way in place, until the sender is used or dropped.
+    /// Makes a pool of one thread with a handshake under way in place, until the sender is used or dropped.
     async fn busy() -> (HandshakePool, oneshot::Sender<()>) {
         let pool = HandshakePool::new(1);
         let (end, ended) = oneshot::channel();

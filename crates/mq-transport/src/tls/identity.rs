@@ -65,8 +65,7 @@ impl ServerIdentity {
         Self { inner }
     }
 
-    /// The files of the chain and of the key, if the identity was
-    /// [loaded from files](Self::from_pem_files).
+    /// Returns the files of the chain and of the key, if the identity was [loaded from files](Self::from_pem_files).
     #[must_use]
     pub fn files(&self) -> Option<(&Path, &Path)> {
         let (certificates, key) = self.inner.files.as_ref()?;
@@ -115,15 +114,15 @@ impl ServerIdentity {
         Ok(Self::new(vec![own], key.into(), None))
     }
 
-    /// The SHA-256 of the server's own certificate (its DER form), as 64 lower-case hexadecimal
-    /// digits: what [`Trust::Fingerprint`](crate::Trust::Fingerprint) takes.
+    /// Returns the SHA-256 of the server's own certificate (its DER form), as 64 lower-case hexadecimal digits: what
+    /// [`Trust::Fingerprint`](crate::Trust::Fingerprint) takes.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let digest = self.chain().first().map(|own| sha256(own.der()));
         hex(&digest.unwrap_or_default())
     }
 
-    /// The server's own certificate in PEM form, for a client's CA file.
+    /// Returns the server's own certificate in PEM form, for a client's CA file.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
         self.chain()
@@ -131,13 +130,13 @@ impl ServerIdentity {
             .map_or_else(String::new, |own| to_pem(own.der()))
     }
 
-    /// The certificate chain, the server's own certificate first.
+    /// Returns the certificate chain, the server's own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[Certificate] {
         &self.inner.chain
     }
 
-    /// The chain in the type of rustls.
+    /// Returns the chain in the type of rustls.
     pub(crate) fn ders(&self) -> Vec<CertificateDer<'static>> {
         let ders = self.chain().iter().map(Certificate::der);
         ders.map(|der| der.to_vec().into()).collect()
@@ -178,7 +177,7 @@ pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Erro
     })
 }
 
-/// All objects of one kind in the text of a PEM file; at least one must be there.
+/// Reads all objects of one kind from the text of a PEM file; at least one must be there.
 pub(crate) fn parse_pem<T: PemObject>(
     what: &'static str,
     path: &Path,
@@ -193,7 +192,7 @@ pub(crate) fn parse_pem<T: PemObject>(
     Ok(objects)
 }
 
-/// The certificates of a PEM file as authorities.
+/// Reads the certificates of a PEM file as authorities.
 pub(crate) fn parse_authorities(
     what: &'static str,
     path: &Path,
@@ -241,7 +240,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Base64 in lines of 64 between PEM's two marks.
+/// Encodes in Base64, in lines of 64 between PEM's two marks.
 fn to_pem(der: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");

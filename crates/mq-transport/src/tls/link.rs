@@ -55,11 +55,11 @@ pub(crate) struct TlsLink {
     ciphertext: BytesMut,
     read_size: ReadSize,
     pub(crate) received: BytesMut,
-    /// `received` has bytes for which `Received` was not returned yet.
+    /// `true` if `received` has bytes for which `Received` was not returned yet.
     unreported: bool,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
-    /// Reading comes first in the next call; see `TcpLink::read_turn`.
+    /// `true` if reading comes first in the next call; see `TcpLink::read_turn`.
     read_turn: bool,
     ended: bool,
     handshake: HandshakeKind,
@@ -72,7 +72,8 @@ pub(crate) struct TlsLink {
 }
 
 impl TlsLink {
-    /// A client's side; returns at once when early data can be written, else after the handshake.
+    /// Makes a client's side of a TLS connection; returns at once when early data can be written, else after the
+    /// handshake.
     pub(crate) async fn connect(
         io: TcpStream,
         config: ClientConfig,
@@ -92,7 +93,7 @@ impl TlsLink {
         Ok(link)
     }
 
-    /// A server's side; returns once early data was accepted, else after the handshake.
+    /// Makes a server's side of a TLS connection; returns once early data was accepted, else after the handshake.
     pub(crate) async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> Result<Self, Error> {
         let tls = ServerConnection::new(config).map_err(Error::tls)?;
         let mut link = Self::new(io, tls.into(), None);
@@ -481,7 +482,7 @@ impl io::Write for Writer<'_, '_> {
     }
 }
 
-/// IANA's name for a name of rustls, which writes `TLS13_` for `TLS_`.
+/// Returns IANA's name for a name of rustls, which writes `TLS13_` for `TLS_`.
 pub(crate) fn iana_name(name: Option<&str>) -> String {
     let name = name.unwrap_or("unknown");
     name.strip_prefix("TLS13_")

@@ -13,13 +13,13 @@ impl ListenOptions {
         server_config(Scheme::Tls, self).map(drop)
     }
 
-    /// The identity, which a listener of an encrypted `scheme` needs.
+    /// Returns the identity, which a listener of an encrypted `scheme` needs; an error if there is none.
     pub(crate) fn identity_for(&self, scheme: Scheme) -> Result<&ServerIdentity, Error> {
         self.identity.as_ref().ok_or(Error::NoIdentity { scheme })
     }
 
-    /// The SHA-256 of everything that the tickets of a listener rest on. A ticket that outlives its
-    /// listener is good for another listener only if both have the same value.
+    /// Computes the SHA-256 of everything that the tickets of a listener rest on. A ticket that outlives its listener
+    /// is good for another listener only if both have the same value.
     ///
     /// Tickets rest on the server's certificates, which a resuming client does not check again; on the
     /// authorities for client certificates and their revocation lists, which a resuming server does

@@ -43,7 +43,7 @@ impl KeyExchangeGroup {
 }
 
 impl CryptoOptions {
-    /// The provider with only what these options allow, in their order.
+    /// Makes a provider with only what these options allow, in their order.
     pub(crate) fn provider(&self) -> Result<Arc<CryptoProvider>, Error> {
         let mut provider = backend::default_provider();
         let mut wanted = self.cipher_suites.clone();
@@ -106,7 +106,7 @@ impl CryptoOptions {
         Ok(Some(Arc::new(rustls::KeyLogFile::new())))
     }
 
-    /// The versions to offer over TCP.
+    /// Returns the versions to offer over TCP.
     pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, Error> {
         let range = self.min_version..=self.max_version;
         if range.is_empty() {
@@ -127,13 +127,13 @@ impl CryptoOptions {
     }
 }
 
-/// SHA-256, by the provider of TLS.
+/// Computes SHA-256, by the provider of TLS.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     let hash = with_sha256().common.hash_provider.hash(data);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The suite whose parts hash by SHA-256.
+/// Returns the suite whose parts hash by SHA-256.
 pub(crate) fn with_sha256() -> &'static Tls13CipherSuite {
     let suite = backend::cipher_suite::TLS13_AES_128_GCM_SHA256;
     suite.tls13().expect("it is a TLS 1.3 suite")

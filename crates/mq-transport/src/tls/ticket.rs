@@ -39,8 +39,8 @@ struct Tickets {
 }
 
 impl TicketStore {
-    /// An empty store for at most `capacity` tickets, of about 200 bytes each (more where
-    /// clients show certificates).
+    /// Makes an empty store for at most `capacity` tickets, of about 200 bytes each (more where clients show
+    /// certificates).
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl TicketStore {
         }
     }
 
-    /// The store as one listener sees it.
+    /// Returns the store as one listener sees it.
     pub(crate) fn scoped(&self, scope: Scope) -> ScopedTickets {
         ScopedTickets {
             store: self.clone(),
@@ -142,8 +142,9 @@ impl TicketStore {
 }
 
 impl Default for TicketStore {
-    /// Room for 40,000 tickets, 8 MB: four for each of 10,000 clients. A client gets two for each connection, and when a
-    /// whole fleet comes back after a restart, the new tickets of the first must not push out those of the last.
+    /// Makes a store with room for 40,000 tickets, 8 MB: four for each of 10,000 clients. A client gets two for each
+    /// connection, and when a whole fleet comes back after a restart, the new tickets of the first must not push out
+    /// those of the last.
     fn default() -> Self {
         Self::new(40_000)
     }
@@ -266,7 +267,7 @@ pub struct TicketCache {
 const MAX_SERVERS: usize = 256;
 
 impl TicketCache {
-    /// An empty cache; allocates nothing until a server gives a ticket.
+    /// Makes an empty cache; allocates nothing until a server gives a ticket.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

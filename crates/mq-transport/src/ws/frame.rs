@@ -54,7 +54,7 @@ pub(super) struct Decoder {
     left: u64,
     /// Mask of the data frame's payload, if the peer is a client.
     mask: Option<Mask>,
-    /// A message is under way, and its last frame has not begun.
+    /// `true` if a message is under way, and its last frame has not begun.
     fragmented: bool,
     /// The last unanswered PING; one answer is enough for all (RFC 6455 §5.5.3).
     pub(super) ping: Option<Bytes>,
@@ -67,7 +67,7 @@ pub(super) struct Closing {
 }
 
 impl Decoder {
-    /// The decoder of this end, for the other end's frames.
+    /// Makes the decoder of this end, for the other end's frames.
     pub(super) fn new(role: Role) -> Self {
         Self {
             role,
@@ -183,7 +183,7 @@ impl Decoder {
     }
 }
 
-/// The code of a Close frame (RFC 6455 §5.5.1).
+/// Reads the code of a Close frame (RFC 6455 §5.5.1).
 fn close(payload: &[u8]) -> Result<Closing, Violation> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return if payload.is_empty() {

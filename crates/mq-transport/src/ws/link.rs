@@ -47,9 +47,9 @@ pub(crate) struct WsLink {
     /// Whole frames that the stream has not taken.
     framed: Outbox,
     pub(crate) received: BytesMut,
-    /// The stream has received bytes behind the handshake that were not decoded yet.
+    /// `true` if the stream has received bytes behind the handshake that were not decoded yet.
     unread: bool,
-    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    /// `true` if bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     end: End,
     bytes_sent: u64,
@@ -69,7 +69,7 @@ enum End {
 }
 
 impl WsLink {
-    /// A client's side; returns when the server has agreed.
+    /// Makes a client's side of a WebSocket; returns when the server has agreed.
     ///
     /// Before that it sends nothing but the request (RFC 6455 §4.1). Where TLS has early data, the
     /// request is early data: a replayed GET opens a connection on which nothing follows.
@@ -83,8 +83,8 @@ impl WsLink {
         Ok(link)
     }
 
-    /// A server's side; returns when it has granted a request. Other requests get HTTP's answer, and
-    /// the connection is closed.
+    /// Makes a server's side of a WebSocket; returns when it has granted a request. Other requests get HTTP's answer,
+    /// and the connection is closed.
     pub(crate) async fn accept(stream: Link, gate: &Gate) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Server);
         let answer = gate.answer(link.read_head().await?);

@@ -10,7 +10,7 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    /// An unpredictable key.
+    /// Draws an unpredictable key.
     pub(super) fn random() -> Self {
         Self::from(rand::random::<[u8; 4]>())
     }

@@ -53,7 +53,7 @@ impl HeadReader {
         }
     }
 
-    /// The head at the front of `bytes` and its length, once it is complete.
+    /// Reads the head at the front of `bytes`; returns its length and the head once it is complete.
     ///
     /// A head is parsed when it is complete and each time that its length has doubled: nonsense is
     /// noticed early, and a head that comes byte by byte is not parsed a thousand times.
@@ -100,7 +100,7 @@ const BAD_REQUEST: StatusCode = StatusCode::BAD_REQUEST;
 const UPGRADE_REQUIRED: StatusCode = StatusCode::UPGRADE_REQUIRED;
 
 impl Gate {
-    /// The gate of the listener at `address`.
+    /// Makes the gate of the listener at `address`.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] if its path is not valid, or has a query.
@@ -245,7 +245,7 @@ impl From<Refusal> for Answer {
     }
 }
 
-/// A client's request.
+/// Makes a client's request.
 ///
 /// # Errors
 /// [`Error::InvalidOption`] if the path is not valid.
@@ -336,14 +336,14 @@ pub(super) fn check(
     )
 }
 
-/// The value of a header that occurs once.
+/// Returns the value of a header that occurs once; `None` if it is missing or occurs more often.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// The members of a list, which several headers may share.
+/// Returns the members of a list, which several headers may share.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).iter();
     values

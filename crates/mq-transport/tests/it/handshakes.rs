@@ -14,7 +14,7 @@ use crate::common::{
     outbox, receive, send,
 };
 
-/// A listener, its ticket store, and a connector that has a ticket of it.
+/// Makes a listener, its ticket store, and a connector that has a ticket of it.
 async fn with_ticket(scheme: Scheme) -> (Listener, TicketStore, Connector) {
     let options = listen_options();
     let store = options.ticket_store.clone();
@@ -458,7 +458,7 @@ async fn client_certificates_are_asked_for(scheme: Scheme) {
     }
 }
 
-/// A self-signed client certificate, which is its own CA.
+/// Makes a self-signed client certificate, which is its own CA.
 fn make_client(directory: &Path) -> ClientIdentity {
     let made = rcgen::generate_simple_self_signed(vec!["device-1".into()]).unwrap();
     let identity = ClientIdentity {

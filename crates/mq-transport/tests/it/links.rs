@@ -261,7 +261,8 @@ async fn a_link_with_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(
     }
 }
 
-/// A client that does not read, with more bytes for a data lane than the server's windows take; and the server.
+/// Makes a client that does not read, with more bytes for a data lane than the server's windows take; returns it, those
+/// bytes and the server.
 async fn stalled_on_a_data_lane(scheme: Scheme) -> (Link, Outbox, Link) {
     let (mut client, server) = pair(scheme).await;
     let lane = client.open_lane().unwrap();
@@ -425,7 +426,7 @@ async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
     assert!(ports.len() > 10, "{ports:?}");
 }
 
-/// Bytes that a client sends within twenty round trips, in each of which a probe would be answered.
+/// Counts the bytes that a client sends within twenty round trips, in each of which a probe would be answered.
 async fn bytes_of_twenty_round_trips(mtu_discovery: bool) -> u64 {
     let (mut listening, mut connecting) = (listen_options(), connect_options());
     listening.quic.mtu_discovery = mtu_discovery;

@@ -16,7 +16,7 @@ use crate::common::{
     self, any_address, connect, connect_options, listen, listen_options, receive, send,
 };
 
-/// Both ends of a connection with these options of QUIC at each.
+/// Connects two ends with these options of QUIC at each.
 async fn quic_pair(client: QuicOptions, server: QuicOptions) -> (Link, Link) {
     let options = ListenOptions {
         quic: server,
@@ -32,7 +32,7 @@ async fn quic_pair(client: QuicOptions, server: QuicOptions) -> (Link, Link) {
     connect(&connector.unwrap(), &mut listener).await
 }
 
-/// Both ends of a connection with these ciphers and groups at each.
+/// Connects two ends with these ciphers and groups at each.
 async fn crypto_pair(scheme: Scheme, client: CryptoOptions, server: CryptoOptions) -> (Link, Link) {
     let options = ListenOptions {
         crypto: server,
@@ -268,7 +268,7 @@ async fn segmentation_offload_saves_system_calls() {
     }
 }
 
-/// The time between the first two datagrams of a client that gets no answer.
+/// Measures the time between the first two datagrams of a client that gets no answer.
 async fn resent_after(initial_rtt: Duration) -> Duration {
     let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();

@@ -45,7 +45,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// A client with a certificate of this serial number.
+    /// Makes a client with a certificate of this serial number.
     fn client(&self, serial: u64) -> Connector {
         let mut params = CertificateParams::new(vec![format!("device-{serial}")]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
@@ -60,7 +60,7 @@ impl Authority {
         connector(Some(identity), Trust::Insecure)
     }
 
-    /// A list of revoked serial numbers that is due for renewal in `until`.
+    /// Makes a list of revoked serial numbers that is due for renewal in `until`.
     fn list(&self, revoked: &[u64], until: i32) -> CertificateRevocationList {
         let revoked = revoked.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -87,7 +87,7 @@ impl Authority {
         .unwrap();
     }
 
-    /// Options that want certificates of this CA which are not on the list.
+    /// Makes options that want certificates of this CA which are not on the list.
     fn options(&self) -> ListenOptions {
         ListenOptions {
             client_auth: ClientAuth::Required(self.path("ca.pem")),

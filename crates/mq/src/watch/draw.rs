@@ -47,7 +47,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-/// From this width on the value is beside the tree.
+/// Width from which on the value is beside the tree.
 const WIDE: u16 = 110;
 
 /// Draws all of it.
@@ -77,7 +77,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Duration) {
     foot(buffer, bottom, state);
 }
 
-/// The tree's part and the value's.
+/// Divides the screen into the tree's part and the value's.
 fn halves(body: Rect) -> (Rect, Rect) {
     if body.width >= WIDE {
         let [tree, value] =
@@ -249,13 +249,13 @@ fn draw_tree(buffer: &mut Buffer, area: Rect, state: &State, rows: &[Row], chose
     }
 }
 
-/// So many things.
+/// Formats so many things.
 fn counted(number: u64, thing: &str) -> String {
     let many = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{many}")
 }
 
-/// A count in full while it is short.
+/// Formats a count in full while it is short.
 #[expect(clippy::cast_precision_loss, reason = "four digits are shown of it")]
 fn count(number: u64) -> String {
     if number < 1_000_000 {

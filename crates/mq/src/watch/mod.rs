@@ -66,13 +66,13 @@ pub(crate) struct Args {
     pub(crate) broker: BrokerArgs,
 }
 
-/// Between two frames, whatever comes.
+/// Shortest time between two frames, however many messages come.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Rates and ages change while nothing comes.
+/// Time between two frames while no message comes, so that rates and ages go on.
 const IDLE_FRAME: Duration = Duration::from_secs(1);
 
-/// Between two readings of the round-trip time.
+/// Time between two readings of the round-trip time.
 const READ_LINK: Duration = Duration::from_secs(2);
 
 /// Messages that are taken in under one lock: some ten microseconds.
@@ -106,7 +106,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// A panic of another thread ends the program soon; until then the state is good enough to draw.
+    /// Locks the state, also after a panic of another thread: it ends the program soon, and until then the state is
+    /// good enough to draw.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -316,7 +317,7 @@ async fn follow_link(
     }
 }
 
-/// A client that is connected.
+/// Describes a client that is connected.
 fn up(client: &Client, rtt: Option<Duration>) -> Link {
     let how = match client.last_connected() {
         None => String::new(),

@@ -32,8 +32,8 @@ impl Rate {
         *count = count.saturating_add(1);
     }
 
-    /// Messages a second: over the last nine full seconds and what has passed of this one, or since the beginning if
-    /// that is less; over one second at least.
+    /// Returns the messages a second: over the last nine full seconds and what has passed of this one, or since the
+    /// beginning if that is less; over one second at least.
     pub(crate) fn per_second(&self, now: Duration) -> f64 {
         let second = now.as_secs().max(self.newest);
         let oldest = (second + 1).saturating_sub(WINDOW as u64);

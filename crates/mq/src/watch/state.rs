@@ -12,7 +12,7 @@ const DEEPEST: usize = 24;
 pub(crate) enum Link {
     /// Connected, and how that came about, such as `quic://host:14567, resumed with 0-RTT`.
     Up { how: String, rtt: Option<Duration> },
-    /// Not connected: why, and what happens next.
+    /// The client is not connected: why, and what happens next.
     Down { why: String },
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub(crate) value_top: usize,
     /// A part of the topics that are shown.
     pub(crate) filter: String,
-    /// The filter is being typed.
+    /// `true` if the filter is being typed.
     pub(crate) typing: bool,
     pub(crate) retained_only: bool,
     pub(crate) pretty: bool,
@@ -92,7 +92,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// An empty view with room for so many topics.
+    /// Makes an empty view with room for so many topics.
     pub(crate) fn new(most: usize, link: Link) -> Self {
         Self {
             topics: Topics::new(most),
@@ -119,17 +119,17 @@ impl State {
         }
     }
 
-    /// Messages that came since the beginning.
+    /// Returns the number of messages that came since the beginning.
     pub(crate) fn messages(&self) -> u64 {
         self.topics.messages
     }
 
-    /// The messages that came since the view stands still; none if it does not.
+    /// Returns the number of messages that came since the view stands still; `None` if it does not.
     pub(crate) fn paused(&self) -> Option<u64> {
         self.pause.as_ref().map(|pause| pause.since)
     }
 
-    /// The topics that are shown, and the time that they are shown at.
+    /// Returns the topics that are shown, and the time that they are shown at.
     pub(crate) fn shown(&mut self, now: Duration) -> (&mut Topics, Duration) {
         match &mut self.pause {
             Some(pause) => (&mut pause.topics, pause.at),
@@ -137,13 +137,13 @@ impl State {
         }
     }
 
-    /// A topic that is shown.
+    /// Returns a topic that is shown.
     pub(crate) fn topic(&self, index: usize) -> Option<&Topic> {
         let paused = self.pause.as_ref().map(|pause| &pause.topics);
         paused.unwrap_or(&self.topics).get(index)
     }
 
-    /// The tree, as folded and filtered.
+    /// Lists the rows of the tree, as folded and filtered.
     pub(crate) fn rows(&mut self, now: Duration) -> Vec<Row> {
         let filter = self.filter.to_lowercase();
         let retained_only = self.retained_only;
@@ -236,7 +236,7 @@ impl State {
         };
     }
 
-    /// The keys that choose another row, or fold one.
+    /// Handles the keys that choose another row, or fold one.
     fn travel(&mut self, key: Key, now: Duration) {
         let rows = self.rows(now);
         let at = self.chosen(&rows);

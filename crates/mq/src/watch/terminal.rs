@@ -61,7 +61,7 @@ fn restore() {
     let _ = out.flush();
 }
 
-/// A panic's message is to be read on the usual screen.
+/// Restores the usual screen in a panic, so that its message can be read there.
 fn restore_in_a_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

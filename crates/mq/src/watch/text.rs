@@ -6,8 +6,8 @@ use serde::de::IgnoredAny;
 
 use crate::json_text::indented;
 
-/// A text without anything that a terminal acts on: control characters have their pictures (U+2400), and characters
-/// that change the direction of writing, or have no width of their own, the replacement character.
+/// Replaces whatever a terminal acts on: control characters by their pictures (U+2400), and characters that change the
+/// direction of writing, or have no width of their own, by the replacement character.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     if text.chars().all(|one| shown(one) == one) {
         return Cow::Borrowed(text);
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Empty,
     Json,
     Text,
-    /// Not UTF-8.
+    /// A payload that is not UTF-8.
     Bytes,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn read(payload: &[u8], cut: bool) -> (Kind, &str) {
     (if is_json { Kind::Json } else { Kind::Text }, text)
 }
 
-/// A payload on one line, of at most so many characters.
+/// Formats a payload on one line, of at most so many characters.
 pub(crate) fn preview(payload: &[u8], cut: bool, most: usize) -> String {
     match read(payload, cut) {
         (Kind::Empty, _) => "(empty)".to_owned(),
@@ -74,8 +74,8 @@ pub(crate) fn preview(payload: &[u8], cut: bool, most: usize) -> String {
     }
 }
 
-/// A payload on several lines: indented JSON if `pretty`, text, or a dump of so many bytes a line. It ends after
-/// `most` lines.
+/// Formats a payload on several lines: indented JSON if `pretty`, text, or a dump of so many bytes a line. The text
+/// ends after `most` lines.
 pub(crate) fn lines(
     payload: &[u8],
     cut: bool,
@@ -91,7 +91,7 @@ pub(crate) fn lines(
     }
 }
 
-/// Lines of a text, and those that are too long on several.
+/// Divides a text into lines, and those that are too long into several.
 fn folded(text: &str, width: usize, most: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();
@@ -135,7 +135,7 @@ fn dump(payload: &[u8], width: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// A number in at most six characters, such as `0.3`, `950`, `12.5k` and `3.1M`.
+/// Formats a number in at most six characters, such as `0.3`, `950`, `12.5k` and `3.1M`.
 pub(crate) fn short(number: f64) -> String {
     for (least, unit) in [(1e9, "G"), (1e6, "M"), (1e4, "k")] {
         if number >= least {

@@ -18,7 +18,7 @@ pub(crate) struct Message<'a> {
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
-    /// The broker keeps it.
+    /// `true` if the broker keeps the message.
     pub(crate) retain: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Topic {
     /// Bytes of the whole payload.
     pub(crate) length: usize,
     pub(crate) qos: QoS,
-    /// The broker keeps a message, as far as this client has seen.
+    /// `true` if the broker keeps a message, as far as this client has seen.
     pub(crate) retained: bool,
     pub(crate) messages: u64,
     pub(crate) rate: Rate,
@@ -49,7 +49,8 @@ impl Topic {
 /// All topics. Its times are since the beginning of the program.
 #[derive(Clone, Debug)]
 pub(crate) struct Topics {
-    /// More topics are left out, so that a flood of them neither takes all memory nor displaces those that are watched.
+    /// Largest number of topics that are kept. Further topics are left out, so that a flood of topics neither takes all
+    /// memory nor displaces those that are watched.
     most: usize,
     all: Vec<Topic>,
     by_name: HashMap<Arc<str>, usize>,
@@ -58,7 +59,7 @@ pub(crate) struct Topics {
     sorted: Vec<usize>,
     pub(crate) messages: u64,
     pub(crate) rate: Rate,
-    /// Messages of topics that were left out.
+    /// Number of messages on topics beyond the limit `most`, which are counted and not kept.
     pub(crate) left_out: u64,
 }
 
@@ -137,7 +138,7 @@ impl Topics {
         self.all.get(index)
     }
 
-    /// All topics with their index, each behind the one that it lies under.
+    /// Lists all topics with their index, each behind the one that it lies under.
     pub(crate) fn in_order(&mut self) -> impl Iterator<Item = (usize, &Topic)> {
         if self.sorted.len() < self.all.len() {
             self.sorted.extend(self.sorted.len()..self.all.len());

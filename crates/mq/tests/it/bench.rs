@@ -12,7 +12,7 @@ use std::{
 /// open for a moment.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A program that says which it is, prints its words, one a line, and ends with code 7.
+/// Writes a program that says which it is, prints its words, one a line, and ends with code 7.
 fn stand_in(path: &Path, name: &str) {
     let script = format!("#!/bin/sh\nprintf '%s\\n' {name} \"$@\"\nexit 7\n");
     fs::write(path, script).unwrap();

@@ -84,7 +84,7 @@ fn mq(name: &str, way: &[String], version: &str, args: &[&str]) -> Command {
     command
 }
 
-/// A command as ann.
+/// Makes a command as the user ann.
 fn as_ann(name: &str, way: &[String], version: &str, args: &[&str]) -> Command {
     let mut command = mq(name, way, version, args);
     command.args(["-u", "ann"]).env("MQ_PASSWORD", "pencil");
@@ -97,8 +97,8 @@ fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A subscriber that has printed its first line, of the message that the broker keeps for its last filter: its
-/// subscriptions are there.
+/// Starts a subscriber and waits for its first line, of the message that the broker keeps for its last filter: its
+/// subscriptions are then in force.
 fn subscriber(mut command: Command, first: &str) -> (Running, BufReader<ChildStdout>) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());

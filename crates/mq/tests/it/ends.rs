@@ -11,7 +11,7 @@ use mq_testkit::{Scheme, TestBroker};
 /// A step that takes longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The exit code of a command, once it has ended.
+/// Waits for the end of a command, and returns its exit code.
 pub(crate) async fn exit_code(child: &mut Child) -> Option<i32> {
     let begin = Instant::now();
     loop {

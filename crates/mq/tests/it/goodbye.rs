@@ -40,7 +40,7 @@ async fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
     }
 }
 
-/// `mq` with a will.
+/// Starts `mq` with a will.
 fn mq(broker: &TestBroker, scheme: Scheme, args: &[&str]) -> Child {
     let url = broker.address(scheme).to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mq"));

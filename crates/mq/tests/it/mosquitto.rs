@@ -24,7 +24,7 @@ enum Whose {
 }
 
 impl Whose {
-    /// `pub`, `sub` or `rr`, with a broker on a port.
+    /// Makes the command of `pub`, `sub` or `rr`, with a broker on a port.
     fn command(self, name: &str, port: u16, args: &[&str]) -> Command {
         let mut command = match self {
             Self::Mosquitto => Command::new(format!("mosquitto_{name}")),

@@ -105,7 +105,7 @@ fn mistakes_do_not_show_the_password() {
     }
 }
 
-/// A broker whose only user is ann, with the password `pencil`.
+/// Starts a broker whose only user is ann, with the password `pencil`.
 async fn broker_with_ann(folder: &Path) -> TestBroker {
     let users = folder.join("users");
     std::fs::write(&users, format!("ann:{HASH}\n")).unwrap();

@@ -54,7 +54,7 @@ impl Watch {
         watch
     }
 
-    /// In a terminal that takes some kilobytes and then nothing more.
+    /// Starts the view in a terminal that takes some kilobytes and then nothing more.
     fn start_unread(args: &[&str]) -> Self {
         let size = Winsize {
             ws_row: 24,
@@ -107,7 +107,7 @@ impl Watch {
         }
     }
 
-    /// The terminal has its usual screen, a cursor and its mode again.
+    /// Waits until the terminal has its usual screen, a cursor and its mode again.
     async fn is_restored(&self) {
         let begin = Instant::now();
         loop {
@@ -131,8 +131,8 @@ impl Watch {
     }
 }
 
-/// The lines of a terminal of 80 by 24 that got this: texts, positions of the cursor and erasures; colours are left out,
-/// and anything else is a mistake.
+/// Returns the lines of a terminal of 80 by 24 that got this: texts, positions of the cursor and erasures. Colours are
+/// left out, and anything else is a mistake.
 fn shown(written: &str) -> String {
     let mut cells = vec![[' '; 80]; 24];
     let (mut x, mut y) = (0, 0);

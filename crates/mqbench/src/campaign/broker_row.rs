@@ -25,13 +25,13 @@ use crate::{
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Cell {
-    /// Hosts in a row that have a broker, or would have one: the subscriber's broker is the last.
+    /// Returns the number of hosts in a row that have a broker, or would have one: the subscriber's broker is the last.
     pub(crate) fn tiers(&self) -> u8 {
         let unless_given = if self.topology.is_row() { 2 } else { 1 };
         self.tiers.unwrap_or(unless_given)
     }
 
-    /// The names of the links from each host of the row to the next one; `None` for a perfect one.
+    /// Returns the names of the links from each host of the row to the next one; `None` for a perfect one.
     pub(crate) fn uplinks(&self) -> Vec<Option<String>> {
         let loss = self.uplink_loss.as_ref();
         let loss = loss.map(|loss| format!("loss={loss}"));
@@ -54,14 +54,14 @@ impl Cell {
         Duration::from_nanos(self.outage_ns.unwrap_or_default()) * 4
     }
 
-    /// The time in which messages are due.
+    /// Returns the time in which messages are due.
     fn schedule(&self) -> Duration {
         let turns = self.messages.div_ceil(self.burst.get().into());
         let turns = u32::try_from(turns).unwrap_or(u32::MAX);
         self.interval().saturating_mul(turns)
     }
 
-    /// The warning, if the outage was not within the time in which messages were due, `first` to `last`.
+    /// Returns the warning, if the outage was not within the time in which messages were due, `first` to `last`.
     pub(crate) fn outage_missed(
         &self,
         began: Instant,
@@ -117,7 +117,7 @@ impl Cell {
         self.contradicts_bridges()
     }
 
-    /// A key that the clients would follow and a bridge would not.
+    /// Returns a key that the clients would follow and a bridge would not, with the reason; `None` if there is none.
     fn contradicts_bridges(&self) -> Option<(&'static str, String)> {
         if self.topology != Topology::Fog {
             return None;

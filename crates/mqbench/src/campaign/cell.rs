@@ -151,7 +151,7 @@ impl Transport {
 }
 
 impl Default for Cell {
-    /// S22's workload (table 3) over TLS, on a perfect network.
+    /// Returns S22's workload (table 3) over TLS, on a perfect network.
     fn default() -> Self {
         Self {
             pattern: Pattern::Periodic,
@@ -201,7 +201,7 @@ impl Default for Cell {
 }
 
 impl Cell {
-    /// The network that the cell runs in.
+    /// Describes the network that the cell runs in.
     pub(crate) fn network(&self) -> Result<Network, mq_netem::Error> {
         let [publisher, subscriber] = self.links();
         if self.topology.is_row() {
@@ -226,7 +226,7 @@ impl Cell {
         Network::channel(&medium, self.stations, self.sub_link.as_deref())
     }
 
-    /// The names of the publisher's link and the subscriber's, with their changes.
+    /// Returns the names of the publisher's link and the subscriber's, with their changes.
     pub(crate) fn links(&self) -> [Option<String>; 2] {
         let link = self.link.as_ref();
         let link = link.map(|name| self.changed(name));
@@ -236,7 +236,7 @@ impl Cell {
         [link, subscriber]
     }
 
-    /// A link's name, with the cell's own loss.
+    /// Returns a link's name, with the cell's own loss.
     fn changed(&self, link: &str) -> String {
         with_changes(link, [self.lossy("loss"), None])
     }
@@ -245,7 +245,7 @@ impl Cell {
         self.loss.as_ref().map(|loss| format!("{key}={loss}"))
     }
 
-    /// The links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
+    /// Returns the links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
     pub(crate) fn one_way(&self) -> Option<Duration> {
         let up = Link::load(self.link.as_ref()?).ok()?;
         let down = match &self.sub_link {
@@ -263,7 +263,7 @@ impl Cell {
         self.transport.scheme()
     }
 
-    /// The congestion control of the cell's transport.
+    /// Returns the congestion control of the cell's transport.
     pub(crate) fn congestion(&self) -> CongestionControl {
         self.congestion_of(self.transport)
     }
@@ -275,7 +275,7 @@ impl Cell {
         }
     }
 
-    /// QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
+    /// Returns QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
     pub(crate) fn quic(&self) -> QuicOptions {
         let mut quic = QuicOptions {
             repeat: self.repeat,
@@ -299,7 +299,7 @@ impl Cell {
         quic
     }
 
-    /// TLS options that the clients offer in a handshake.
+    /// Returns the TLS options that the clients offer in a handshake.
     pub(crate) fn crypto(&self) -> anyhow::Result<CryptoOptions> {
         let mut crypto = CryptoOptions::default();
         if let Some(version) = &self.tls_version {
@@ -309,7 +309,7 @@ impl Cell {
         Ok(crypto)
     }
 
-    /// Loss-recovery settings of TCP in all hosts.
+    /// Returns the loss-recovery settings of TCP in all hosts.
     pub(crate) fn tcp_tuning(&self) -> TcpTuning {
         TcpTuning {
             rto_min: self.tcp_rto_min_ns.map(Duration::from_nanos),

@@ -156,7 +156,7 @@ fn time(value: &toml::Value) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", toml_text(value)))
 }
 
-/// An option of a client, written as its text.
+/// Parses an option of a client, which is written as its text.
 fn parsed<T: FromStr<Err: Display>>(value: &toml::Value) -> Result<T, String> {
     let option: Result<T, _> = text(value)?.parse();
     option.map_err(|error| error.to_string())

@@ -28,7 +28,7 @@ const OF_QUIC: [&str; 10] = [
 ];
 const OF_TCP: [&str; 4] = ["tcp_congestion", "tls_version", "tcp_rto_min", "tcp_thin"];
 
-/// The file of a campaign that the user names, and the campaign's name with its changes.
+/// Returns the file of a campaign that the user names, and the campaign's name with its changes.
 pub(super) fn file_and_name(named: &Path) -> (PathBuf, String) {
     let text = named.to_string_lossy();
     let (file, changes) = match text.split_once(".toml@") {
@@ -44,13 +44,13 @@ pub(super) fn file_and_name(named: &Path) -> (PathBuf, String) {
     (file, name)
 }
 
-/// A campaign's name without its changes, and the changes as text; these are empty without any.
+/// Divides a campaign's name into the name without changes, and the changes as text, which are empty without any.
 pub(crate) fn base_and_changes(name: &str) -> (&str, &str) {
     name.split_once('@').unwrap_or((name, ""))
 }
 
 impl Changes {
-    /// The changes in a campaign's name.
+    /// Parses the changes in a campaign's name.
     ///
     /// # Errors
     /// One line with what is wrong.
@@ -72,7 +72,7 @@ impl Changes {
         self.0.is_empty()
     }
 
-    /// The keys.
+    /// Returns the keys that are changed.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(key, _)| &key[..])
     }
@@ -96,7 +96,7 @@ impl Changes {
     }
 }
 
-/// A number, `true` or `false`, or a text, as a file would write it.
+/// Parses a number, `true` or `false`, or else a text, as a file would have it.
 fn typed(text: &str) -> Value {
     let value: Option<Value> = text.parse().ok();
     let plain = value.filter(|value| value.is_integer() || value.is_float() || value.is_bool());

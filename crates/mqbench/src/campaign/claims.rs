@@ -152,7 +152,7 @@ pub(crate) const LEAST: f64 = 0.02;
 pub(crate) const CONFIDENCE: f64 = 0.9;
 
 impl Claim {
-    /// The rule: the verdict on what was measured, with the reason.
+    /// Judges what was measured by the rule of the claim; returns the verdict with its reason.
     ///
     /// | claimed | reproduced: the whole interval is | opposite: it is |
     /// |---|---|---|
@@ -224,7 +224,7 @@ impl Claim {
         }
     }
 
-    /// Range of values that agree with the claim.
+    /// Returns the range of values that agree with the claim.
     fn region(&self, effect: f64) -> Region {
         let neutral = self.neutral();
         let same = TOLERANCE * effect;
@@ -253,7 +253,7 @@ impl Claim {
         }
     }
 
-    /// The value that means no difference, in the claim's form; a `value` has none.
+    /// Returns the value that means no difference, in the claim's form; a `value` has none.
     fn neutral(&self) -> Option<f64> {
         match self.form {
             ClaimForm::Relative => Some(0.0),
@@ -268,7 +268,7 @@ impl Claim {
         Some(side(measured.low, measured.high, self.neutral()?))
     }
 
-    /// The problem of a claim with missing or impossible fields.
+    /// Returns the problem of a claim with missing or impossible fields; `None` for a good claim.
     fn mistake(&self) -> Option<&'static str> {
         match self.form {
             ClaimForm::Relative | ClaimForm::Ratio | ClaimForm::Value if self.figure.is_none() => {
@@ -314,7 +314,7 @@ macro_rules! shipped {
 /// The claims that ship with the program: files and texts.
 const SHIPPED: &[(&str, &str)] = shipped! { "w20" "s21" "s22" "dl" "lw26" };
 
-/// The papers' names in campaign files: `w20` of `profiles/claims/w20.toml`.
+/// Lists the papers' names in campaign files: `w20` of `profiles/claims/w20.toml`.
 pub(super) fn papers() -> impl Iterator<Item = &'static str> {
     let files = SHIPPED.iter().map(|(file, _)| *file);
     files.filter_map(|file| file.rsplit('/').next()?.strip_suffix(".toml"))
@@ -327,7 +327,7 @@ struct RawFile {
     claim: Vec<Claim>,
 }
 
-/// All claims that ship with the program.
+/// Reads all claims that ship with the program.
 ///
 /// # Errors
 /// One line that names the file and the claim, and says what is wrong.
@@ -344,7 +344,7 @@ pub(crate) fn shipped() -> anyhow::Result<Vec<Claim>> {
     Ok(all)
 }
 
-/// The claims of one file; `file` is for messages.
+/// Parses the claims of one file; `file` is for messages.
 pub(crate) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
     let raw: RawFile = toml::from_str(text)
         .map_err(|error| anyhow::anyhow!(error.message().replace('\n', " ")))

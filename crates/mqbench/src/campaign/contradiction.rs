@@ -18,7 +18,7 @@ use crate::{
 const MOST_DEVICES: u64 = 20_000;
 
 impl Cell {
-    /// A contradiction between keys, with the key that is to blame.
+    /// Returns a contradiction between keys, with the key that is to blame; `None` if there is none.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if self.pattern.is_on_broker_host()
             && let Some(contradiction) = self.contradicts_loopback()
@@ -136,7 +136,7 @@ impl Cell {
         })
     }
 
-    /// The problem of a publisher that sends more than its link carries.
+    /// Returns the problem of a publisher that sends more than its link carries; `None` if the link carries it.
     fn overload(&self) -> Option<String> {
         if !self.pattern.is_scheduled() {
             return None;

@@ -17,7 +17,7 @@ pub(crate) struct RunCounts {
     pub(crate) good: usize,
     /// Finished runs whose last attempt was disturbed too. They count, since they have no better attempt.
     pub(crate) disturbed: usize,
-    /// Earlier attempts, which do not count.
+    /// Number of earlier attempts, which do not count.
     pub(crate) repeated: usize,
 }
 
@@ -41,7 +41,7 @@ impl RunCounts {
         }
     }
 
-    /// The runs without an attempt.
+    /// Returns the number of runs without an attempt.
     pub(crate) fn missing(&self) -> usize {
         self.planned.saturating_sub(self.finished)
     }

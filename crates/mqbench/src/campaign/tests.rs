@@ -26,7 +26,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The campaigns that ship, by their names.
+/// Loads the campaigns that ship, by their names.
 pub(crate) fn campaigns(extent: Extent) -> BTreeMap<String, Campaign> {
     let load = |file: &PathBuf| Campaign::load(file, extent).unwrap_or_else(|e| panic!("{e:#}"));
     let all = files("campaigns");
@@ -50,7 +50,7 @@ fn has_cells(campaign: &Campaign, wanted: &BTreeMap<String, String>) -> bool {
     })
 }
 
-/// The first and the last column below a heading of docs/reference/campaign.md.
+/// Returns the first and the last column below a heading of docs/reference/campaign.md.
 fn documented(heading: &str) -> BTreeMap<String, String> {
     let page = include_str!("../../../../docs/reference/campaign.md");
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();

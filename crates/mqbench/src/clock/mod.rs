@@ -24,7 +24,7 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// The system's clock, unless [`SHIFT`] says otherwise.
+    /// Makes the system's clock, unless [`SHIFT`] says otherwise.
     pub(crate) fn from_env() -> anyhow::Result<Self> {
         match std::env::var(SHIFT) {
             Ok(text) => Self::parse(&text).with_context(|| {
@@ -50,12 +50,12 @@ impl WallClock {
         }
     }
 
-    /// The clock's time now.
+    /// Returns the clock's time now.
     pub(crate) fn now_ns(&self) -> u64 {
         self.at(system_ns())
     }
 
-    /// The clock's time at a time of the system's clock.
+    /// Returns the clock's time at a time of the system's clock.
     pub(crate) fn at(&self, system_ns: u64) -> u64 {
         let since = i128::from(system_ns) - i128::from(self.since_ns);
         let drift = since * i128::from(self.drift_ppb) / 1_000_000_000;
@@ -64,7 +64,7 @@ impl WallClock {
     }
 }
 
-/// The system's clock, in nanoseconds since the Unix epoch.
+/// Reads the system's clock, in nanoseconds since the Unix epoch.
 pub(crate) fn system_ns() -> u64 {
     nanoseconds(
         SystemTime::now()

@@ -147,7 +147,8 @@ pub(crate) async fn run(action: Action) -> anyhow::Result<()> {
     }
 }
 
-/// The manifest of this program on this machine, with the campaign files; none if the set has them already.
+/// Makes the manifest of this program on this machine, with the campaign files; `files` is empty if the set has them
+/// already.
 fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
@@ -280,7 +281,7 @@ fn plan_of(campaign: &Campaign) -> String {
     )
 }
 
-/// A line for each placement of cells on the hosts, or for each reason why the hosts cannot run them.
+/// Formats a line for each placement of cells on the hosts, or for each reason why the hosts cannot run them.
 fn on_hosts(campaign: &Campaign, hosts: &Hosts) -> String {
     let mut ways: BTreeMap<String, usize> = BTreeMap::new();
     for one in &campaign.cells {

@@ -86,7 +86,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The role of this program on a host.
+/// Serves the controller as the role of this program on a host, until the standard input ends.
 pub(crate) async fn present(input: Option<StdinLines>) -> anyhow::Result<()> {
     let input = input.context("it has no standard input")?;
     serve(input, report::print).await

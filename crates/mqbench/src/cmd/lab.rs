@@ -124,7 +124,7 @@ fn start(command: &[String]) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// The program of a command line, and the command that runs it.
+/// Returns the program of a command line, and the command that runs it.
 fn runs(command: &[String]) -> anyhow::Result<(&str, Command)> {
     let (program, arguments) = command.split_first().context("name a program to run")?;
     let mut command = Command::new(program);

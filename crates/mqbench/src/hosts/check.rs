@@ -53,7 +53,7 @@ pub(crate) async fn report_of(ssh: &Ssh, host: &Machine) -> anyhow::Result<HostR
     Ok(found)
 }
 
-/// All problems of a host.
+/// Lists all problems of a host.
 pub(crate) async fn problems_of(ssh: &Ssh, found: &HostReport, host: &Machine) -> Vec<Problem> {
     let mut problems = problems(found, host);
     problems.extend(cannot_shape(ssh, found, host).await);
@@ -74,7 +74,7 @@ pub(crate) fn summary(found: &HostReport) -> String {
     )
 }
 
-/// The mqbench that the host has.
+/// Describes the mqbench that the host has.
 fn build(found: &HostReport) -> String {
     let revision = found.revision.as_deref().unwrap_or("?");
     format!("mqbench {} ({revision})", found.version)
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// The problem of a program that may not shape the interface, also not by sudo.
+/// Checks that the program may shape the interface, by itself or by sudo; returns the problem if it may not.
 async fn cannot_shape(ssh: &Ssh, found: &HostReport, host: &Machine) -> Option<Problem> {
     if found.may_shape {
         return None;
@@ -114,7 +114,7 @@ async fn cannot_shape(ssh: &Ssh, found: &HostReport, host: &Machine) -> Option<P
     )))
 }
 
-/// The problem of a multimeter that does not identify itself.
+/// Checks that a multimeter identifies itself; returns the problem if it does not.
 async fn unanswered_meter(host: &Machine) -> Option<Problem> {
     let configured_meter = host.configured_meter()?;
     let error = configured_meter.answers().await.err()?;
@@ -181,7 +181,7 @@ fn problems(found: &HostReport, host: &Machine) -> Vec<Problem> {
 mod tests {
     use super::*;
 
-    /// The report of a host without problems.
+    /// Makes the report of a host without problems.
     fn fine() -> HostReport {
         HostReport {
             version: VERSION.to_owned(),

@@ -41,7 +41,7 @@ $sudo mv "$program.new" "$program"
 echo "$says"
 "#;
 
-/// The program of this folder for the architecture, or else this program.
+/// Finds the program of this folder for the architecture, or else this program.
 fn program(folder: Option<&Path>, machine: &str) -> anyhow::Result<PathBuf> {
     // The names of uname(1), and of the programs that ship.
     let name = match machine {

@@ -53,7 +53,7 @@ pub(crate) struct Machine {
 
 #[cfg(target_os = "linux")]
 impl Machine {
-    /// A machine without a role, for tests.
+    /// Makes a machine without a role, for tests.
     #[cfg(test)]
     pub(crate) fn at(address: IpAddr, interface: &str, meter: &str) -> Self {
         Self {
@@ -69,12 +69,12 @@ impl Machine {
         }
     }
 
-    /// The path of mqbench on the machine.
+    /// Returns the path of mqbench on the machine.
     pub(crate) fn program(&self) -> &str {
         self.program.as_deref().unwrap_or("mqbench")
     }
 
-    /// The machine's meter, if it has one.
+    /// Returns the machine's meter, if it has one.
     pub(crate) fn configured_meter(&self) -> Option<ConfiguredMeter> {
         Some(ConfiguredMeter {
             spec: self.meter.clone()?,
@@ -144,13 +144,13 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// All machines.
+    /// Returns all machines.
     #[cfg(target_os = "linux")]
     pub(crate) fn machines(&self) -> impl Iterator<Item = &Machine> {
         self.hosts.iter()
     }
 
-    /// The host with this role; each role has one host.
+    /// Returns the host with this role; each role has one host.
     pub(crate) fn doing(&self, role: HostRole) -> anyhow::Result<&Machine> {
         let mut doing = self.hosts.iter().filter(|host| host.roles.contains(&role));
         let role = format!("{role:?}").to_lowercase();

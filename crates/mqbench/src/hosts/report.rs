@@ -124,7 +124,7 @@ async fn report(folder: &Path) -> HostReport {
     }
 }
 
-/// The network interfaces. /sys is no source: it shows those of the network namespace that it was mounted in.
+/// Lists the network interfaces. /sys is no source: it shows those of the network namespace that it was mounted in.
 fn interfaces() -> Vec<String> {
     let found = nix::net::if_::if_nameindex();
     let names = found.iter().flatten();
@@ -135,7 +135,7 @@ fn interfaces() -> Vec<String> {
     names
 }
 
-/// The flags of a Raspberry Pi's firmware.
+/// Reads the flags of a Raspberry Pi's firmware.
 fn throttled() -> Option<String> {
     let file = "/sys/devices/platform/soc/soc:firmware/get_throttled";
     let text = std::fs::read_to_string(file).ok()?;

@@ -207,7 +207,7 @@ impl RemoteRole {
         }
     }
 
-    /// The first line that the role prints, within a bounded time.
+    /// Waits for the first line that the role prints, within a bounded time.
     pub(crate) async fn first_line(&mut self) -> anyhow::Result<String> {
         let line = timeout(START_TIMEOUT, self.next_line()).await;
         match line.unwrap_or_else(|_| bail!("no answer within {START_TIMEOUT:?}")) {
@@ -217,7 +217,7 @@ impl RemoteRole {
         }
     }
 
-    /// The next line that the role prints; `None` at the end. Cancel-safe.
+    /// Waits for the next line that the role prints; `None` at the end. Cancel-safe.
     pub(crate) async fn next_line(&mut self) -> anyhow::Result<Option<String>> {
         let line = self.output.next_line().await;
         line.with_context(|| format!("{}: it is not heard", self.name))
@@ -260,7 +260,7 @@ impl RemoteRole {
         Ok(printed)
     }
 
-    /// An error with the role's last words.
+    /// Makes an error with the role's last words.
     async fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.tell = None;
         match timeout(END_TIMEOUT, self.child.wait()).await {
@@ -324,7 +324,7 @@ fn failure_reason(status: ExitStatus, stderr: &str) -> String {
     }
 }
 
-/// The shell command that runs this program on a host.
+/// Formats the shell command that runs this program on a host.
 pub(super) fn mqbench<'a>(
     host: &'a Machine,
     by_sudo: bool,
@@ -336,7 +336,7 @@ pub(super) fn mqbench<'a>(
     words.join(" ")
 }
 
-/// A text quoted as one word for a shell.
+/// Quotes a text as one word for a shell.
 pub(super) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -10,13 +10,13 @@ use crate::campaign::{artifacts::Artifact, cell::Cell, record::Outcome};
 /// The machines that runs take place on.
 #[derive(Debug)]
 pub(crate) enum Backend {
-    /// On this machine, each in a network of its own.
+    /// Runs take place on this machine, each in a network of its own.
     Local {
         energy: EnergySource,
         /// Files that are kept of each run.
         artifacts: Vec<Artifact>,
     },
-    /// On real machines.
+    /// Runs take place on real machines.
     #[cfg(target_os = "linux")]
     Remote(super::remote::RemoteHosts),
 }

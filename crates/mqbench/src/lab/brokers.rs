@@ -95,7 +95,7 @@ impl<'a> Brokers<'a> {
         })
     }
 
-    /// Their process identifiers.
+    /// Returns the process identifiers of the brokers.
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.iter().filter_map(BrokerProcess::pid)
     }

@@ -87,8 +87,8 @@ impl CpuTicks {
         share(stolen, all).unwrap_or(0.0)
     }
 
-    /// The first line of `/proc/stat`, proc(5): user, nice, system, idle, iowait, irq, softirq,
-    /// steal; what guests use is in user.
+    /// Parses the first line of `/proc/stat`, proc(5): user, nice, system, idle, iowait, irq, softirq, steal; what
+    /// guests use is in user.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let numbers: Vec<u64> = line
@@ -108,7 +108,7 @@ fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| float(part) / float(all))
 }
 
-/// The processors that this program may use.
+/// Returns the number of processors that this program may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -123,7 +123,7 @@ pub(super) fn most_parallel_cells() -> usize {
     usize::try_from(cells.clamp(RANGE.0, RANGE.1)).unwrap_or(1)
 }
 
-/// Bytes, from `/proc/meminfo`, proc(5).
+/// Reads the available memory in bytes from `/proc/meminfo`, proc(5).
 fn available(meminfo: &str) -> Option<u64> {
     let mut lines = meminfo.lines();
     let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;

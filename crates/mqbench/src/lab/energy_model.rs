@@ -48,7 +48,7 @@ pub(super) struct ModelledEnergy {
 }
 
 impl EmulatorCounts {
-    /// `None` on a shared channel, which does not count by the receiver.
+    /// Reads the emulator's counts; `None` on a shared channel, which does not count by the receiver.
     fn of(testbed: &Testbed) -> Option<Self> {
         let (sent, received) = testbed.publisher_packets();
         Some(Self {
@@ -71,8 +71,8 @@ impl<'a> EnergyModel<'a> {
         })
     }
 
-    /// The energy until now, for work whose publisher has used `wire`, and a thread that spins `pacing_cpu_ns`; `None` if a
-    /// count is not known.
+    /// Returns the energy until now, for work whose publisher has used `wire`, and a thread that spins `pacing_cpu_ns`;
+    /// `None` if a count is not known.
     pub(super) fn end(
         self,
         wire: Option<WireUse>,
@@ -113,7 +113,7 @@ struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// The publisher's share, on its board.
+    /// Returns the publisher's share of the CPU time, as on its board, in nanoseconds.
     fn publisher_ns(self, factor: f64) -> u64 {
         let others = self.emulator.saturating_add(self.pacing);
         let clients = Duration::from_nanos(self.process.saturating_sub(others));

@@ -30,7 +30,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// None yet, of a run on this machine; warns if it is itself emulated.
+    /// Makes the findings of a run on this machine, none yet; warns if the machine is itself emulated.
     pub(super) fn new_local() -> Self {
         let mut findings = Self::default();
         let emulated = validity::emulated(None, emulated().as_deref());
@@ -38,7 +38,7 @@ impl Findings {
         findings
     }
 
-    /// The outcome of a run that began at `began` and ended as `went` says.
+    /// Makes the outcome of a run that began at `began` and ended as `went` says.
     pub(super) fn outcome(
         self,
         went: anyhow::Result<()>,

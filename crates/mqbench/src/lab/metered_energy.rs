@@ -11,13 +11,13 @@ use crate::{
 /// The time in which messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendingWindow {
-    /// Since 1970.
+    /// The window, in nanoseconds since 1970.
     pub(crate) window: Window,
-    /// Bound of the error of both ends.
+    /// Bound of the error of the window's two ends.
     pub(crate) uncertainty_ns: u64,
 }
 
-/// The time from the first message's turn until the last message arrived, or was sent. This is S22's time to
+/// Returns the time from the first message's turn until the last message arrived, or was sent. This is S22's time to
 /// send all packets (§5.2), with retransmissions. `None` if nothing was sent.
 pub(crate) fn sending_window(samples: &Samples) -> Option<Window> {
     let first = samples.0.iter().map(|sample| sample.intended_ns).min()?;
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// 2 W from the origin on, for a second, with a hole in it or not.
+    /// Makes a recording of 2 W from the origin on, for a second, with a hole in it or not.
     fn taken(has_hole: bool) -> MeterRecording {
         let mut trace = Trace::new(20_000_000);
         for at in (0..=100).filter(|at| !has_hole || !(40..60).contains(at)) {

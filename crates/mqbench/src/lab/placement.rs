@@ -137,7 +137,7 @@ fn shape<'a>(
 
 #[cfg(target_os = "linux")]
 impl<'a> Placement<'a> {
-    /// The hosts that take part, each once.
+    /// Returns the hosts that take part, each once.
     pub(crate) fn hosts(&self) -> Vec<&'a Machine> {
         let mut hosts = vec![self.broker];
         for host in [self.publisher, self.subscriber] {

@@ -22,8 +22,8 @@ pub(crate) struct PlannedRun {
     pub(crate) repetition: u32,
 }
 
-/// All runs of a campaign. Each repetition is a block of all cells in a random order of its own, so that drift
-/// of the machine affects all levels alike.
+/// Plans all runs of a campaign. Each repetition is a block of all cells in a random order of its own, so that drift of
+/// the machine affects all levels alike.
 pub(crate) fn planned_runs(campaign: &Campaign) -> Vec<PlannedRun> {
     let mut random = SplitMix64::new(campaign.seed);
     let mut all = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn planned_runs(campaign: &Campaign) -> Vec<PlannedRun> {
     all
 }
 
-/// The seed of a run. Each run has a seed of its own, which is the same in every campaign with this campaign
+/// Derives the seed of a run. Each run has a seed of its own, which is the same in every campaign with this campaign
 /// seed.
 pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
     let cell = &campaign.cells[run.cell].cell;
@@ -57,13 +57,13 @@ pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
     (0..=run.repetition).fold(0, |_, _| random.next_u64())
 }
 
-/// About how long a run of each of its cells takes.
+/// Estimates how long a run of each of a campaign's cells takes.
 pub(crate) fn durations(campaign: &Campaign) -> Vec<Duration> {
     let cells = campaign.cells.iter();
     cells.map(|one| expected(&one.cell)).collect()
 }
 
-/// About how long a run takes: its work with losses, connections and start-up.
+/// Estimates how long a run takes: its work with losses, connections and start-up.
 pub(crate) fn expected(cell: &Cell) -> Duration {
     const START: Duration = Duration::from_secs(2);
     // A storm ends two brokers, each of which waits 5 s at most for its connections.
@@ -95,8 +95,8 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     beside + (publisher + subscriber + losses) * 8 + one.saturating_mul(messages)
 }
 
-/// The share of a processor that a cell uses if it takes `expected`. Measured on a processor of 2.5 GHz: a start
-/// takes 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator included. A
+/// Estimates the share of a processor that a cell uses if it takes `expected`. Measured on a processor of 2.5 GHz: a
+/// start takes 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator included. A
 /// connection with its message takes 4 (TLS) to 6 ms (QUIC).
 ///
 /// Each station of a channel does about as much as the measured publisher. Those beside it have a subscriber each.
@@ -171,8 +171,8 @@ fn link_times(cell: &Cell) -> LinkTimes {
     }
 }
 
-/// The time that a lost packet costs beside a round trip of each side: TCP's least timeout and the answer's delay. For
-/// connections it is the timeout of the first packet (RFC 6298 §2).
+/// Returns the time that a lost packet costs beside a round trip of each side: TCP's least timeout and the answer's
+/// delay. For connections it is the timeout of the first packet (RFC 6298 §2).
 fn first_timeout(cell: &Cell) -> Duration {
     match cell.pattern {
         Pattern::Reconnect | Pattern::Connect => Duration::from_secs(1),
@@ -291,7 +291,7 @@ mod tests {
         assert!(clean < up && up < lossy, "{up:?}");
     }
 
-    /// The wall time, and the time of one run after the other.
+    /// Estimates the wall time of a campaign, and the time of one run after the other.
     fn estimate(campaign: &Campaign) -> (Duration, Duration) {
         let runs = planned_runs(campaign).into_iter();
         let runs: Vec<_> = runs

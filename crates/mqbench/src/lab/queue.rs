@@ -47,19 +47,19 @@ impl QueuedRun {
         &campaigns[campaign].cells[planned.cell].cell
     }
 
-    /// About how long it takes.
+    /// Returns the estimate of how long the run takes.
     pub(crate) fn expected(&self) -> Duration {
         self.expected
     }
 
-    /// The run's load, see [`plan::load`]. A disturbed run gets more room the next time: some runs are more
+    /// Returns the run's load, see [`plan::load`]. A disturbed run gets more room the next time: some runs are more
     /// sensitive than others.
     pub(super) fn load(&self) -> f64 {
         const MORE: i32 = 2;
         self.load * f64::from(MORE.pow(self.attempt - 1))
     }
 
-    /// The name of this run's files.
+    /// Returns the name of this run's files.
     pub(super) fn name(&self, campaigns: &[Campaign]) -> String {
         let campaign = &campaigns[self.wanted_by[0].campaign].name;
         format!("{campaign}-{:016x}", self.seed())
@@ -70,18 +70,18 @@ impl QueuedRun {
         self.wanted_by.len() > 1
     }
 
-    /// The seed of this attempt. Each attempt has another seed, or it would fail as before.
+    /// Returns the seed of this attempt. Each attempt has another seed, or it would fail as before.
     pub(super) fn seed(&self) -> u64 {
         self.seed.wrapping_add(u64::from(self.attempt - 1))
     }
 
-    /// The next attempt of the same run, unless it was tried often enough.
+    /// Makes the next attempt of the same run, unless it was tried often enough.
     pub(super) fn again(mut self) -> Option<Self> {
         self.attempt += 1;
         (self.attempt <= ATTEMPTS).then_some(self)
     }
 
-    /// The record of its outcome, for each campaign that wants it.
+    /// Makes the records of an outcome, one for each campaign that wants the run.
     pub(super) fn records(&self, campaigns: &[Campaign], outcome: &Outcome) -> Vec<Record> {
         let record =
             |run: &RunOfCampaign| run.record(campaigns, self.attempt, self.seed(), outcome);
@@ -178,7 +178,7 @@ impl MissingRuns {
     }
 }
 
-/// All runs of all campaigns, in the order in which they are begun.
+/// Plans all runs of all campaigns, in the order in which they are begun.
 fn all_runs(campaigns: &[Campaign], expected: &[Vec<Duration>]) -> Vec<RunOfCampaign> {
     let mut order: Vec<_> = (0..campaigns.len()).collect();
     order.sort_by_key(|number| Reverse(expected[*number].iter().max()));
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::campaign::file::Extent;
 
-    /// `mean` and `jitter` have two cells in common; `mean` has two more.
+    /// Makes two campaigns: `mean` and `jitter` have two cells in common; `mean` has two more.
     fn campaigns() -> Vec<Campaign> {
         let campaign = |name: &str, metric: &str, loss: &str| {
             let text = format!(

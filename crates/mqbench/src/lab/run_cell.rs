@@ -319,7 +319,7 @@ impl CellRun<'_> {
         }
     }
 
-    /// The model of the run's energy, from now on; `None` without a profile.
+    /// Starts the model of the run's energy, from now on; `None` without a profile.
     fn energy_model(&self) -> Option<EnergyModel<'_>> {
         let profile = self.energy_profile?;
         EnergyModel::start(self.testbed, profile)
@@ -338,7 +338,7 @@ impl CellRun<'_> {
         }
     }
 
-    /// The plan for messages one after the other.
+    /// Makes the plan for messages one after the other.
     fn one_by_one(&self, topic: &str) -> anyhow::Result<stopwait::Plan> {
         Ok(stopwait::Plan {
             topic: TopicName::new(topic)?,

@@ -55,7 +55,7 @@ pub(crate) struct MeterRecording {
 }
 
 impl JournalFolder {
-    /// The journals of a result set.
+    /// Returns the folder of the journals of a result set.
     pub(crate) fn of(directory: &Path) -> Self {
         Self(directory.join("meters"))
     }

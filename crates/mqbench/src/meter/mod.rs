@@ -12,7 +12,7 @@ use mq_energy::{
     sysfs::{Class, Sensor},
 };
 
-/// The meters that this machine reads of itself, by all names that `--meter` takes.
+/// Lists the meters that this machine reads of itself, by all names that `--meter` takes.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_this_host() -> Vec<String> {
     let root = sys();

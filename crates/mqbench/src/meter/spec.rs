@@ -97,7 +97,7 @@ impl MeterSpec {
     }
 }
 
-/// `/sys`, or the folder in its place.
+/// Returns `/sys`, or the folder in its place.
 pub(crate) fn sys() -> PathBuf {
     std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
 }
@@ -127,7 +127,7 @@ impl MeterSettings {
     /// The most readings of a run: more add nothing to its energy, and fill the disk.
     const ENOUGH: u32 = 100_000;
 
-    /// The settings for a run that takes about `expected`, with a multimeter's readings kept in `journal`.
+    /// Returns the settings for a run that takes about `expected`, with a multimeter's readings kept in `journal`.
     pub(crate) fn for_run(&self, spec: &MeterSpec, expected: Duration, journal: PathBuf) -> Self {
         let interval = (expected / Self::ENOUGH).max(Duration::from_millis(1));
         Self {
@@ -150,7 +150,7 @@ impl MeterSettings {
         }
     }
 
-    /// The meter `spec` with these settings; it may run for `longest`.
+    /// Makes the meter `spec` with these settings; it may run for `longest`.
     pub(crate) fn meter(
         &self,
         spec: &MeterSpec,

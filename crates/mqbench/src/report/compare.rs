@@ -12,7 +12,7 @@ use mq_measure::{
 use super::histogram;
 use crate::units::{format_bytes, format_time, format_time_f64};
 
-/// The tables, a picture of the delays (in the order of the transports), and what came out.
+/// Formats the tables, a picture of the delays (in the order of the transports), and what came out.
 pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
     let names = result.transports.iter().map(|one| &one.transport[..]);
     let columns: Vec<_> = names.zip(delays).collect();
@@ -20,7 +20,7 @@ pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
     format!("{tables}\n{picture}{}", sentences(&result.comparisons))
 }
 
-/// The table, the connection times under it, and every warning.
+/// Formats the table, the connection times under it, and every warning.
 fn tables(result: &RunResult) -> String {
     let mut text = format!("{}\n\n{}\n", latency(result), connections(result));
     for transport in &result.transports {
@@ -140,7 +140,8 @@ fn latency(result: &RunResult) -> Table {
     table
 }
 
-/// CPU time of a process for each message. A message of another station counts as one, since it costs about as much.
+/// Formats the CPU time of a process for each message. A message of another station counts as one, since it costs about
+/// as much.
 fn cpu(transport: &TransportResult, role: &str) -> String {
     transport
         .processes
@@ -192,7 +193,7 @@ fn connection_cells(times: &ConnectTimes) -> impl Iterator<Item = String> {
     .into_iter()
 }
 
-/// The name of a kind of connection.
+/// Returns the name of a kind of connection.
 pub(crate) fn kind_name(kind: ConnectKind) -> &'static str {
     match kind {
         ConnectKind::Tcp => "plain",
@@ -207,7 +208,7 @@ pub(crate) const DELAY: &str = "mean delay";
 /// The compared connection time, from the dial to CONNACK, without tickets.
 pub(crate) const CONNECTION: &str = "median connection time";
 
-/// The differences between transports, one sentence a comparison; empty with one transport.
+/// Formats the differences between transports, one sentence a comparison; empty with one transport.
 fn sentences(comparisons: &[Comparison]) -> String {
     let each = comparisons.iter().filter_map(|comparison| {
         let found = sentence(comparison, comparison.ratio?);
@@ -239,7 +240,8 @@ fn sentence(comparison: &Comparison, ratio: Interval) -> String {
     format!("{of}'s {quantity} is {estimate} % {way} than {with}'s ({least} to {most} %)")
 }
 
-/// 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too long.
+/// Formats a percentage: 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too
+/// long.
 fn percent(value: f64, signed: bool) -> String {
     let digits = usize::from(value.abs() < 9.5);
     if value > 999.0 {

@@ -22,7 +22,7 @@ pub(crate) struct MeasuredEnergy<'a> {
     pub(crate) messages: Option<u64>,
 }
 
-/// The energy in a few lines, with its remarks.
+/// Formats the energy in a few lines, with its remarks.
 pub(crate) fn measured(of: &MeasuredEnergy<'_>) -> String {
     let found = of.energy;
     let mut text = format!(
@@ -67,7 +67,7 @@ fn gaps(of: &MeasuredEnergy<'_>) -> String {
     )
 }
 
-/// The quality of a fit, as comments of a profile.
+/// Formats the quality of a fit, as comments of a profile.
 pub(crate) fn fit(fit: &Fit) -> String {
     let mut text = format!("# {} runs", fit.runs);
     if let Some(r_squared) = fit.r_squared {

@@ -8,7 +8,7 @@ use crate::units::format_time;
 
 const BARS: usize = 40;
 
-/// The histogram, or one line that there is nothing to show.
+/// Formats a histogram, or one line that there is nothing to show.
 ///
 /// Buckets are spaced evenly on a logarithmic axis; bars are linear in the number of messages, and
 /// any bucket that is not empty shows at least a dot.
@@ -37,7 +37,8 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
 /// Columns of a terminal.
 const WIDTH: usize = 80;
 
-/// The histograms of several recorders on one scale: a row a bucket, a column a recorder. Fits 80 columns with up to ten.
+/// Formats the histograms of several recorders on one scale: a row a bucket, a column a recorder. Fits 80 columns with
+/// up to ten.
 pub(crate) fn side_by_side(recorders: &[(&str, &LatencyRecorder)]) -> String {
     let each: Vec<_> = recorders.iter().map(|(_, recorder)| *recorder).collect();
     let all = buckets::side_by_side(&each, 16);
@@ -70,7 +71,7 @@ pub(crate) fn side_by_side(recorders: &[(&str, &LatencyRecorder)]) -> String {
     text
 }
 
-/// A bar that is linear in the number of messages; any message shows at least a dot.
+/// Draws a bar that is linear in the number of messages; any message shows at least a dot.
 fn bar(count: u64, most: u64, width: usize) -> String {
     let share = usize::try_from(count * width as u64 / most).unwrap_or(width);
     match (count, share) {

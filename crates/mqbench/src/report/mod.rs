@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::units::{format_time, format_time_f64};
 
-/// The histogram of a run's latencies, and their usual figures.
+/// Formats the histogram of a run's latencies, and their usual figures.
 pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
     let latencies = samples.latencies_intended_ns();
     let mut recorder = LatencyRecorder::new();
@@ -22,7 +22,7 @@ pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
     histogram::render(title, &recorder) + &figures(&latencies).unwrap_or_default()
 }
 
-/// The usual figures of some times on one line; `None` without any.
+/// Formats the usual figures of some times on one line; `None` without any.
 pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
     let summary = Summary::from_samples(values_ns)?;
     Some(format!(
@@ -36,25 +36,25 @@ pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
     ))
 }
 
-/// Warnings or notes, each on one line.
+/// Formats warnings or notes, each on one line.
 pub(crate) fn warnings<W: Display>(warnings: impl IntoIterator<Item = W>) -> String {
     let lines = warnings.into_iter().map(|warning| format!("! {warning}\n"));
     lines.collect()
 }
 
-/// JSON on one line.
+/// Formats a value as JSON on one line.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let text = serde_json::to_string(value).context("cannot write JSON")?;
     Ok(text + "\n")
 }
 
-/// JSON with a field on each line.
+/// Formats a value as JSON with a field on each line.
 pub(crate) fn pretty_json(value: &impl Serialize) -> anyhow::Result<String> {
     let text = serde_json::to_string_pretty(value).context("cannot write JSON")?;
     Ok(text + "\n")
 }
 
-/// The counts of messages on one line.
+/// Formats the counts of messages on one line.
 pub(crate) fn counts_line(counts: &Counts) -> String {
     format!(
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",

@@ -23,7 +23,7 @@ impl CarriedFrames {
 }
 
 impl Testbed {
-    /// The hosts with brokers, the last one of the row first, each with the next one's address on its uplink.
+    /// Returns the hosts with brokers, the last one of the row first, each with the next one's address on its uplink.
     pub(crate) fn brokers(&self) -> impl Iterator<Item = (&Host, Option<Ipv4Addr>)> {
         let edges = self.edges.iter().rev().filter(|_| !self.passes_on);
         let edges = edges.map(|edge| (&edge.host, Some(edge.addresses.far)));
@@ -49,7 +49,7 @@ impl Testbed {
 }
 
 impl Station {
-    /// The publisher, and the hosts between it and the broker, each with its link to the next one.
+    /// Makes the publisher, and the hosts between it and the broker, each with its link to the next one.
     pub(super) fn in_row(
         lab: &mut Lab,
         links: Vec<NamedProfile<Link>>,
@@ -84,7 +84,7 @@ impl Station {
     }
 }
 
-/// The role of a host of the row, the publisher's being the first.
+/// Returns the role of a host of the row, the publisher's being the first.
 fn row_role(number: u64) -> String {
     match number {
         0 => "publisher".to_owned(),

@@ -69,7 +69,7 @@ pub(crate) struct BrokerAccess {
 }
 
 impl BrokerAccess {
-    /// The address and options by which a client of this role dials the broker, made from those of another
+    /// Returns the address and options by which a client of this role dials the broker, made from those of another
     /// network.
     pub(crate) fn dial_options(
         self,
@@ -177,7 +177,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// The hosts and their roles.
+    /// Returns the hosts and their roles.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = (&str, &Host)> {
         let stations = self
             .stations()
@@ -190,8 +190,8 @@ impl Testbed {
         self.lab.run(command)
     }
 
-    /// Packets that the publisher's host has sent so far, and packets sent to it. The second is `None` on a
-    /// channel, which does not count by the receiver.
+    /// Returns the number of packets that the publisher's host has sent so far, and of packets sent to it. The second
+    /// is `None` on a channel, which does not count by the receiver.
     pub(crate) fn publisher_packets(&self) -> (u64, Option<u64>) {
         if let Some(report) = self.lab.medium_reports().first() {
             return (report.stations[0].arrived, None);
@@ -211,12 +211,12 @@ impl Testbed {
         Ok(Lab::hand_over(&publisher.host, publisher.addresses, *next)?)
     }
 
-    /// The broker's host.
+    /// Returns the broker's host.
     pub(crate) fn broker(&self) -> &Host {
         &self.broker
     }
 
-    /// The brokers' addresses, one a link or channel.
+    /// Returns the brokers' addresses, one a link or channel.
     pub(crate) fn broker_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
         let networks = std::iter::once(&self.publisher).chain(&self.edges);
         let networks = networks.chain(&self.subscriber);
@@ -248,7 +248,7 @@ impl Testbed {
         self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
 
-    /// The links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
+    /// Returns the links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
     pub(crate) fn one_way(&self) -> Option<Duration> {
         let subscriber = self.subscriber.as_ref().unwrap_or(&self.publisher);
         let [up, down] = [&self.publisher, subscriber].map(|station| station.link.as_ref());
@@ -257,7 +257,7 @@ impl Testbed {
         Some(up?.profile.up.delay + between + down?.profile.down.delay)
     }
 
-    /// CPU time of the emulator. Its threads are in this process, but are not the clients' work.
+    /// Returns the CPU time of the emulator. Its threads are in this process, but are not the clients' work.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.lab.cpu_time()
     }
@@ -269,7 +269,7 @@ impl Testbed {
 }
 
 impl Station {
-    /// A host with a link to the broker.
+    /// Makes a host with a link to the broker.
     fn with_link(
         lab: &mut Lab,
         role: &str,
@@ -301,7 +301,7 @@ impl Station {
         Ok(())
     }
 
-    /// The publisher and its neighbours, on one channel with the broker.
+    /// Makes the publisher and its neighbours, on one channel with the broker.
     fn on_channel(
         lab: &mut Lab,
         count: u8,
@@ -331,7 +331,7 @@ impl Station {
     }
 }
 
-/// The role of the measured publisher, and of the second and further stations of a channel.
+/// Returns the role of the measured publisher, and of the second and further stations of a channel.
 fn publisher_role(number: usize) -> String {
     match number {
         1 => "publisher".to_owned(),

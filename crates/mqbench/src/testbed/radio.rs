@@ -44,7 +44,7 @@ pub(crate) struct ChannelUse {
 }
 
 impl Testbed {
-    /// The use of the channel since it exists; `None` without one. It may lack the last 50 ms if the channel is
+    /// Returns the use of the channel since it exists; `None` without one. It may lack the last 50 ms if the channel is
     /// never idle.
     pub(crate) fn channel_use(&self) -> Option<ChannelUse> {
         let reports = self.lab.medium_reports();
@@ -64,7 +64,7 @@ impl ChannelUse {
         }
     }
 
-    /// The use from `earlier` until this one.
+    /// Returns the use from `earlier` until this one.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             in_use: self.in_use.saturating_sub(earlier.in_use),
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// The warnings of a channel with a frame error rate of 10 %, after 1000 transmissions that did not
+    /// Returns the warnings of a channel with a frame error rate of 10 %, after 1000 transmissions that did not
     /// collide.
     fn warnings(delivered: u64, late: u64) -> Vec<String> {
         let mut validity = Validity::default();
@@ -225,7 +225,7 @@ mod tests {
         NamedProfile::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
     }
 
-    /// A channel that was in use for a quarter of its first second.
+    /// Makes a channel that was in use for a quarter of its first second.
     fn channel(medium: &NamedProfile<Medium>, delivered: u64, late: u64) -> Channel<'_> {
         let counts = StationCounts {
             transmissions: 1500,

@@ -8,7 +8,7 @@ use super::{Station, Testbed, named::NamedProfile};
 use crate::{clock::nanoseconds, units::format_time};
 
 impl Testbed {
-    /// Each link with its station and its counts.
+    /// Returns each link with its station and its counts.
     fn links(&self) -> impl Iterator<Item = (&Station, &NamedProfile<Link>, LinkReport)> {
         let linked = self.stations().flat_map(|station| {
             let next = station.next.as_ref().map(|(link, _)| link);
@@ -21,7 +21,7 @@ impl Testbed {
             .map(|((station, link), report)| (station, link, report))
     }
 
-    /// The channel and the links as configured.
+    /// Describes the channel and the links as configured.
     pub(crate) fn configured(&self) -> Value {
         let direction = |direction: &Direction| {
             let mut fields = json!({
@@ -57,7 +57,7 @@ impl Testbed {
         channel.into_iter().chain(links).collect()
     }
 
-    /// The channel and the links as measured.
+    /// Describes the channel and the links as measured.
     pub(crate) fn measured(&self) -> Value {
         let direction = |report: &DirectionReport| {
             let (counts, lateness) = (&report.counts, report.timing.lateness);
@@ -125,7 +125,7 @@ impl Testbed {
         validity.note(missed("of the links", missing));
     }
 
-    /// A line for each host: its address, the broker's, and the host's link.
+    /// Formats a line for each host: its address, the broker's, and the host's link.
     pub(crate) fn map(&self) -> String {
         let line = |station: &Station| {
             let Addresses { near, far } = station.addresses;
@@ -138,14 +138,14 @@ impl Testbed {
         self.stations().map(line).collect()
     }
 
-    /// The link or channel by which the station reaches the broker.
+    /// Names the link or channel by which the station reaches the broker.
     fn way(&self, station: &Station) -> String {
         let link = station.link.as_ref().map(NamedProfile::<Link>::title);
         let channel = || self.channel().map(|channel| channel.title());
         link.or_else(channel).unwrap_or_default()
     }
 
-    /// A paragraph for the channel and for each link: its configuration and its counts.
+    /// Formats a paragraph for the channel and for each link: its configuration and its counts.
     pub(crate) fn describe(&self) -> String {
         let channel = self.channel().map(|channel| channel.describe());
         let mut text = channel.unwrap_or_default();
@@ -165,7 +165,7 @@ impl NamedProfile<Link> {
     }
 }
 
-/// A profile's name, with what it stands for.
+/// Formats a profile's name, with what it stands for.
 pub(super) fn title(name: &str, description: &str) -> String {
     match description {
         "" => name.to_owned(),
@@ -192,7 +192,7 @@ fn describe(report: &DirectionReport) -> String {
     text
 }
 
-/// Text with the time between a packet's due time and its leaving the emulator.
+/// Formats the time between a packet's due time and its leaving the emulator.
 pub(super) fn emulated(late: Lateness) -> String {
     let (median, p99) = (
         format_time(nanoseconds(late.p50)),

@@ -30,7 +30,7 @@ pub(crate) struct TcpTuning {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TcpSettings {
-    /// `TCP_NODELAY`, which links always set.
+    /// `true` for `TCP_NODELAY`, which links always set.
     pub(crate) nodelay: bool,
     pub(crate) rto_min_ns: u64,
     pub(crate) thin_linear_timeouts: bool,
@@ -100,7 +100,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// TCP's settings of the publisher's host.
+    /// Reads TCP's settings of the publisher's host.
     pub(crate) fn tcp_settings(&self) -> io::Result<Option<TcpSettings>> {
         self.publisher
             .host

@@ -125,7 +125,7 @@ impl ClosedLoopStations {
         })
     }
 
-    /// The count of the messages that have arrived at these stations' subscribers.
+    /// Returns the count of the messages that have arrived at these stations' subscribers.
     pub(crate) fn messages(&self) -> MessageCount {
         self.messages.clone()
     }
@@ -204,7 +204,7 @@ fn publisher_id(number: usize) -> String {
     format!("{}-{number}", stopwait::PUBLISHER)
 }
 
-/// The station's name in results and messages; its host has the same.
+/// Returns the station's name in results and messages; its host has the same.
 fn role(number: usize) -> String {
     format!("publisher-{number}")
 }

@@ -29,7 +29,7 @@ pub(crate) struct Connected {
     pub(crate) kind: ConnectKind,
 }
 
-/// The kinds of connection that a transport has.
+/// Returns the kinds of connection that a transport has.
 pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
     match scheme {
         Scheme::Tls | Scheme::Quic => &[
@@ -43,7 +43,7 @@ pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
     }
 }
 
-/// The kind of connection that a transport makes with `resumption`.
+/// Returns the kind of connection that a transport makes with `resumption`.
 pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
     match (kinds(scheme), resumption) {
         ([ConnectKind::Tcp], _) => ConnectKind::Tcp,
@@ -53,7 +53,7 @@ pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
     }
 }
 
-/// The kind of connection that a complete handshake made.
+/// Returns the kind of connection that a complete handshake made.
 pub(super) fn kind_of(handshake: HandshakeKind, early_data: EarlyData) -> ConnectKind {
     match (handshake, early_data) {
         (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,

@@ -90,7 +90,8 @@ pub(crate) struct HandoverMoment {
 }
 
 impl HandoverMoment {
-    /// The warning, if the hand-over was done when the next message was due or later: some messages took the old link.
+    /// Returns the warning, if the hand-over was done when the next message was due or later: some messages took the
+    /// old link.
     pub(crate) fn warning(self, interval_ns: u64) -> Option<Warning> {
         let late = self.done_ns.saturating_sub(self.intended_ns) >= interval_ns / 2;
         late.then(|| Warning::LinkOffProfile {

@@ -30,17 +30,17 @@ impl LatencyStamps {
         }
     }
 
-    /// The stamp of a message whose latency counts from this time.
+    /// Returns the stamp of a message whose latency counts from this time.
     pub(super) fn of(&self, from: Instant) -> u64 {
         self.shift.wrapping_add(self.clock.at_ns(from))
     }
 
-    /// The stamp of a message whose latency is not recorded.
+    /// Returns the stamp of a message whose latency is not recorded.
     pub(super) fn none(&self) -> u64 {
         self.shift.wrapping_sub(1)
     }
 
-    /// The latency of a message; `None` if it has another stamp than one of this run, or none.
+    /// Returns the latency of a message; `None` if it has another stamp than one of this run, or none.
     pub(super) fn latency_ns(&self, payload: &[u8], received_at: Instant) -> Option<u64> {
         let from = sequence(payload)?.wrapping_sub(self.shift);
         // Most messages of a saturated publisher: this is cheaper than to ask the clock.

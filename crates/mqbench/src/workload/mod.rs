@@ -46,7 +46,7 @@ impl RunClock {
         nanoseconds(at.saturating_duration_since(self.start))
     }
 
-    /// The clock's zero, in nanoseconds since the Unix epoch by the system's clock.
+    /// Returns the clock's zero, in nanoseconds since the Unix epoch by the system's clock.
     pub(crate) fn origin_ns(&self) -> u64 {
         system_ns() - self.now_ns()
     }
@@ -56,7 +56,7 @@ impl RunClock {
     }
 }
 
-/// The traffic of a client's link, seen from the client: bytes of UDP or TCP payload if the transport counts
+/// Returns the traffic of a client's link, seen from the client: bytes of UDP or TCP payload if the transport counts
 /// them, else bytes of the application.
 pub(crate) fn wire_use(stats: &LinkStats) -> WireUse {
     WireUse {
@@ -67,7 +67,7 @@ pub(crate) fn wire_use(stats: &LinkStats) -> WireUse {
     }
 }
 
-/// The sum of two links' traffic; with packets only if both count them.
+/// Adds up two links' traffic; with packets only if both count them.
 pub(crate) fn add_wire(a: &WireUse, b: &WireUse) -> WireUse {
     WireUse {
         bytes_sent: a.bytes_sent + b.bytes_sent,

@@ -59,7 +59,7 @@ impl ScheduledStations {
         })
     }
 
-    /// The count of the messages that the stations have sent.
+    /// Returns the count of the messages that the stations have sent.
     pub(crate) fn messages(&self) -> MessageCount {
         self.sent.clone()
     }

@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
 }
 
-/// Δ: first PUBLISH sent until last message received; `None` if an arrival time is not known.
+/// Returns Δ: first PUBLISH sent until last message received; `None` if an arrival time is not known.
 pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
     let (first, last) = (samples.0.first()?, samples.0.last()?);
     Some(Duration::from_nanos(

@@ -241,7 +241,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
     assert!(text.contains("seem to have arrived before"), "{text}");
 }
 
-/// A folder with a `chronyc` that prints a given report.
+/// Makes a folder with a `chronyc` that prints a given report.
 fn chronyc(directory: &Path, offset_s: &str) {
     use std::os::unix::fs::PermissionsExt as _;
 

@@ -191,7 +191,7 @@ fn compare_measures_on_a_channel_that_stations_share() {
     }
 }
 
-/// The result that a comparison over an emulated network prints; `None` where namespaces cannot be made.
+/// Runs a comparison over an emulated network, and returns its result; `None` where namespaces cannot be made.
 #[cfg(target_os = "linux")]
 fn compared(arguments: &[&str]) -> Option<RunResult> {
     let output = mqbench(arguments);

@@ -147,7 +147,7 @@ impl Testbed {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// The arguments of every command that reaches hosts.
+    /// Returns the arguments of every command that reaches hosts.
     fn ssh(&self) -> [String; 2] {
         let file = self.keys.configuration();
         ["--ssh-config".to_owned(), file.to_str().unwrap().to_owned()]
@@ -160,7 +160,7 @@ impl Testbed {
         mqbench(&[&["hosts", action, &hosts], &ssh[..], more].concat())
     }
 
-    /// The content of the hosts' folder for temporary files.
+    /// Lists the content of the hosts' folder for temporary files.
     fn left(&self) -> Vec<PathBuf> {
         let folders = Self::HOSTS.iter();
         let folders =

@@ -51,7 +51,7 @@ impl Run {
         }
     }
 
-    /// A lab with a command in it, which is running. `None` where the machine has no labs.
+    /// Starts a lab with a command in it, and waits until it runs. `None` where the machine has no labs.
     fn lab(name: &str, command: &str) -> Option<Self> {
         let script = format!("echo up; {command}");
         let args = [
@@ -123,7 +123,7 @@ impl Run {
             .extend(found.filter(|namespace| !own.contains(namespace)));
     }
 
-    /// The exit status; fails if the run does not end within 30 s.
+    /// Waits for the end of the run, and returns its exit status; fails if the run does not end within 30 s.
     fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -166,7 +166,7 @@ fn processes() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The network namespaces that a process's threads are in, and those that it has open.
+/// Returns the network namespaces that a process's threads are in, and those that it has open.
 fn namespaces(process: &Path) -> BTreeSet<String> {
     let entries = |folder: &str| {
         fs::read_dir(process.join(folder))

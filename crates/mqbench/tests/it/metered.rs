@@ -19,13 +19,13 @@ use crate::{
 /// The voltage of the simulated board, which the campaign gets as an option.
 const VOLT: f64 = 5.08;
 
-/// The current of the board at a time after a run's trigger. It rises, so that a wrong part of a run has a wrong
-/// energy.
+/// Returns the current of the board at a time after a run's trigger. It rises, so that a wrong part of a run has a
+/// wrong energy.
 fn ampere(after_s: f64) -> f64 {
     0.2 + 0.05 * after_s
 }
 
-/// The energy between two times after the trigger, in joules.
+/// Returns the energy between two times after the trigger, in joules.
 fn joules(from_s: f64, to_s: f64) -> f64 {
     VOLT * (0.2 * (to_s - from_s) + 0.025 * (to_s.powi(2) - from_s.powi(2)))
 }
@@ -72,13 +72,13 @@ impl Place {
         self.folder.path().join("out")
     }
 
-    /// `campaign run`, with further options.
+    /// Makes the arguments of `campaign run`, with further options.
     fn arguments<'a>(&'a self, out: &'a str, further: &[&'a str]) -> Vec<&'a str> {
         let files: Vec<_> = self.files.iter().map(String::as_str).collect();
         [&["campaign", "run"], &files[..], &["--out", out], further].concat()
     }
 
-    /// Every record.
+    /// Reads every record.
     fn records(&self) -> Vec<Value> {
         let text = self.names.iter().map(|name| {
             let file = self.out().join(format!("records/{name}.jsonl"));

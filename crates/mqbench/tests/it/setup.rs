@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-/// The script's standard output, its standard error, and whether it succeeded.
+/// Runs the script; returns its standard output, its standard error, and `true` if it succeeded.
 fn setup(arguments: &[&str]) -> (String, String, bool) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/pi/setup");
     let output = Command::new("sh")

@@ -22,7 +22,7 @@ fn level(module: &str) -> usize {
     level.unwrap_or(ORDER.len())
 }
 
-/// The modules above `module` that a source file of it names.
+/// Returns the modules above `module` that a source file of it names.
 fn upward(source: &str, module: &str) -> Vec<String> {
     let mut named = names_behind(source, "crate::");
     named.retain(|name| level(name) < level(module));

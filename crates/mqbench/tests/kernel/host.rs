@@ -77,7 +77,7 @@ pub(crate) fn main() {
     exit(i32::from(!passed));
 }
 
-/// The modules that the tests need, of the version that is installed.
+/// Copies the modules that the tests need, of the version that is installed.
 fn stage_modules(modules: &Path, to: &Path) {
     for version in modules.read_dir().unwrap() {
         let version = version.unwrap();

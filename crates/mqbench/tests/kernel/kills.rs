@@ -271,7 +271,7 @@ impl Campaign {
         }
     }
 
-    /// The controller's exit status and messages.
+    /// Waits for the controller's end, and returns its exit status and messages.
     fn end(&mut self) -> (Option<ExitStatus>, String) {
         let ended = self.ended(CAMPAIGN_ENDS);
         assert!(

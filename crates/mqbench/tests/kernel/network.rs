@@ -100,7 +100,7 @@ impl Network {
         held
     }
 
-    /// The disciplines of the near host's eth0 by iproute2, with options such as `-d`.
+    /// Lists the disciplines of the near host's eth0 by iproute2, with options such as `-d`.
     pub(crate) fn tc(&self, options: &str) -> String {
         let mut command = Command::new(TC);
         command.args(options.split_whitespace());
@@ -110,7 +110,7 @@ impl Network {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Everything that a change could leave behind: disciplines, filters, bundles.
+    /// Reads everything that a change could leave behind: disciplines, filters, bundles.
     pub(crate) fn state(&self) -> String {
         let mut link = Command::new(IP);
         link.args(["-d", "link", "show", "dev", "eth0"]);
@@ -146,7 +146,7 @@ impl Network {
     }
 }
 
-/// The command under test.
+/// Makes the command of the program under test.
 pub(crate) fn mqbench() -> Command {
     mqbench_in(STATE)
 }
@@ -158,7 +158,7 @@ pub(crate) fn mqbench_in(state: &str) -> Command {
     command
 }
 
-/// The only line of a failure.
+/// Returns the only line of a failure.
 pub(crate) fn one_line(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -85,7 +85,7 @@ impl Probe {
         delays[delays.len() * percent / 100]
     }
 
-    /// The median deviation from `delay`.
+    /// Returns the median deviation from `delay`.
     pub(crate) fn spread(&self, delay: Duration) -> Duration {
         let delays = self.delays();
         let mut apart: Vec<_> = delays.iter().map(|taken| taken.abs_diff(delay)).collect();

@@ -180,7 +180,8 @@ fn a_killed_program_is_cleaned_up() {
     nothing_is_remembered();
 }
 
-/// The program may be killed before anything was set, between netem and tbf, or in the middle of the restore.
+/// Checks that the program finishes a restore, wherever it was killed: before anything was set, between netem and tbf,
+/// or in the middle of the restore.
 fn half_a_restore_is_finished() {
     let meanwhile = [
         "qdisc del dev eth0 root",

@@ -165,7 +165,7 @@ fn read_by_tc(network: &Network, figures: &Figures) {
     near(&options["lat"], (queue - burst) / rate * 1e6, 300.0);
 }
 
-/// Every setting is in the output of `tc -j`, by the names that it has there.
+/// Checks that every setting is in the output of `tc -j`, by the names that it has there.
 fn every_setting() {
     let network = Network::new();
     let set = |changes: &str| {

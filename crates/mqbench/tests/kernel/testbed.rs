@@ -182,7 +182,8 @@ fn a_link_is_put_back_when_its_ssh_server_is_killed() {
     bed.put_back();
 }
 
-/// The network between controller and host fails: neither of them sees the connection end.
+/// Checks that a host removes its link when the network between controller and host fails: neither of them sees the
+/// connection end.
 fn a_host_that_cannot_be_reached_removes_its_link() {
     let bed = Testbed::new();
     // The controller is on the far host, so all its messages to the near one pass the cable.
@@ -214,7 +215,7 @@ pub(crate) fn mqbench() -> Command {
     command
 }
 
-/// A folder with these hosts, and keys for them.
+/// Makes a folder with these hosts, and keys for them.
 pub(crate) fn keys(hosts: &str) -> Keys {
     let _ = fs::remove_dir_all(FOLDER);
     fs::create_dir_all(FOLDER).unwrap();
@@ -225,7 +226,7 @@ pub(crate) fn keys(hosts: &str) -> Keys {
     Keys::make(Path::new(FOLDER))
 }
 
-/// The options of a campaign that runs on the hosts.
+/// Returns the options of a campaign that runs on the hosts.
 pub(crate) fn on_hosts() -> [String; 6] {
     let words = ["--hosts", "hosts.toml", "--ssh-config", "ssh_config"];
     let [hosts, file, ssh, configuration] = words;
@@ -290,7 +291,7 @@ fn end_servers_in(network: u64) {
     }
 }
 
-/// The inode of a process's network namespace.
+/// Returns the inode of a process's network namespace.
 fn network_of(process: &str) -> std::io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(fs::metadata(format!("/proc/{process}/ns/net"))?.ino())

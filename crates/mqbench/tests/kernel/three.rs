@@ -189,7 +189,7 @@ impl Three {
     }
 }
 
-/// Every process of the program and of ssh clients, with its command.
+/// Lists every process of the program and of ssh clients, with its command.
 fn processes() -> Vec<(Pid, Vec<String>)> {
     let program = std::env::var(MQBENCH).unwrap();
     let mut found = Vec::new();
@@ -210,12 +210,12 @@ fn ip(which: usize) -> String {
     format!("10.1.0.{}", which + 1)
 }
 
-/// The folder of the controller's own temporary files.
+/// Returns the folder of the controller's own temporary files.
 fn temporary() -> String {
     path("tmp")
 }
 
-/// The content of a folder; nothing if there is no such folder.
+/// Lists the content of a folder; nothing if there is no such folder.
 pub(crate) fn files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.path().display().to_string());

@@ -81,7 +81,7 @@ pub(crate) fn build(root: &Path, shipped: &Path) -> Vec<u8> {
     archive.end()
 }
 
-/// Kernel modules in the order in which they can be loaded.
+/// Lists kernel modules in the order in which they can be loaded.
 fn modules(root: &Path) -> Vec<PathBuf> {
     let mut all = BTreeMap::new();
     find(&root.join("lib/modules"), &mut all);

@@ -127,13 +127,13 @@ impl Drop for Machine {
 }
 
 impl Said {
-    /// The output in a section.
+    /// Returns the output in a section.
     pub(crate) fn of(&self, section: &str) -> &str {
         self.sections.get(section).map_or("", String::as_str)
     }
 }
 
-/// The one file in a folder whose name begins so.
+/// Returns the one file in a folder whose name begins so.
 fn one(folder: &Path, begins: &str) -> PathBuf {
     let entries = fs::read_dir(folder).unwrap();
     let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -208,17 +208,17 @@ fn prepare(parts: &Path) {
     );
 }
 
-/// The folder into which the packages of the emulated machine are unpacked.
+/// Returns the folder into which the packages of the emulated machine are unpacked.
 fn root() -> PathBuf {
     PathBuf::from(std::env::var_os(INSIDE).unwrap()).join("root")
 }
 
-/// The static program.
+/// Returns the path of the static program.
 fn shipped() -> PathBuf {
     target().join("aarch64-unknown-linux-musl/dist/mqbench")
 }
 
-/// Cargo's target directory: above the profile's.
+/// Returns Cargo's target directory: above the profile's.
 fn target() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_mqbench"));
     program.ancestors().nth(2).unwrap().to_owned()

@@ -7,7 +7,7 @@ use crate::shipped;
 /// Messages of a run of the shortened figure 4.
 pub(crate) const FIG4_MESSAGES: u64 = 10;
 
-/// All `sh` blocks of the page, which are one script.
+/// Returns all `sh` blocks of the page, which are one script.
 pub(crate) fn script() -> String {
     let page = std::fs::read_to_string(repository().join("docs/guide/testbed.md")).unwrap();
     let blocks = page.split("\n```sh\n").skip(1);
@@ -17,7 +17,7 @@ pub(crate) fn script() -> String {
     script.join("\n") + "\n"
 }
 
-/// The campaign of the figure, so short that it can be run in an emulator: one network, without loss.
+/// Makes the campaign of the figure, so short that it can be run in an emulator: one network, without loss.
 pub(crate) fn figure_4() -> String {
     shipped::with_quick(
         "s22-fig4",

@@ -198,7 +198,7 @@ impl Bridge {
         self.keys.push((key, quoted(file)));
     }
 
-    /// The table, and what is to be looked at.
+    /// Formats the bridge's table, and adds to `notes` what is to be looked at.
     pub(super) fn write(&self, notes: &mut BTreeSet<String>) -> String {
         let scheme = if self.is_encrypted { "tls" } else { "tcp" };
         let url = |address: &String| {
@@ -243,7 +243,7 @@ impl Bridge {
     }
 }
 
-/// `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]` as a table.
+/// Translates `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]` to a table.
 fn topic(value: &str) -> Result<String, String> {
     let mut words = value
         .split_whitespace()

@@ -411,7 +411,7 @@ impl Translation {
         }
     }
 
-    /// A bridge that was a user here: rules held for it.
+    /// Translates a line for a bridge that was a user here: rules held for it.
     fn local_user(&mut self, line: &Line) {
         let auth = self.tables.get("auth");
         if auth.is_some_and(|auth| auth.contains_key("acl_file")) {
@@ -424,7 +424,7 @@ impl Translation {
         }
     }
 
-    /// Users that mosquitto fills in for `%u` and this broker does not.
+    /// Adds a remark on users with a `/` in their names, for whom mosquitto fills in `%u` and this broker does not.
     fn name_users_with_levels(&mut self) {
         let file = |key: &str| {
             let path: String = serde_json::from_str(self.tables.get("auth")?.get(key)?).ok()?;
@@ -545,7 +545,7 @@ impl Translation {
     }
 }
 
-/// A TOML string: one of JSON is one of TOML (TOML 1.0, "String"), DEL apart, which no path has.
+/// Quotes a text as a TOML string: a string of JSON is one of TOML (TOML 1.0, "String"), DEL apart, which no path has.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -594,7 +594,7 @@ mod tests {
         import
     }
 
-    /// The configuration without comments and empty lines.
+    /// Returns the configuration without comments and empty lines.
     fn bare(import: &Import) -> String {
         let lines = import.toml.lines().map(str::trim);
         let lines: Vec<_> = lines

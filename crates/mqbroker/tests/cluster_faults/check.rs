@@ -94,7 +94,7 @@ impl Found {
         }
     }
 
-    /// None, or the faults.
+    /// Returns the faults; `None` if there are none.
     pub(crate) fn faults(&self) -> Option<String> {
         let all = self.faults.iter().chain(&self.whereabouts);
         let all: Vec<_> = all.map(String::as_str).collect();
@@ -184,7 +184,7 @@ impl Found {
         }
     }
 
-    /// The messages of one topic, which one publisher has published.
+    /// Checks the messages of one topic, which one publisher has published.
     fn topic(&mut self, read: &Read, topic: &str, sent: &[Sent], came: &[&Came]) {
         let id = &read.who.id;
         let mut first: Vec<Option<u64>> = vec![None; sent.len()];
@@ -244,7 +244,7 @@ impl Found {
         }
     }
 
-    /// A message that expires, and when it came.
+    /// Checks a message that expires: it came in time if it had to, and not after its end.
     fn expiring(
         &mut self,
         read: &Read,
@@ -331,7 +331,9 @@ impl Found {
     }
 }
 
-/// A client that gave up, since its own late connection had taken its session over, has forgotten what it has got.
+/// Returns `true` if a reader gets each message once: its subscription and the message are of QoS 2, and the client has
+/// not given up. A client that gave up, since its own late connection had taken its session over, has forgotten what it
+/// has received.
 pub(crate) fn both_exactly_once(read: &Read, qos: QoS) -> bool {
     let remembers = read.sessions.gave_up == 0;
     remembers && read.qos == QoS::ExactlyOnce && qos == QoS::ExactlyOnce

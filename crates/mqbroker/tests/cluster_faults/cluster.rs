@@ -76,7 +76,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A test that fails keeps it.
+    /// Removes the folder, which a test that fails keeps.
     pub(crate) fn remove(&self) {
         fs::remove_dir_all(self.folder.path()).unwrap();
     }
@@ -86,7 +86,7 @@ impl Place {
         format!("{scheme}://{}:{port}", self.net.address(node))
     }
 
-    /// The node that has this address.
+    /// Returns the node that has this address.
     pub(crate) fn node_at(&self, address: IpAddr) -> &'static str {
         let node = (0..3).find(|node| self.net.address(*node) == address);
         node.map_or("?", |node| NODES[node])
@@ -104,7 +104,7 @@ impl Place {
         fs::rename(new, self.file(&name)).unwrap();
     }
 
-    /// A client whose session is kept. It comes to these nodes, the first that answers.
+    /// Builds a client whose session is kept. It connects to the first of these nodes that answers.
     pub(crate) fn client(&self, id: &str, nodes: &[usize], scheme: usize) -> ClientBuilder {
         let mut builder = Client::builder(&self.url(nodes[0], scheme)).unwrap();
         for node in &nodes[1..] {
@@ -133,7 +133,7 @@ impl Place {
         u64::try_from(self.began.elapsed().as_millis()).unwrap()
     }
 
-    /// A line of the history.
+    /// Writes a line of the history.
     pub(crate) fn record(&self, client: &str, operation: &Operation<'_>) {
         self.history.note(self.now(), client, operation);
     }
@@ -142,7 +142,7 @@ impl Place {
         self.history.flush();
     }
 
-    /// A line of the trace, with the time of day (UTC), as in the logs of the nodes.
+    /// Writes a line of the trace, with the time of day (UTC), as in the logs of the nodes.
     pub(crate) fn note(&self, what: &str) {
         let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let (second, milli) = (day.as_secs() % 86_400, day.subsec_millis());
@@ -191,7 +191,7 @@ impl Drop for Started {
 }
 
 impl<'a> Processes<'a> {
-    /// `None` where there is no nats-server.
+    /// Starts all processes; `None` where there is no nats-server.
     pub(crate) fn start(place: &'a Place) -> Option<Self> {
         let nats = mq_testkit::program(&["nats-server"])?;
         configure(place);
@@ -223,7 +223,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// SIGKILL, of one that is stopped as well.
+    /// Kills a process (SIGKILL), also one that is stopped.
     pub(crate) fn kill(&mut self, process: Process) {
         match process {
             Process::Node(n) => self.nodes[n] = None,

@@ -27,7 +27,7 @@ fn published(qos: &[QoS]) -> Published {
     }
 }
 
-/// A reader at QoS 2 that has got these numbers of a topic, each 3 ms after the campaign began.
+/// Makes a reader at QoS 2 that has got these numbers of a topic, each 3 ms after the campaign began.
 fn reader(id: &str, topic: &str, numbers: &[usize]) -> Read {
     let came = numbers.iter().map(|number| Came {
         topic: topic.to_owned(),

@@ -75,7 +75,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The kernel begins with the machine's time of day.
+    /// Starts the clock of a kernel, which begins with the machine's time of day.
     fn start(file: PathBuf) -> Self {
         let [day, steady] = [ClockId::CLOCK_REALTIME, ClockId::CLOCK_MONOTONIC]
             .map(|clock| clock_gettime(clock).unwrap());

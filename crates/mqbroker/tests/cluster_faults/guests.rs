@@ -72,7 +72,7 @@ impl Guests {
         address(11 + server)
     }
 
-    /// The kernel of a guest that serves.
+    /// Makes the command of the kernel of a guest that serves.
     pub(crate) fn serve(&self, server: usize, program: &Path, folder: &Path) -> Command {
         let mut command = self.uml.command(&self.init, &["net_raw"]);
         command

@@ -212,7 +212,7 @@ impl Harmer<'_, '_> {
         }
     }
 
-    /// SIGKILL. A node gets a client with a will before.
+    /// Kills a process (SIGKILL). A node gets a client with a will before.
     async fn kill(&mut self, process: Process) {
         let harm = &mut self.done.harm;
         match process {
@@ -241,7 +241,8 @@ pub(crate) fn will_qos(number: usize) -> QoS {
     [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2]
 }
 
-/// A client of this node with a will, whose session ends with it or not; `None` if the node does not take it in time.
+/// Connects a client of this node with a will, whose session ends with it or not; `None` if the node does not take it
+/// in time.
 async fn willed(place: &Place, node: usize, number: usize) -> Option<Client> {
     let will = Will::to(format!("will/{number}"), number.to_string()).unwrap();
     let id = format!("will-{number}");

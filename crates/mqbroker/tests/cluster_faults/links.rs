@@ -49,12 +49,12 @@ impl Links {
         })
     }
 
-    /// The address under which clients know a machine.
+    /// Returns the address under which clients know a machine.
     pub(crate) fn address(&self, machine: usize) -> Ipv4Addr {
         self.addresses[PAIRS.len() + machine].far
     }
 
-    /// The address under which another machine, or the same one, knows a machine.
+    /// Returns the address under which another machine, or the same one, knows a machine.
     pub(crate) fn seen_from(&self, other: usize, machine: usize) -> Ipv4Addr {
         let ends = (other.min(machine), other.max(machine));
         match PAIRS.iter().position(|pair| *pair == ends) {
@@ -69,7 +69,7 @@ impl Links {
         self.machines[machine].run(|| command.spawn())
     }
 
-    /// A connection within a machine.
+    /// Connects within a machine.
     pub(crate) fn connect(&self, machine: usize, port: u16) -> io::Result<TcpStream> {
         self.machines[machine].run(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
     }

@@ -22,12 +22,12 @@ pub(crate) enum Net {
 }
 
 impl Net {
-    /// Three machines with emulated links. This process is to have no threads yet.
+    /// Makes three machines with emulated links. This process is to have no threads yet.
     pub(crate) fn of_links(seed: u64) -> Result<Self, Error> {
         Links::enter(seed).map(Self::Links)
     }
 
-    /// NATS servers in guests, and all else in one network. This process is to have no threads yet.
+    /// Makes NATS servers in guests, and all else in one network. This process is to have no threads yet.
     pub(crate) fn of_guests(uml: Uml) -> Result<Self, Error> {
         Guests::enter(uml).map(Self::Guests)
     }
@@ -36,7 +36,7 @@ impl Net {
         matches!(self, Self::Guests(_))
     }
 
-    /// The address under which clients know a node.
+    /// Returns the address under which clients know a node.
     pub(crate) fn address(&self, node: usize) -> Ipv4Addr {
         match self {
             Self::Links(links) => links.address(node),
@@ -44,7 +44,7 @@ impl Net {
         }
     }
 
-    /// The address under which clients know a NATS server.
+    /// Returns the address under which clients know a NATS server.
     pub(crate) fn server(&self, server: usize) -> Ipv4Addr {
         match self {
             Self::Links(links) => links.address(server),
@@ -52,7 +52,7 @@ impl Net {
         }
     }
 
-    /// The address under which another machine, or the same one, knows a machine's NATS server.
+    /// Returns the address under which another machine, or the same one, knows a machine's NATS server.
     pub(crate) fn server_from(&self, machine: usize, server: usize) -> Ipv4Addr {
         match self {
             Self::Links(links) => links.seen_from(machine, server),
@@ -68,7 +68,7 @@ impl Net {
         }
     }
 
-    /// A folder for a NATS server's files.
+    /// Makes a folder for a NATS server's files.
     pub(crate) fn make_store(&self, folder: &Path) -> io::Result<()> {
         std::fs::create_dir(folder)?;
         if let Self::Guests(guests) = self {
@@ -101,7 +101,7 @@ impl Net {
         }
     }
 
-    /// A connection to a NATS server, whatever its links are like.
+    /// Connects to a NATS server, whatever its links are like.
     pub(crate) fn connect(&self, server: usize, port: u16) -> io::Result<TcpStream> {
         match self {
             Self::Links(links) => links.connect(server, port),

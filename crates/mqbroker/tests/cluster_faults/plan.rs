@@ -98,7 +98,7 @@ struct Well {
     catches_up: Duration,
 }
 
-/// The steps of a campaign of this length, by time. All processes run again at its end, and all links are well.
+/// Plans the steps of a campaign of this length, by time. All processes run again at its end, and all links are well.
 ///
 /// No more than one NATS server is harmed at a time, and no more than two nodes are, but for an outage, in which all
 /// servers are killed at once, or all servers and nodes. A link that is bad harms neither. Storage is damaged only of a

@@ -133,8 +133,8 @@ pub(crate) async fn publish(
     }
 }
 
-/// QoS 0, 1 and 2 in turn. A topic with a retained message has one QoS: a message of QoS 1 that comes again may come
-/// behind a later one of QoS 2 (§4.6), and is the retained one then.
+/// Returns QoS 0, 1 and 2 in turn. A topic with a retained message has one QoS: a message of QoS 1 that comes again may
+/// come behind a later one of QoS 2 (§4.6), and is the retained one then.
 fn qos(number: usize, topic: usize, retain: bool) -> QoS {
     let level = if retain { 1 + topic } else { number } % 3;
     [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][level]

@@ -23,7 +23,7 @@ pub(crate) struct Pulses {
 }
 
 impl Pulses {
-    /// The process is to live as long.
+    /// Begins to stop and continue a process by turns; the process has to live as long as the pulses.
     pub(crate) fn begin(process: Pid) -> Self {
         let (over, is_over) = channel::<()>();
         let thread = std::thread::spawn(move || {

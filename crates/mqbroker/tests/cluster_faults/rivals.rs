@@ -75,7 +75,7 @@ pub(crate) async fn contend(place: Arc<Place>, over: watch::Receiver<bool>, seed
 }
 
 impl Rivals {
-    /// Another client was connected then.
+    /// Notes messages that were sent late, when another client was connected.
     pub(crate) fn note(&mut self, connected: u64, sent: Vec<Sent>) {
         let late = sent.into_iter().filter(|(at, _)| *at > connected);
         for (at, acknowledged) in late {

@@ -65,7 +65,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// The state of each stream at each server that answers.
+    /// Returns the state of each stream at each server that answers.
     fn states(&self) -> [Option<BTreeMap<String, NatsStreamState>>; 3] {
         block_in_place(|| [0, 1, 2].map(|server| self.state(server)))
     }

@@ -66,7 +66,7 @@ fn copy_folder(from: &Path, to: &Path) {
     assert!(copied.unwrap().success());
 }
 
-/// The blocks of a stream that have something in them, with their lengths, in their order.
+/// Returns the blocks of a stream that have something in them, with their lengths, in their order.
 fn blocks(folder: &Path) -> Vec<(PathBuf, u64)> {
     let files = fs::read_dir(folder).into_iter().flatten();
     let paths = files.map(|file| file.unwrap().path());

@@ -41,7 +41,7 @@ impl Operated {
         send(self.port, line, headers)
     }
 
-    /// The answer to a request with the token.
+    /// Returns the answer to a request with the token.
     fn answer(&self, line: &str) -> String {
         let token = format!("Authorization: Bearer {}", self.token);
         answer(self.send(line, &["Host: localhost", &token]))
@@ -182,7 +182,7 @@ const PROXIES: [(&str, &[&str]); 8] = [
     ("RFC 7239", &["Host: HOST", "Forwarded: for=192.0.2.7"]),
 ];
 
-/// The statuses of requests as these proxies pass them on, without a token and with it.
+/// Returns the statuses of requests as these proxies pass them on, without a token and with it.
 fn proxied(operated: &Operated, path: &str) -> Vec<(&'static str, String, String)> {
     let host = format!("127.0.0.1:{}", operated.port);
     let token = format!("Authorization: Bearer {}", operated.token);

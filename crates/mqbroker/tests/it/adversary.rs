@@ -203,7 +203,7 @@ impl Adversary {
     }
 }
 
-/// Bytes that differ from client to client, as long as that.
+/// Makes a text of that length, which differs from client to client.
 fn text(number: usize, nth: usize, len: usize) -> String {
     format!("{number:06}-{nth:06}-{}", "x".repeat(len))
 }

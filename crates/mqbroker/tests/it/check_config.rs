@@ -31,7 +31,7 @@ impl Place {
         fs::write(self.file("key"), key.serialize_pem()).unwrap();
     }
 
-    /// The mistakes that it prints for a configuration, in which `FOLDER` is the folder.
+    /// Returns the mistakes that the program prints for a configuration, in which `FOLDER` is the folder.
     fn mistakes(&self, text: &str) -> Vec<String> {
         let config = self.file("config");
         let own = self.folder.path().to_str().unwrap();

@@ -33,7 +33,7 @@ const TOPICS: usize = 4;
 /// The most messages of a publisher that wait for their acknowledgement.
 const OUTSTANDING: usize = 16;
 
-/// A client whose session is kept. It connects to the first of these nodes that answers.
+/// Builds a client whose session is kept. It connects to the first of these nodes that answers.
 pub(crate) fn client(id: &str, nodes: &[&Node]) -> ClientBuilder {
     let builder = mq_testkit::kept(&nodes[0].url(), id);
     let others = nodes[1..].iter();

@@ -30,13 +30,13 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Topics with a retained message each.
 const RETAINED: usize = 4;
 
-/// A client that reconnects soon after the broker has restarted, to the session that it had.
+/// Builds a client that reconnects soon after the broker has restarted, to the session that it had.
 fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
     device_of(broker, client_id, Duration::ZERO)
 }
 
-/// A client with timeouts for a broker whose disk takes `commit` for each commit: every answer
-/// waits for some commits.
+/// Builds a client with timeouts for a broker whose disk takes `commit` for each commit: every answer waits for some
+/// commits.
 fn device_of(broker: &Broker, client_id: &str, commit: Duration) -> ClientBuilder {
     let slower = 10 * commit;
     let again = Reconnect {

@@ -202,7 +202,7 @@ async fn metrics_are_openmetrics_with_whole_histograms_and_one_name_for_seconds(
     assert_eq!(read(&(text + "# EOF\n")).len(), families.len());
 }
 
-/// The metrics, asked for with that header.
+/// Reads the metrics, in a request with that header.
 fn scraped(admin: u16, header: &str) -> String {
     let (status, text) = get_with(admin, "/metrics", header);
     assert_eq!(status, 200);

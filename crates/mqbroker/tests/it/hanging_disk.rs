@@ -62,7 +62,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A disk as fast as the machine's; reports a skipped test if there is no C compiler.
+    /// Makes a disk as fast as the machine's; reports a skipped test if there is no C compiler.
     pub(crate) fn new() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let library = preloaded(folder.path(), LIBRARY)?;
@@ -71,7 +71,7 @@ impl Disk {
         Some(disk)
     }
 
-    /// Each commit takes so long from now on, also the one that is under way.
+    /// Sets the time that each commit takes from now on, also one that is under way.
     pub(crate) fn takes(&self, time: Duration) {
         let (file, new) = (self.file(), self.folder.path().join("new"));
         fs::write(&new, time.as_millis().to_string()).unwrap();
@@ -86,12 +86,12 @@ impl Disk {
         self.folder.path().join("milliseconds")
     }
 
-    /// A broker with this disk, a limit of 64 MiB, and its port for operators.
+    /// Starts a broker with this disk, a limit of 64 MiB, and its port for operators.
     fn broker(&self) -> (Broker, u16) {
         self.broker_with("")
     }
 
-    /// A broker with this disk and with a socket for operators as well, its file `socket`.
+    /// Starts a broker with this disk and with a socket for operators as well, its file `socket`.
     pub(crate) fn broker_with_socket(&self) -> (Broker, u16) {
         self.broker_with("socket = \"FOLDER/socket\"\n")
     }
@@ -106,7 +106,7 @@ impl Disk {
         (broker, admin)
     }
 
-    /// The variables of a broker with this disk.
+    /// Returns the variables of a broker with this disk.
     pub(crate) fn environment(&self) -> [(String, String); 2] {
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         [
@@ -125,7 +125,7 @@ struct ByHand {
 }
 
 impl ByHand {
-    /// A client that was let in, with a session that outlives its connection.
+    /// Connects a client, with a session that outlives its connection.
     fn connect(broker: &Broker, version: Version, client_id: &str) -> Self {
         let stream = connect(broker.url.trim_start_matches("tcp://"));
         stream
@@ -166,7 +166,7 @@ impl ByHand {
         }))
     }
 
-    /// The next packet, if one comes within that time.
+    /// Reads the next packet, if one comes within that time.
     fn read(&mut self, within: Duration) -> Option<Packet> {
         let until = Instant::now() + within;
         loop {
@@ -186,7 +186,7 @@ impl ByHand {
     }
 }
 
-/// A connection to a broker, which may have been started a moment ago.
+/// Connects to a broker, which may have been started a moment ago.
 fn connect(address: &str) -> TcpStream {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -198,7 +198,7 @@ fn connect(address: &str) -> TcpStream {
     }
 }
 
-/// A subscriber at QoS 1 to everything under `t/`, whose session stays.
+/// Subscribes a client at QoS 1 to everything under `t/`; its session stays.
 fn subscriber(broker: &Broker) {
     let mut client = ByHand::connect(broker, Version::V5, "away");
     assert!(client.send(&raw::subscribe(
@@ -209,7 +209,7 @@ fn subscriber(broker: &Broker) {
     assert!(matches!(answer, Some(Packet::SubAck(_))), "{answer:?}");
 }
 
-/// The messages that the absent subscriber has, by the first eight bytes of each.
+/// Receives the messages that wait for the absent subscriber, up to `count`, and returns the first eight bytes of each.
 fn received(broker: &Broker, count: usize) -> Vec<u64> {
     let mut client = ByHand::connect(broker, Version::V5, "away");
     let mut numbers = Vec::new();

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::program::mqbroker;
 
-/// The keys of a table, as `check-config` lists them where it meets one that it does not know.
+/// Returns the keys of a table, as `check-config` lists them where it meets one that it does not know.
 fn keys(folder: &std::path::Path, table: &str) -> Vec<String> {
     let config = folder.join("broker.toml");
     fs::write(&config, format!("{table}\nno-such-key = 1\n")).unwrap();

@@ -73,7 +73,7 @@ impl Bundle {
     }
 }
 
-/// A mount of a folder or a file of this machine.
+/// Makes a mount of a folder or a file of this machine.
 pub(crate) fn bind(source: impl AsRef<Path>, destination: &str, mode: &str) -> Value {
     json!({
         "destination": destination, "type": "bind", "source": source.as_ref(), "options": ["bind", mode],

@@ -34,7 +34,7 @@ impl Settled {
     }
 }
 
-/// Each call is committed once, at its position, and its waiter is notified.
+/// Checks that each call is committed once, at its position, and that its waiter is notified.
 pub fn every_call_is_committed_in_order() {
     let calls = Arc::new(Calls::default());
     let settled = Arc::new(Settled(Mutex::new(Position(0)), Condvar::new()));
@@ -74,7 +74,7 @@ pub fn every_call_is_committed_in_order() {
     }
 }
 
-/// No call is collected once the thread has ended, in either order of the two.
+/// Checks that no call is collected once the thread has ended, in either order of the two.
 pub fn nothing_is_collected_for_a_thread_that_has_ended() {
     let calls = Arc::new(Calls::default());
     let failing = thread::spawn({

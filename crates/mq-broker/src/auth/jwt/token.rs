@@ -201,7 +201,7 @@ mod tests {
         "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
     );
 
-    /// The public keys of RFC 7515 §A.2 and A.3, and of RFC 8037 §A.2.
+    /// Returns the public keys of RFC 7515 §A.2 and A.3, and of RFC 8037 §A.2.
     fn rfc_keys() -> Value {
         json!({"keys": [
             {"kty": "RSA", "n": RSA_N, "e": "AQAB"},

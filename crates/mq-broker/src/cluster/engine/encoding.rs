@@ -48,7 +48,7 @@ impl Writer {
         self.number(id.map_or(0, |id| id.get().into()));
     }
 
-    /// A list with its length in front.
+    /// Writes a list with its length in front.
     pub(in crate::cluster) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         decode_message(self.bytes()?).map_err(|_| Malformed)
     }
 
-    /// A list that [`Writer::list`] wrote.
+    /// Reads a list that [`Writer::list`] wrote.
     pub(in crate::cluster) fn list<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, Malformed>,

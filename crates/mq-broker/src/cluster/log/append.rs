@@ -87,7 +87,7 @@ struct QueuedItem {
 /// The outcome of the tries to append a batch.
 enum Appended {
     Done,
-    /// There is no room for it, and nothing of it is in the log.
+    /// The log has no room for the batch, and nothing of the batch is in it.
     Refused,
     /// The log may have the batch or not: no further try would be known as the same one.
     Unknown,
@@ -121,7 +121,7 @@ impl Shard {
         }
     }
 
-    /// The last call that has something for this log.
+    /// Returns the position of the last call that has an item for this log.
     pub(in crate::cluster) fn last_position(&self) -> Position {
         lock(&self.queue).last_position
     }
@@ -136,7 +136,7 @@ impl Shard {
         (queued + sent.unwrap_or_default(), time)
     }
 
-    /// The next batch, once there is one.
+    /// Waits for the next batch.
     async fn next_batch(&self) -> Vec<QueuedItem> {
         loop {
             let queue_grew = self.queue_grew.notified();
@@ -166,7 +166,7 @@ impl Shard {
 }
 
 impl Cluster {
-    /// The log of a topic.
+    /// Returns the log of a topic.
     pub(in crate::cluster) fn shard_of_topic(&self, topic: &TopicName) -> &Shard {
         &self.shards[hash_partition(topic.as_bytes(), self.shards.len())]
     }

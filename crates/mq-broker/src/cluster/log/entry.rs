@@ -38,7 +38,7 @@ pub(in crate::cluster) enum BatchItem {
 pub(in crate::cluster) struct LogMessage {
     /// The client that published it.
     pub(in crate::cluster) from: ByteStr,
-    /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
+    /// The identifier that a message of a kept session came under at QoS 2, so that a repetition is known.
     pub(in crate::cluster) packet_id: Option<PacketId>,
     /// The number of the client's session, as in the session's record, of a message with a packet identifier and of the
     /// session's will; 0 of others. A later session knows nothing of the message.
@@ -158,7 +158,7 @@ impl BatchItem {
 }
 
 impl LogEntry {
-    /// A batch of items that were encoded.
+    /// Encodes a batch of items that were encoded.
     pub(in crate::cluster) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
         let mut to = Writer::new(VERSION);
         to.byte(0);
@@ -168,7 +168,7 @@ impl LogEntry {
         to.finish()
     }
 
-    /// A batch of nothing, which is no author's first one.
+    /// Encodes a batch of nothing, which is no author's first one.
     pub(in crate::cluster) fn empty(author: &Author) -> Bytes {
         Self::batch(author, 0, &[])
     }

@@ -16,7 +16,7 @@ pub(in crate::cluster) struct Fences(HashMap<String, BTreeMap<u64, Fence>>);
 pub(in crate::cluster) struct Fence(BTreeMap<u16, u64>);
 
 impl Fences {
-    /// The log has it, at that entry.
+    /// Notes that the log of `shard` has the fence of a life, at `entry`.
     pub(in crate::cluster) fn note(&mut self, author: &Author, shard: u16, entry: u64) {
         let lives = self.0.entry(author.node.clone()).or_default();
         let fence = lives.entry(author.life).or_default();
@@ -26,7 +26,7 @@ impl Fences {
         }
     }
 
-    /// The last life of each node that stands as ended in each of so many logs.
+    /// Returns the last life of each node whose fence stands in each of so many logs.
     pub(in crate::cluster) fn ended_lives(&self, shards: u16) -> Vec<Author> {
         let nodes = self.0.iter();
         let last = nodes.filter_map(|(node, lives)| {
@@ -38,7 +38,7 @@ impl Fences {
         last.collect()
     }
 
-    /// All that stand in one log.
+    /// Returns the lives whose fences stand in one log, each with the number of its entry.
     pub(super) fn in_log(&self, shard: u16) -> Vec<(Author, u64)> {
         let lives = self
             .0
@@ -62,7 +62,7 @@ impl Fences {
         later.any(|(_, fence)| fence.0.get(&shard).is_some_and(|at| *at < entry))
     }
 
-    /// The fence of that life or a later one, if it stands in each of so many logs.
+    /// Returns the fence of that life or a later one, if it stands in each of so many logs.
     pub(in crate::cluster) fn complete_fence(
         &self,
         author: &Author,

@@ -110,7 +110,7 @@ impl SharedGroups {
         }
     }
 
-    /// A life has ended: its members have no connection any more.
+    /// Ends the members of a life that has ended: they have no connection any more.
     pub(in crate::cluster) fn end_life(&mut self, ended: &Author) {
         for number in 0..self.groups.len() {
             let Some(group) = &mut self.groups[number] else {
@@ -155,7 +155,7 @@ impl SharedGroups {
             .collect()
     }
 
-    /// The places of messages that were for a client.
+    /// Returns the places in the log of messages that were for a client.
     pub(in crate::cluster) fn chosen(&self, client: &ByteStr) -> HashSet<At> {
         let own = self.chosen.iter().filter(|(_, of)| of == client);
         own.map(|(at, _)| *at).collect()

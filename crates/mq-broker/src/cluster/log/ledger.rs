@@ -66,7 +66,7 @@ impl Ledger {
         Position(position)
     }
 
-    /// A part of that call is done.
+    /// Completes a part of the call at that position.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
         if let Some(parts) = open.parts.get_mut(&position) {
@@ -109,7 +109,7 @@ impl Ledger {
         open.parts.contains_key(&position) || open.detached.contains_key(&position)
     }
 
-    /// Nothing is settled from here on.
+    /// Ends the ledger: nothing is settled from here on.
     pub(in crate::cluster) fn fail(&self) {
         let mut open = lock(&self.open);
         open.settled = None;

@@ -86,7 +86,7 @@ impl LogState {
         }
     }
 
-    /// The next entry is being read.
+    /// Notes that the next entry is being read.
     pub(in crate::cluster) fn begin_entry(&mut self) {
         self.is_mid_entry = true;
     }
@@ -114,7 +114,7 @@ impl LogState {
         })
     }
 
-    /// A retained message has come.
+    /// Notes a retained message that has come.
     pub(in crate::cluster) fn retain(&mut self, at: At, message: &StoredMessage) {
         let topic = message.message.topic.detached();
         let is_end = message.message.payload.is_empty();
@@ -122,7 +122,7 @@ impl LogState {
         self.retained.insert(topic, RetainedChange { at, message });
     }
 
-    /// Values have what was retained up to that entry.
+    /// Forgets what was retained up to that entry, which values have.
     pub(super) fn forget_retained_up_to(&mut self, entry: u64) {
         let is_later = |change: &RetainedChange| change.at.entry() > entry;
         self.retained.retain(|_, change| is_later(change));

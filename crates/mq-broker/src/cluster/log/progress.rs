@@ -12,7 +12,8 @@ pub(in crate::cluster) struct Progress {
 }
 
 impl Progress {
-    /// The node begins with that message. Within the lock under which it finds the receivers.
+    /// Notes that the node begins with the message at `at`. Called within the lock under which the node finds the
+    /// receivers.
     pub(in crate::cluster) fn begin(&self, at: At) {
         self.begun.fetch_max(at.0, Ordering::Release);
     }
@@ -23,7 +24,8 @@ impl Progress {
         self.finished.fetch_max(at.0, Ordering::Release);
     }
 
-    /// A subscription that is made while no receivers are being found gets all behind this place.
+    /// Returns the place of the last message that the node has begun with. A subscription that is made while no
+    /// receivers are being found gets all messages after it.
     pub(in crate::cluster) fn begun(&self) -> At {
         At(self.begun.load(Ordering::Acquire))
     }

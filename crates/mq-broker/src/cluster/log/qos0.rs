@@ -60,7 +60,7 @@ impl Cluster {
         self.engine.broadcast(NodeMessage::Mark(mark).encode());
     }
 
-    /// QoS 0 of other nodes.
+    /// Publishes QoS 0 messages that other nodes send to this one.
     pub(in crate::cluster) async fn receive_qos0(
         self: Arc<Self>,
         mut told: mpsc::Receiver<Bytes>,

@@ -23,7 +23,7 @@ impl RecentEntries {
         }
     }
 
-    /// The next entry has come.
+    /// Keeps an entry that has come, and drops the oldest ones beyond the limit.
     pub(in crate::cluster) fn push(&mut self, entry: &Entry) {
         let bytes = entry.bytes.len();
         if bytes > self.max_bytes {
@@ -43,7 +43,7 @@ impl RecentEntries {
         }
     }
 
-    /// The entries of these numbers, both included; `None` if not all of them are here.
+    /// Returns the entries of these numbers, both included; `None` if not all of them are here.
     pub(in crate::cluster) fn range(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let index = |number: u64| {
             self.entries

@@ -155,7 +155,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// This node's part of the sessions that no living node has. Of those that may be over none, if the time is not known.
+    /// Lists this node's part of the sessions that no living node has. Sessions whose time may be over are left out
+    /// while the time is not known.
     async fn orphans(
         &self,
         living: &[String],
@@ -186,7 +187,8 @@ impl Cluster {
         Ok(orphans)
     }
 
-    /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
+    /// Returns `true` if this node is the one of the living that adopts the session `id`: the hash of `id` chooses. Two
+    /// nodes that do not agree on who lives may both try.
     fn is_assigned_here(&self, id: &ByteStr, living: &[String]) -> bool {
         // This node is one of them.
         living[hash_partition(id.as_bytes(), living.len())] == self.author.node

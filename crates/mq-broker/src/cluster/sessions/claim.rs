@@ -148,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// A session's record, and its version; an empty one, and 0, if there is none.
+    /// Reads a session's record, and its version; an empty one, and 0, if there is none.
     async fn read_record(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
         let value = self.engine.get(Key::new(KeyKind::Session, &**id)).await;
         let value = value.map_err(|error| {
@@ -165,7 +165,7 @@ impl Cluster {
         Ok((record, version))
     }
 
-    /// The other node that has a session, if that may still append something.
+    /// Returns the other node that has a session, if that node may still append something.
     pub(super) fn other_owner<'a>(&self, record: &'a Record) -> Option<&'a Author> {
         let owner = record.owner.as_ref();
         owner.filter(|owner| **owner != self.author && !self.is_over(owner))

@@ -22,7 +22,8 @@ use crate::{
     store::{At, LogPosition, StoredMessage},
 };
 
-/// A message that has waited for so long, or twice that, is copied if its log is long.
+/// Interval of the search for waiting messages to copy: a message is copied out of a long log after one to two
+/// intervals.
 const COPY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A

@@ -72,7 +72,7 @@ impl OwnedSession {
         }
     }
 
-    /// The first round of which the record may lack something.
+    /// Returns the first round of which the record may lack something.
     pub(super) fn first_unwritten_round(&self) -> Option<u64> {
         if self.awaits_messages {
             return None;
@@ -200,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// From here on no message is queued for a session. Each record from now on says so.
+    /// Ends the queue of a session: from here on no message is queued for it. Each record from now on says so.
     pub(super) fn end_queueing(&self, id: &ByteStr) {
         let shards = self.shards.iter();
         let end = shards.map(|shard| shard.progress.begun().next()).collect();
@@ -227,7 +227,7 @@ impl Cluster {
         wait_for_end(gone).await;
     }
 
-    /// A session's will was published just now.
+    /// Notes that a session's will was published just now.
     pub(in crate::cluster) fn note_will_published(&self, owned: &mut OwnedSession) {
         if let Some(will) = &owned.recorded.will {
             let shard = self.shard_of_topic(&will.message.message.topic);

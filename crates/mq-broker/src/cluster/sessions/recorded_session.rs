@@ -35,7 +35,7 @@ pub(in crate::cluster) struct RecordedSession {
 /// A message for a session.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum OwedMessage {
-    /// In a log.
+    /// A message in a log.
     Logged(LogPosition, DeliveryForm),
     /// A message that is in the record itself: a retained message, or a copy of one in a log.
     Embedded(Box<StoredMessage>),
@@ -44,7 +44,7 @@ pub(super) enum OwedMessage {
 /// The place at which a session has a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MessagePlace {
-    /// In the queue, under this number.
+    /// A place in the queue, by the message's number.
     Waiting(u64),
     InFlight(PacketId),
 }
@@ -62,9 +62,9 @@ pub(super) struct DeliveryForm {
 pub(super) enum Urgency {
     /// The change follows from the logs.
     Never,
-    /// Without it a message of QoS 1 may come again.
+    /// The change may come later: without it a message of QoS 1 may come again.
     Later,
-    /// Before anybody learns of it.
+    /// The change has to be in the record before anybody learns of it.
     Now,
 }
 
@@ -105,7 +105,7 @@ impl OwedMessage {
         }
     }
 
-    /// Bytes of a message that is in the record itself.
+    /// Returns the number of bytes of a message that is in the record itself; 0 for others.
     pub(super) fn embedded_bytes(&self) -> usize {
         match self {
             Self::Logged(..) => 0,
@@ -127,7 +127,7 @@ pub(in crate::cluster) fn encoded_size(message: &StoredMessage) -> usize {
 }
 
 impl DeliveryForm {
-    /// The message that is sent, of one in a log.
+    /// Makes the message that is sent from a message in a log.
     pub(in crate::cluster) fn apply_to(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
             qos: self.qos,
@@ -238,7 +238,7 @@ impl RecordedSession {
         }
     }
 
-    /// A new session, which ends with its connection as long as nothing else is known of it.
+    /// Makes a new session, which ends with its connection as long as nothing else is known of it.
     pub(super) fn transient(number: u64) -> Self {
         Self {
             number,
@@ -260,7 +260,7 @@ impl RecordedSession {
         }
     }
 
-    /// Messages that it is to get still.
+    /// Returns the messages that the session is to get still.
     pub(super) fn owed(&self) -> impl Iterator<Item = (MessagePlace, &OwedMessage)> {
         let waiting = self.waiting.iter();
         let waiting = waiting.map(|(number, owed)| (MessagePlace::Waiting(*number), owed));
@@ -270,7 +270,7 @@ impl RecordedSession {
         waiting.chain(in_flight)
     }
 
-    /// Places in the logs that are still needed.
+    /// Returns the places in the logs that the session still needs.
     pub(in crate::cluster) fn positions(&self) -> impl Iterator<Item = LogPosition> {
         self.owed().filter_map(|(_, owed)| owed.position())
     }

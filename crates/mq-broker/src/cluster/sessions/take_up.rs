@@ -137,8 +137,8 @@ impl Cluster {
         outcome
     }
 
-    /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
-    /// that came before.
+    /// Begins to queue messages for a session; earlier messages are put in front of them. `None` if the session has
+    /// none.
     fn begin_taking_up(
         &self,
         local: &dyn LocalSessions,

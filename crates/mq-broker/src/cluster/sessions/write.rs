@@ -39,12 +39,12 @@ pub(super) struct NodeEnded;
 
 /// A write of a record.
 enum NextWrite {
-    /// There is nothing to write, or nobody to do it.
+    /// The record needs no write, or nobody is there to do it.
     Nothing,
     Record(RecordWrite),
-    /// No log has its will yet.
+    /// No log has the session's will yet.
     AwaitsWill,
-    /// No value has room for it. Calls that were to be settled.
+    /// No value has room for the record. The calls are those that were to be settled.
     TooLarge(Vec<Position>),
 }
 

@@ -25,9 +25,9 @@ const MESSAGES_A_TAKE_OF_BRIDGE: usize = 32;
 
 /// The sources of one turn's deliveries.
 struct Sources {
-    /// Retained messages had their turn.
+    /// `true` if retained messages had their turn.
     had_retained: bool,
-    /// The mailbox has no more, or the link takes no more than the connection has already.
+    /// `true` if the mailbox has no more, or the link takes no more than the connection has already.
     is_drained: bool,
 }
 
@@ -214,7 +214,7 @@ impl Attached<'_> {
             && self.wire.connection.outbox().len() < OUTBOX_LIMIT
     }
 
-    /// Messages of the session have come from the store.
+    /// Takes messages of the session that have come from the store.
     pub(super) fn queue_was_read(&mut self, messages: Result<ReadMessages, StoreError>) {
         self.queue_read = None;
         let session = &self.hold.session;

@@ -21,7 +21,7 @@ use crate::{
 /// Flows by which a session may know its subscriptions.
 const MAX_FLOWS: usize = 512;
 
-/// The slot of a flow, which gets one if it has none.
+/// Returns the slot of a flow, which gets one if it has none.
 pub(super) fn slot_of_flow(
     flow: FlowId,
     connection: &Connection,
@@ -47,7 +47,7 @@ pub(super) fn slot_of_flow(
     slot
 }
 
-/// The lane for a message of a flow that has one.
+/// Returns the lane for a message of a flow: the flow's if it is open, else the control lane.
 pub(super) fn lane_of_flow(flow: FlowId, connection: &Connection) -> LaneId {
     let lane = connection.lane_of_flow(flow);
     lane.filter(|lane| connection.is_lane_open(*lane))
@@ -103,7 +103,7 @@ impl Parked {
         slot != LaneSlot::CONTROL && (has_earlier() || waits(slot, state, connection))
     }
 
-    /// The approximate memory of what waits, in bytes.
+    /// Returns the approximate memory of what waits, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let waiting = self.0.as_ref();
         waiting.map_or(0, |waiting| {
@@ -149,7 +149,7 @@ impl Parked {
         }
     }
 
-    /// The slot for which most waits, if too much does.
+    /// Returns the slot for which most waits, if more waits than the limits allow.
     pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
         let ParkedDeliveries {
             deliveries,
@@ -181,7 +181,7 @@ impl ParkedDeliveries {
 }
 
 impl Attached<'_> {
-    /// A flow has a lane again.
+    /// Records that a flow has a lane again: with an expiry the flow is kept, without one what was kept of it ends.
     pub(super) fn flow_began(&mut self, flow: FlowId, expiry: Option<Duration>) {
         let Some(expiry) = expiry else {
             // What was kept of it is taken over, and nothing more is kept.
@@ -208,7 +208,7 @@ impl Attached<'_> {
         hub::end_flow(hub, &mut self.hold, end, outgoing, journal);
     }
 
-    /// A flow for which more waits than a session may have is given up, as if its time were over.
+    /// Gives up each flow for which more waits than a session may have, as if its time were over.
     pub(super) fn bound_parked(&mut self, now: Instant) {
         let limits = self.wire.hub.mailbox_limits();
         while let Some(slot) = self.parked.over(limits) {

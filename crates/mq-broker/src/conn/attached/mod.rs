@@ -119,7 +119,7 @@ impl Client {
 }
 
 impl<'a> Attached<'a> {
-    /// A client that has its CONNACK in the outbox, at `connack_at`.
+    /// Makes the phase of a client that has its CONNACK in the outbox, at `connack_at`.
     pub(super) fn new(
         wire: &'a mut Wire,
         hold: HeldSession,
@@ -283,7 +283,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// The next deadline has passed: that of the log-in, or the state machine's.
+    /// Handles the deadline that has passed: that of the log-in, or the state machine's.
     fn handle_deadline(&mut self, now: Instant) {
         if self.expires_at().is_some_and(|at| at <= now) {
             self.wire.disconnect_for(ReasonCode::MaximumConnectTime);

@@ -50,7 +50,7 @@ impl Attached<'_> {
         self.wire.send_auth(reason, data);
     }
 
-    /// The client could not authenticate anew.
+    /// Disconnects a client that could not authenticate anew.
     fn refuse_again(&mut self, why: &'static str) {
         if let Some(log_in) = self.client.log_in.take() {
             let user = log_in.user_name.as_deref();

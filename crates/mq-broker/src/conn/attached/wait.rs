@@ -25,7 +25,7 @@ use crate::{
 
 /// The events that an attached client waits for in this turn, besides those of every turn.
 pub(super) struct WaitFor {
-    /// The connection is over, and a last message waits for room.
+    /// `true` if the connection is over, and a last message waits for room.
     pub(super) closed: bool,
     pub(super) store: StoreWait,
     pub(super) want_read: bool,
@@ -100,7 +100,7 @@ impl Attached<'_> {
 #[expect(clippy::struct_excessive_bools, reason = "each stands for itself")]
 pub(super) struct Wait<'a> {
     unlikely: Option<Pin<Box<dyn Future<Output = WaitResult> + Send + 'a>>>,
-    /// Nothing else is waited for.
+    /// `true` if only the unlikely events are waited for.
     closed: bool,
     wake_sources: &'a mut WakeSources,
     link: &'a mut Link,
@@ -112,7 +112,7 @@ pub(super) struct Wait<'a> {
     mailbox: &'a Mailbox,
     /// The timer, if there is a deadline.
     timer: Option<Pin<&'a mut Sleep>>,
-    /// The next turn has something to do anyway.
+    /// `true` if the next turn has something to do anyway.
     takes_more: bool,
 }
 
@@ -168,7 +168,7 @@ impl Future for Wait<'_> {
 
 /// Events that are waited for now and then, and must not wait behind a busy link.
 struct Unlikely<'a, 'r> {
-    /// The deadline has passed.
+    /// `true` if the deadline has passed.
     is_due: bool,
     /// Something in it is not settled, or something of another one is waited for.
     journal: Option<&'a mut Journal>,

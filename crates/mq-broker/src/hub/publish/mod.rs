@@ -59,13 +59,14 @@ struct Publication {
     now: Instant,
     /// The session of its client, if that is one of this node's.
     sender: Option<SessionKey>,
-    /// In a cluster: the members of shared subscriptions that get it here. Otherwise the router chooses.
+    /// The members of shared subscriptions that get the message at this node of a cluster. Without a cluster the router
+    /// chooses.
     group_members: Option<Vec<SessionKey>>,
     /// `true` if a bridge has brought it to this broker.
     is_bridged: bool,
-    /// In a cluster: sessions here that have it by another way.
+    /// The sessions at this node of a cluster that have the message by another way.
     already_delivered: Vec<SessionKey>,
-    /// In a cluster: its place in the logs, if it came from one.
+    /// The message's place in a cluster's logs, if it came from one.
     origin: Option<LogPosition>,
 }
 

@@ -44,7 +44,7 @@ struct Slot {
 /// The verdict about one message to one bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
-    /// There is room for it.
+    /// The message passes: there is room for it.
     Passes,
     /// The first of this second that is left out.
     FirstLeftOut,

@@ -48,14 +48,14 @@ const HUNG_AFTER: Duration = Duration::from_secs(5);
 /// The time at which changes are on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// Before they are settled: acknowledged messages survive a crash and a power failure.
+    /// Changes are on the disk before they are settled: acknowledged messages survive a crash and a power failure.
     #[default]
     Always,
-    /// At most so long after they are settled: a crash or a power failure may lose messages
+    /// Changes are on the disk at most so long after they are settled: a crash or a power failure may lose messages
     /// acknowledged in that time, and QoS 2 messages may arrive twice.
     Interval(Duration),
-    /// At the end of the broker, and each minute: a crash may lose everything acknowledged since
-    /// the last time.
+    /// Changes are on the disk at the end of the broker, and each minute: a crash may lose everything acknowledged
+    /// since the last time.
     Off,
 }
 

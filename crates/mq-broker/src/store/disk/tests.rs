@@ -450,7 +450,7 @@ fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
     assert!(error.contains("later version"), "{error}");
 }
 
-/// The file of an earlier version in a folder of its own.
+/// Unpacks the file of an earlier version into a folder of its own.
 fn earlier(fixture: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut flate2::read::GzDecoder::new(fixture), &mut bytes).unwrap();

@@ -18,7 +18,8 @@ pub(super) struct Worker {
     pub(super) database: Arc<Database>,
     pub(super) tables: Tables,
     pub(super) calls: Arc<Calls>,
-    /// Dropped when the store has failed, which ends the connections that wait.
+    /// Sender of the position up to which changes are settled. It is dropped when the store has failed, which ends the
+    /// connections that wait.
     pub(super) settled: watch::Sender<Position>,
     /// The interval of syncs to the disk; `None` syncs each commit.
     pub(super) sync_every: Option<Duration>,

@@ -31,7 +31,7 @@ impl Server {
         Self { listener, url }
     }
 
-    /// A builder that reconnects after exactly 1, 2, 4, ... seconds.
+    /// Makes a builder of clients that reconnect after exactly 1, 2, 4, ... seconds.
     pub(crate) fn builder(&self) -> ClientBuilder {
         Client::builder(&self.url).unwrap().reconnect(Reconnect {
             initial: Duration::from_secs(1),

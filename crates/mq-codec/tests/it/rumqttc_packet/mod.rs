@@ -22,7 +22,7 @@ fn string(text: &ByteStr) -> String {
     text.as_str().to_owned()
 }
 
-/// User name and password; an empty string stands for the one that is not there.
+/// Returns user name and password; an empty string stands for the one that is not there.
 fn login(connect: &Connect) -> Option<(String, String)> {
     let name = connect.user_name.as_ref().map(string);
     let password = connect.password.as_ref().map(|password| {

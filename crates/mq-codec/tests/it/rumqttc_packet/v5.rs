@@ -25,7 +25,7 @@ macro_rules! explained {
     };
 }
 
-/// The packet with all its fields.
+/// Converts a packet with all its fields to rumqttc's type.
 pub(crate) fn of(packet: &Packet) -> v5::Packet {
     let pkid = packet.packet_id().map_or(0, mq_codec::PacketId::get);
     match packet {

@@ -38,7 +38,7 @@ macro_rules! nested_pattern {
     ($first:ident $(, $rest:ident)*) => { ($first, nested_pattern!($($rest),*)) };
 }
 
-/// A packet that `version` can say in full: what it decodes to is what was encoded.
+/// Generates packets that `version` can say in full: what such a packet decodes to is what was encoded.
 pub(crate) fn packet(version: Version) -> BoxedStrategy<Packet> {
     let ack = |packet, of: fn(Ack) -> Packet| ack(packet, version).prop_map(of).boxed();
     let mut packets = vec![
@@ -404,7 +404,7 @@ fn length() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// A few characters of one to four bytes over and over, those with a meaning in topics among them.
+/// Generates strings that repeat a few characters of one to four bytes, among them those with a meaning in topics.
 fn letters() -> impl Strategy<Value = String> {
     let letters = vec![
         'a', 'b', '/', '+', '#', '$', '\u{1}', 'ü', '€', '\u{FEFF}', '😀',
@@ -461,7 +461,7 @@ fn binary() -> impl Strategy<Value = Bytes> {
         .prop_map(|(bytes, length)| bytes.into_iter().cycle().take(length).collect())
 }
 
-/// Up to the lengths at which the remaining length takes a third byte.
+/// Generates payloads up to the lengths at which the remaining length takes a third byte.
 fn payload() -> impl Strategy<Value = Bytes> {
     let large = (any::<u8>(), 16_000..17_000_usize)
         .prop_map(|(byte, length)| Bytes::from(vec![byte; length]));

@@ -31,14 +31,14 @@ pub(super) const TBF_MAJOR: u16 = 0x4D52;
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Shape {
-    /// At the root.
+    /// The netem at the root.
     pub netem: Netem,
     /// Child of the netem if the queue is in bytes and there is a rate; otherwise `None`.
     pub tbf: Option<Tbf>,
 }
 
 impl Shape {
-    /// The disciplines for `direction` on an interface with this MTU.
+    /// Makes the disciplines for `direction` on an interface with this MTU.
     ///
     /// # Errors
     /// If the kernel has no form of it.
@@ -64,7 +64,7 @@ impl Shape {
         Ok(Self { netem, tbf })
     }
 
-    /// The lines for a shell that do the same.
+    /// Formats the lines for a shell that set these disciplines.
     #[must_use]
     pub fn commands(&self, interface: &str) -> Vec<String> {
         let mut lines = vec![
@@ -82,7 +82,7 @@ impl Shape {
         lines
     }
 
-    /// The median time of frames of so many bytes while nothing else is under way. An idle tbf takes no time.
+    /// Returns the median time of frames of so many bytes while nothing else is under way. An idle tbf takes no time.
     #[must_use]
     pub fn median_delay(&self, bytes: u64) -> Duration {
         let netem = &self.netem;
@@ -98,7 +98,7 @@ impl Shape {
         Duration::from_secs_f64(delay) + sending
     }
 
-    /// The differences of `found` from this shape. The distribution of the jitter is not compared, because the
+    /// Returns the differences of `found` from this shape. The distribution of the jitter is not compared, because the
     /// kernel does not return it.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<Difference> {
@@ -132,7 +132,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// `None` where there is none.
+    /// Compares a configured value with a found one; `None` if they do not differ.
     fn between<T: PartialEq>(
         what: &'static str,
         configured: &T,
@@ -166,12 +166,12 @@ fn listed(others: &Vec<&'static str>) -> String {
     }
 }
 
-/// A time in ticks, rounded down as `tc` does.
+/// Converts a time to ticks, rounded down as `tc` does.
 fn ticks(time: Duration) -> u64 {
     nanoseconds(time) / TICK_NS
 }
 
-/// A time as `tc` reads and a person writes it.
+/// Formats a time as `tc` reads and a person writes it.
 fn time(time: Duration) -> String {
     let ns = nanoseconds(time);
     #[expect(clippy::cast_precision_loss, reason = "a minute at most")]
@@ -182,13 +182,13 @@ fn time(time: Duration) -> String {
     }
 }
 
-/// Bytes a second in bits, as `tc` does.
+/// Formats a rate in bytes a second as bits, as `tc` does.
 fn rate(bytes_per_second: u64) -> String {
     crate::Rate::from_bits_per_second(bytes_per_second.saturating_mul(8))
         .map_or_else(|| "none".to_owned(), |rate| rate.to_string())
 }
 
-/// A probability as the kernel has it: a share of 2^32 - 1.
+/// Formats in percent a probability that the kernel has as a share of 2^32 - 1.
 fn percent(share: u32) -> String {
     let percent = f64::from(share) / f64::from(u32::MAX) * 100.0;
     // 2^-32 is 0.00000002 %.

@@ -108,7 +108,7 @@ impl From<Loss> for NetemLoss {
 }
 
 impl Netem {
-    /// A netem for `direction`. With `with_tbf` a tbf does the rate and the queue. The error says what netem
+    /// Makes a netem for `direction`. With `with_tbf` a tbf does the rate and the queue. The error says what netem
     /// cannot do.
     pub(super) fn new(direction: &Direction, with_tbf: bool) -> Result<Self, &'static str> {
         let rate = match direction.rate {
@@ -137,7 +137,7 @@ impl Netem {
         })
     }
 
-    /// The parameters as `TCA_OPTIONS`.
+    /// Encodes the parameters as `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let random = match self.loss {
@@ -190,7 +190,7 @@ impl Netem {
         writer.finish()
     }
 
-    /// The parameters from `TCA_OPTIONS`; `None` if they are too short. Unknown attributes are ignored.
+    /// Decodes the parameters from `TCA_OPTIONS`; `None` if they are too short. Unknown attributes are ignored.
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let (structure, attributes) = options.split_at_checked(STRUCTURE)?;
@@ -337,8 +337,8 @@ fn model(value: &[u8]) -> Option<NetemLoss> {
     }
 }
 
-/// The most packets in the delay and in the tbf behind it. Frames have at least 60 bytes, and most kernels
-/// count the packets of a child.
+/// Returns the largest number of packets in the delay and in the tbf behind it. Frames have at least 60 bytes, and most
+/// kernels count the packets of a child.
 fn delay_line(direction: &Direction) -> u64 {
     let widest = match direction.distribution {
         Distribution::Uniform => 1,

@@ -24,7 +24,7 @@ impl Writer {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    /// Numbers one behind the other.
+    /// Writes an attribute of numbers, one behind the other.
     pub(in crate::kernel) fn put_words(&mut self, kind: u16, words: &[u32]) {
         self.put(kind, &bytes(words));
     }
@@ -34,7 +34,7 @@ impl Writer {
     }
 }
 
-/// Numbers as the kernel has them in its structures.
+/// Encodes numbers as the kernel has them in its structures.
 pub(in crate::kernel) fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -50,13 +50,13 @@ pub(in crate::kernel) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u
     })
 }
 
-/// The number at `index`, counted in numbers; 0 beyond the end, as an older kernel returns fewer.
+/// Returns the number at `index`, counted in numbers; 0 beyond the end, as an older kernel returns fewer.
 pub(in crate::kernel) fn word(bytes: &[u8], index: usize) -> u32 {
     let found = bytes.get(index * 4..).and_then(<[u8]>::first_chunk);
     found.map_or(0, |chunk| u32::from_ne_bytes(*chunk))
 }
 
-/// A value that is one number of 64 bits.
+/// Reads a value that is one number of 64 bits.
 pub(in crate::kernel) fn long(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()

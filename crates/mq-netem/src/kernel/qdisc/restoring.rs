@@ -8,7 +8,7 @@ use super::{nla, nla::Writer, tbf};
 /// `TCA_FQ_CODEL_TARGET`, `_INTERVAL` and `_CE_THRESHOLD` of `linux/pkt_sched.h`: microseconds.
 const CODEL_TIMES: [u16; 3] = [1, 3, 7];
 
-/// The options after which the kernel returns `told` again; `None` if there are none.
+/// Returns the options after which the kernel returns `told` again; `None` if there are none.
 pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     match kind {
         "tbf" => tbf::restoring(told),
@@ -17,8 +17,8 @@ pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// `CoDel` keeps times in units of 1.024 us: it returns 5000 us as 4999 us, which would become 4998 us. One
-/// microsecond more gives the same number of units as before, whatever the time.
+/// Returns the options that restore an `fq_codel`. `CoDel` keeps times in units of 1.024 us: it returns 5000 us as 4999
+/// us, which would become 4998 us. One microsecond more gives the same number of units as before, whatever the time.
 fn fq_codel(told: &[u8]) -> Vec<u8> {
     let mut writer = Writer::default();
     for (kind, value) in nla::attributes(told) {

@@ -48,7 +48,7 @@ pub struct Tbf {
 }
 
 impl Tbf {
-    /// The burst is one full frame, or what the rate sends in 200 us if that is more.
+    /// Makes a tbf, whose burst is one full frame, or what the rate sends in 200 us if that is more.
     pub(super) fn new(rate: Rate, limit: u64, mtu: u32) -> Result<Self, &'static str> {
         let bytes = rate.bits_per_second() / 8;
         let burst = u64::from(mtu.saturating_add(HEADER)).max(rate.bytes_in(BURST));
@@ -64,14 +64,14 @@ impl Tbf {
         Ok(tbf)
     }
 
-    /// The time that the burst takes, in ticks.
+    /// Returns the time that the burst takes, in ticks.
     fn buffer(&self) -> u64 {
         ticks(Duration::from_nanos(
             u64::from(self.burst) * 1_000_000_000 / self.rate.max(1),
         ))
     }
 
-    /// The parameters as `TCA_OPTIONS`.
+    /// Encodes the parameters as `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let short = u32::try_from(self.rate).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ impl Tbf {
         writer.finish()
     }
 
-    /// The parameters from `TCA_OPTIONS`; `None` if these are not a tbf's.
+    /// Decodes the parameters from `TCA_OPTIONS`; `None` if these are not a tbf's.
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let structure = structure(options)?;
@@ -137,7 +137,7 @@ impl fmt::Display for Tbf {
     }
 }
 
-/// The options that make a tbf again, from those that the kernel returned; `None` if that is not possible.
+/// Returns the options that make a tbf again, from those that the kernel returned; `None` if that is not possible.
 ///
 /// The kernel returns the burst as a time in ticks, rounded down. Given back unchanged, the burst would be a
 /// little smaller, and the tbf could drop full frames.
@@ -163,7 +163,7 @@ fn structure(options: &[u8]) -> Option<&[u8]> {
     value.get(..STRUCTURE)
 }
 
-/// The most bytes whose time is `buffer` ticks.
+/// Returns the largest number of bytes whose time is `buffer` ticks.
 fn largest(buffer: u32, rate: u64) -> u32 {
     let ns = (u128::from(buffer) + 2) * u128::from(TICK_NS);
     let above = ns * u128::from(rate) / 1_000_000_000 + 1;
@@ -183,7 +183,7 @@ fn largest(buffer: u32, rate: u64) -> u32 {
     low
 }
 
-/// The factor and the shift by which the kernel computes nanoseconds from bytes: `psched_ratecfg_precompute` of
+/// Returns the factor and the shift by which the kernel computes nanoseconds from bytes: `psched_ratecfg_precompute` of
 /// `sch_generic.c`. Its rounding decides about one byte.
 fn precomputed(rate: u64) -> (u64, u32) {
     let (mut factor, mut shift) = (1_000_000_000_u64, 0);

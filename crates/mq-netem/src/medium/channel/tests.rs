@@ -236,7 +236,7 @@ fn the_frame_error_rate_is_exact_for_every_sender_and_size() {
     }
 }
 
-/// The probability that a transmission collides, after G. Bianchi, "Performance Analysis of the IEEE
+/// Computes the probability that a transmission collides, after G. Bianchi, "Performance Analysis of the IEEE
 /// 802.11 Distributed Coordination Function", 2000, equations 7 and 9.
 fn bianchi(stations: i32, window: f64, doublings: i32) -> f64 {
     let (mut low, mut high) = (0.0, 0.999);

@@ -106,7 +106,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Two ends that have not spoken yet.
+    /// Makes two ends that have not spoken yet.
     pub(crate) fn new(
         now: Instant,
         client: ClientConfig,
@@ -120,7 +120,7 @@ impl Pair {
         }
     }
 
-    /// Two ends with an open connection.
+    /// Makes two ends with an open connection.
     pub(crate) fn open(version: Version) -> Self {
         Self::open_with(
             ClientConfig::new(connect(version)),

@@ -11,7 +11,7 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// A frame as it stands on the wire.
+/// Makes a frame as it stands on the wire.
 fn frame(first: u8, key: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     let masked = if key.is_some() { 0x80 } else { 0 };
@@ -87,8 +87,7 @@ fn frames_of_one_end_are_read_by_the_other() {
     }
 }
 
-/// Fragmented and whole messages, with control frames between and within them, of 30 bytes of data
-/// in all.
+/// Encodes fragmented and whole messages, with control frames between and within them, of 30 bytes of data in all.
 fn conversation(random: &mut fastrand::Rng, data: &[u8], key: Option<[u8; 4]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut left = data;

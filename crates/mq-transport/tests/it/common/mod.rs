@@ -79,7 +79,7 @@ pub(crate) fn connect_options() -> ConnectOptions {
     }
 }
 
-/// An address for which the system chooses the port, or an unused name.
+/// Returns an address for which the system chooses the port, or an unused name.
 pub(crate) fn any_address(scheme: Scheme) -> Address {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -100,7 +100,7 @@ pub(crate) async fn accept(listener: &mut Listener) -> Link {
     incoming.handshake().await.unwrap()
 }
 
-/// Both ends of a connection that has carried one byte.
+/// Connects two ends, and lets the connection carry one byte.
 pub(crate) async fn pair(scheme: Scheme) -> (Link, Link) {
     let mut listener = listen(scheme).await;
     let connector = Connector::new(connect_options()).unwrap();
@@ -253,7 +253,7 @@ impl Way {
         }
     }
 
-    /// From now on the listener sees the client at another port.
+    /// Changes the client's port, as the listener sees it from now on.
     pub(crate) fn change_the_clients_port(&self) {
         self.moves.notify_one();
     }

@@ -87,7 +87,7 @@ pub(crate) async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A frame as it stands on the wire, of up to 65,535 bytes.
+/// Makes a frame as it stands on the wire, of up to 65,535 bytes.
 pub(crate) fn frame(first: u8, masked: bool, payload: &[u8]) -> Vec<u8> {
     let key = [0x37, 0xFA, 0x21, 0x3D];
     let bit = if masked { 0x80 } else { 0 };

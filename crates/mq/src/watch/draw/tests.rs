@@ -56,7 +56,7 @@ fn plant() -> State {
     state
 }
 
-/// The lines of the screen, without the spaces behind them.
+/// Draws the state, and returns the lines of the screen, without the spaces behind them.
 fn screen(state: &mut State, (width, height): (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, state, NOW)).unwrap();

@@ -26,7 +26,7 @@ fn add(state: &mut State, topic: &str, retain: bool) {
     state.add(message, NOW);
 }
 
-/// Each row as its indented name, and the chosen one with a `>`.
+/// Returns each row as its indented name, and the chosen one with a `>`.
 fn shown(state: &mut State) -> Vec<String> {
     let rows = state.rows(NOW);
     let chosen = state.chosen(&rows);

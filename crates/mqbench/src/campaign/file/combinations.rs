@@ -89,7 +89,7 @@ fn is_excluded(exclusions: &[Spanned<Exclusion>], names: &BTreeMap<String, Strin
     })
 }
 
-/// Every combination of levels that is not excluded. The last factor changes fastest.
+/// Makes every combination of levels that is not excluded. The last factor changes fastest.
 pub(super) fn combinations(
     work: &BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,

@@ -92,7 +92,7 @@ pub(crate) enum PlotKind {
 }
 
 impl PlotKind {
-    /// `true` if it draws boxes.
+    /// Returns `true` if the plot draws boxes.
     pub(crate) fn is_boxes(self) -> bool {
         matches!(self, Self::BoxTukey | Self::BoxPercentiles)
     }
@@ -212,7 +212,7 @@ impl Campaign {
     }
 }
 
-/// Keys are equal if their texts are, at any place.
+/// Replaces keys of `all` by those of `by`. Keys are equal if their texts are, at any place.
 fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<String>, V>) {
     for (key, value) in by {
         all.retain(|known, _| known.get_ref() != key.get_ref());

@@ -100,7 +100,7 @@ pub(crate) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// The MQTT options, and a route to `broker` with the transport options.
+    /// Makes the MQTT options, and a route to `broker` with the transport options.
     pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(MqttOptions, Route)> {
         let options = self.transport.options();
         Ok((self.mqtt.get(), Route::new((broker.clone(), options))?))

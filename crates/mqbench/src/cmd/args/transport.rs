@@ -84,7 +84,7 @@ pub(crate) struct TransportArgs {
 }
 
 impl TransportArgs {
-    /// The options for a connector. `early_data` and the rest of resumption belong to the command.
+    /// Makes the options for a connector. `early_data` and the rest of resumption belong to the command.
     pub(crate) fn options(&self) -> ConnectOptions {
         let mut options = ConnectOptions {
             server_name: self.server_name.clone(),
@@ -122,8 +122,8 @@ impl TransportArgs {
         options
     }
 
-    /// QUIC's options with what a client and its broker have in common: how they recover from loss and how large their
-    /// packets are.
+    /// Makes QUIC's options with what a client and its broker have in common: how they recover from loss and how large
+    /// their packets are.
     pub(crate) fn recovery(&self) -> QuicOptions {
         let default = QuicOptions::default();
         QuicOptions {

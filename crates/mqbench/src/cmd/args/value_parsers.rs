@@ -28,7 +28,7 @@ pub(crate) fn resumption() -> impl TypedValueParser<Value = Resumption> {
     ])
 }
 
-/// A number of topics.
+/// Parses a number of topics.
 pub(crate) fn topics(text: &str) -> Result<NonZeroU32, String> {
     let topics = text.parse().ok();
     topics
@@ -60,7 +60,7 @@ pub(crate) fn way() -> impl TypedValueParser<Value = TrafficDirection> {
     ])
 }
 
-/// A parser of the words that a campaign file has for the values of a type.
+/// Makes a parser of the words that a campaign file has for the values of a type.
 fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static, const N: usize>(
     words: [(&'static str, &'static str); N],
 ) -> impl TypedValueParser<Value = T> {

@@ -32,7 +32,7 @@ impl Stamped {
         Ok(Self { socket, clock })
     }
 
-    /// The socket, to send with.
+    /// Returns the socket, to send with.
     pub(super) fn socket(&self) -> &UdpSocket {
         &self.socket
     }
@@ -41,7 +41,7 @@ impl Stamped {
         self.clock.now_ns()
     }
 
-    /// The next datagram. Cancel-safe.
+    /// Waits for the next datagram. Cancel-safe.
     pub(super) async fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrival> {
         let (length, from, system_ns) = self
             .socket
@@ -55,7 +55,7 @@ impl Stamped {
     }
 }
 
-/// The next datagram and the system's time of its arrival; `WouldBlock` if there is none.
+/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if there is none.
 #[cfg(target_os = "linux")]
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, u64)> {
     use std::os::fd::AsRawFd as _;
@@ -84,7 +84,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
     Ok((message.bytes, from, stamp.unwrap_or_else(system_ns)))
 }
 
-/// The next datagram and the system's time of its arrival; `WouldBlock` if there is none.
+/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if there is none.
 #[cfg(not(target_os = "linux"))]
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, u64)> {
     let (length, from) = socket.try_recv_from(buffer)?;

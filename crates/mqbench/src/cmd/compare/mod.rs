@@ -22,8 +22,8 @@ use compared_transport::ComparedTransport;
 pub(crate) use options::Args;
 use result::result;
 
-/// The congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic
-/// from this user. On a testbed's hosts the programs run as root, which may always use cubic.
+/// Returns the congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic from
+/// this user. On a testbed's hosts the programs run as root, which may always use cubic.
 fn default_congestion(on_testbed: bool) -> CongestionControl {
     if on_testbed || CongestionControl::Cubic.is_allowed() {
         CongestionControl::Cubic

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     pub(super) links: LinkArgs,
 }
 
-/// A transport that our own broker has, by its name.
+/// Parses a transport that our own broker has, by its name.
 fn transport(name: &str) -> Result<Scheme, String> {
     let known = [
         Scheme::Tcp,
@@ -76,7 +76,7 @@ fn transport(name: &str) -> Result<Scheme, String> {
 }
 
 impl Args {
-    /// The network that the options ask for; `None` for this machine's own.
+    /// Builds the network that the options ask for; `None` for this machine's own.
     pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
         if self.links.medium.is_some() && self.interval.is_zero() {
             bail!(

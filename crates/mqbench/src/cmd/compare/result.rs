@@ -164,7 +164,7 @@ fn transport_result(
     }
 }
 
-/// The figures of several topics over all rounds; `None` with one topic.
+/// Computes the figures of several topics over all rounds; `None` with one topic.
 fn topics(
     args: &Args,
     transport: &ComparedTransport,

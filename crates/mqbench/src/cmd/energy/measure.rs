@@ -162,7 +162,7 @@ impl MeasuredWork<'_> {
     }
 }
 
-/// This machine's counters, if `--runs` needs them.
+/// Reads this machine's counters, if `--runs` needs them.
 fn counters(args: &Args) -> anyhow::Result<Option<Counters>> {
     let wanted = args.runs.is_some();
     Ok(wanted

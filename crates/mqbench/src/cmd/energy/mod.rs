@@ -40,7 +40,7 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A line for each meter: its name for `--meter`, and a description.
+/// Formats a line for each meter: its name for `--meter`, and a description.
 fn list(root: &Path) -> String {
     let mut text = String::new();
     let mut line = |spec: &str, what: &str| text.push_str(&format!("{spec:<24} {what}\n"));

@@ -42,7 +42,7 @@ impl RemoteRun<'_> {
         self.check_background().await
     }
 
-    /// The relation from one host's clock to another's, by way of this machine's clock; `None` if both are one
+    /// Returns the relation from one host's clock to another's, by way of this machine's clock; `None` if both are one
     /// host.
     pub(super) fn relation(
         &self,
@@ -59,7 +59,7 @@ impl RemoteRun<'_> {
         Ok(Some(Relation::between(&files, &from.name, &to.name)?))
     }
 
-    /// The comparison of a host's clock with this machine's.
+    /// Returns the comparison of a host's clock with this machine's.
     fn compared(&self, host: &Machine) -> anyhow::Result<ClockFile> {
         let exchanges = self.comparisons.get(&host.name);
         let exchanges = exchanges.cloned().unwrap_or_default();

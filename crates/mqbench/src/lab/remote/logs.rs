@@ -73,7 +73,7 @@ pub(super) fn evaluate(
     Ok(())
 }
 
-/// The metrics of jobs, by one clock.
+/// Adds the metrics of jobs, by one clock, to the findings.
 fn job_result(cell: &Cell, samples: &Samples, findings: &mut Findings) -> anyhow::Result<()> {
     let mut lateness = Lateness::new();
     let mut events = Vec::new();

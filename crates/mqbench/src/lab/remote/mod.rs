@@ -174,12 +174,12 @@ impl<'a> RemoteRun<'a> {
         session.with_context(|| format!("host {} takes no part", host.name))
     }
 
-    /// The path of a file of the run on a host.
+    /// Returns the path of a file of the run on a host.
     fn file(&self, host: &Machine, name: &str) -> anyhow::Result<PathBuf> {
         Ok(self.session(host)?.report.folder.join(name))
     }
 
-    /// A role's option with the path of a file.
+    /// Formats a role's option with the path of a file.
     fn option(&self, host: &Machine, option: &str, name: &str) -> anyhow::Result<String> {
         Ok(format!("{option}={}", self.file(host, name)?.display()))
     }

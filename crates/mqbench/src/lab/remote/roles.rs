@@ -110,7 +110,7 @@ impl RemoteRun<'_> {
         Ok(())
     }
 
-    /// The arguments of a client's role.
+    /// Makes the arguments of a client's role.
     fn client_arguments(
         &self,
         host: &Machine,
@@ -324,12 +324,12 @@ fn publisher_timeout(cell: &Cell) -> Duration {
     each.saturating_mul(messages) + EXTRA_TIME
 }
 
-/// The option for the number of topics.
+/// Formats the option for the number of topics.
 fn topics_option(cell: &Cell) -> String {
     format!("--topics={}", cell.topics)
 }
 
-/// An option with a time.
+/// Formats an option with a time.
 fn time_option(option: &str, ns: u64) -> String {
     let ns = float(ns);
     format!("{option}={}us", ns / 1e3)

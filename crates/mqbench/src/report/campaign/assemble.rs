@@ -20,7 +20,7 @@ use crate::campaign::{
     claims::Claim, file::Campaign, record::Record, run_counts::RunCounts, store::SetHead,
 };
 
-/// The report of these campaigns. Claims about other campaigns are not measured.
+/// Makes the report of these campaigns. Claims about other campaigns are not measured.
 pub(crate) fn report(
     head: &SetHead,
     campaigns: &[Campaign],
@@ -109,7 +109,7 @@ fn campaign(finished: &FinishedRuns, counts: RunCounts, claims: &[ClaimReport]) 
     }
 }
 
-/// The abscissa in words.
+/// Names the abscissa in words.
 fn abscissa(campaign: &Campaign) -> String {
     let mut cells = campaign.cells.iter();
     if campaign.plot.x == "loss" && cells.all(|one| one.cell.medium.is_some()) {
@@ -118,7 +118,7 @@ fn abscissa(campaign: &Campaign) -> String {
     labels::factor(&campaign.plot.x)
 }
 
-/// The metric as an axis names it; for an energy also whether it was measured.
+/// Names the metric as an axis does; for an energy also whether it was measured.
 fn quantity(finished: &FinishedRuns, metric: &Metric) -> String {
     let quantity = labels::quantity(metric, &finished.baseline().unwrap_or_default());
     match finished.energy_basis(metric) {
@@ -127,7 +127,7 @@ fn quantity(finished: &FinishedRuns, metric: &Metric) -> String {
     }
 }
 
-/// The meaning of the metric; for an energy also whether it was measured.
+/// Returns the meaning of the metric; for an energy also whether it was measured.
 fn meaning(finished: &FinishedRuns, metric: &Metric) -> String {
     let meaning = metric.meaning.clone();
     match finished.energy_basis(metric) {
@@ -136,7 +136,7 @@ fn meaning(finished: &FinishedRuns, metric: &Metric) -> String {
     }
 }
 
-/// The keys that all cells have in common.
+/// Returns the keys that all cells have in common.
 fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
     let cells = campaign
         .cells
@@ -155,7 +155,7 @@ fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// The levels of each figure: a figure for each combination of all factors except the abscissa, the series,
+/// Returns the levels of each figure: a figure for each combination of all factors except the abscissa, the series,
 /// factors that follow from others, and the transport of ξ. So no level is pooled unless the plot names it.
 fn facets(finished: &FinishedRuns, metric: &Metric) -> Vec<Levels> {
     let plot = &finished.campaign.plot;
@@ -228,7 +228,7 @@ fn panel(finished: &FinishedRuns, metric: &Metric, plot: &PlotReport, facet: &Le
     panel
 }
 
-/// The series of distributions; for ξ those of both sides.
+/// Returns the series of distributions; for ξ those of both sides.
 fn lines(finished: &FinishedRuns, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
     let plot = &finished.campaign.plot;
     let mut all = Vec::new();
@@ -248,7 +248,7 @@ fn lines(finished: &FinishedRuns, metric: &Metric, facet: &Levels) -> Vec<(Strin
     all
 }
 
-/// The histograms that the metric belongs to; other histograms if no run has these.
+/// Returns the name of the histograms that the metric belongs to; of other histograms if no run has these.
 fn recorded(finished: &FinishedRuns, metric: &Metric) -> String {
     let wanted = metric.histogram();
     let mut names = finished

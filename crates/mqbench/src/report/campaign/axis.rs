@@ -28,8 +28,8 @@ impl Axis {
         }
     }
 
-    /// A linear part for boxes, and above it a logarithmic one for outliers. `None` if the outliers are so near that the
-    /// linear part can hold them.
+    /// Makes an axis with a linear part for boxes, and above it a logarithmic one for outliers. `None` if the outliers
+    /// are so near that the linear part can hold them.
     pub(super) fn split(least: f64, boxes: f64, most: f64) -> Option<Self> {
         let lower = AxisPart::new(least, boxes, false);
         if lower.high <= 0.0 || most <= lower.high + (lower.high - lower.low) / 2.0 {
@@ -45,7 +45,7 @@ impl Axis {
         })
     }
 
-    /// The lower part, and the upper one of a split ordinate.
+    /// Returns the lower part, and the upper one of a split ordinate.
     pub(super) fn parts(&self) -> &[AxisPart] {
         &self.parts
     }
@@ -137,7 +137,7 @@ impl AxisPart {
     }
 }
 
-/// The values 1, 2 and 5 in the decade of a value and in its neighbours.
+/// Returns the values 1, 2 and 5 in the decade of a value and in its neighbours.
 fn decades(value: f64) -> Vec<f64> {
     let power = value.log10().floor();
     let powers = [-2.0, -1.0, 0.0, 1.0, 2.0].map(|by| 10_f64.powf(power + by));

@@ -10,10 +10,10 @@ use super::{
 const LEAST: f64 = 0.01;
 /// Name of an energy that no meter measured.
 const MODELLED: &str = "modelled";
-/// So many places of an abscissa without an order are named; of more, the first and the last.
+/// Most places of an abscissa without an order that are named; of more, the first and the last.
 const PLACES: usize = 3;
 
-/// The sentence; empty if no cell has a run. `beside` is the transport that ξ divides by.
+/// Writes the sentence of a figure; empty if no cell has a run. `beside` is the transport that ξ divides by.
 pub(super) fn sentence(plot: &PlotReport, panel: &Panel, beside: &str) -> String {
     let caption = Caption {
         plot,
@@ -36,7 +36,7 @@ pub(super) fn sentence(plot: &PlotReport, panel: &Panel, beside: &str) -> String
     }
 }
 
-/// The first letter as a capital; a Greek one is a symbol.
+/// Makes the first letter a capital; a Greek one is a symbol, and stays.
 pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
@@ -58,7 +58,7 @@ struct SeriesPoint<'a> {
 }
 
 impl<'a> Caption<'a> {
-    /// The two series that the figure compares: QUIC and TLS, or plain TCP, or the only two.
+    /// Returns the two series that the figure compares: QUIC and TLS, or plain TCP, or the only two.
     fn sides(&self) -> Option<(&'a Series, &'a Series)> {
         let all = &self.panel.series;
         let named = |name: &str| all.iter().find(|one| one.name == name);
@@ -76,13 +76,13 @@ impl<'a> Caption<'a> {
         Some(SeriesPoint { series, point })
     }
 
-    /// The series that have runs at this place.
+    /// Returns the cells of the series that have runs at this place.
     fn cells(&self, at: usize) -> Vec<SeriesPoint<'a>> {
         let all = self.panel.series.iter();
         all.filter_map(|series| Self::cell(series, at)).collect()
     }
 
-    /// The places to speak of: the last one first, where an abscissa has an order.
+    /// Returns the places to speak of: the last one first, where an abscissa has an order.
     fn places_to_name(&self, has: impl Fn(usize) -> bool) -> Vec<usize> {
         let all: Vec<usize> = (0..self.panel.x.len()).filter(|at| has(*at)).collect();
         let ordered = ["loss", "size", "interval", "stations", "retries"];
@@ -112,7 +112,7 @@ impl<'a> Caption<'a> {
         labels::place(&self.plot.x, level)
     }
 
-    /// A name with a comma is in quotes, so that its end is seen.
+    /// Names a series; a name with a comma is in quotes, so that its end is seen.
     fn name(&self, series: &Series) -> String {
         let name = labels::series(&self.plot.series, &series.name);
         if name.contains(',') {
@@ -142,7 +142,7 @@ impl<'a> Caption<'a> {
         quantity.to_owned()
     }
 
-    /// `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
+    /// Compares two series: `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
     fn compare_two(&self, of: &'a Series, with: &'a Series) -> Option<String> {
         let both = |at: usize| Some((Self::cell(of, at)?, Self::cell(with, at)?));
         let places = self.places_to_name(|at| both(at).is_some());
@@ -173,7 +173,8 @@ impl<'a> Caption<'a> {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// `At 5 % packet loss BBR has the lowest mean delay (110 ms) and CUBIC the highest (4900 ms)`.
+    /// Compares all series: `At 5 % packet loss BBR has the lowest mean delay (110 ms) and CUBIC the highest (4900
+    /// ms)`.
     fn compare_many(&self) -> Option<String> {
         let places = self.places_to_name(|at| self.cells(at).len() > 1);
         let mut parts = Vec::new();
@@ -213,7 +214,7 @@ impl<'a> Caption<'a> {
         (!each.is_empty()).then(|| format!("{name}'s {quantity} is {}", each.join(", ")))
     }
 
-    /// `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
+    /// Describes ratios: `At 5 % packet loss QUIC takes, beside TLS: 32 % less over WiFi, 6 % more over satellite`.
     fn describe_ratios(&self) -> Option<String> {
         let beside = labels::level(TRANSPORT, self.beside);
         let mut parts = Vec::new();
@@ -242,7 +243,7 @@ impl<'a> Caption<'a> {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// A ξ beside 1.
+    /// Compares a ξ with 1, in words.
     fn compared_with_one(&self, cell: SeriesPoint) -> String {
         let value = self.value(cell);
         let away = match (cell.point.low, cell.point.high) {
@@ -259,7 +260,7 @@ impl<'a> Caption<'a> {
         format!("{} % {way}", percent(value - 1.0))
     }
 
-    /// The longest delays, where the figure draws those of all messages.
+    /// Describes the longest delays, where the figure draws those of all messages.
     fn longest(&self) -> String {
         let last = self.places_to_name(|at| !self.cells(at).is_empty());
         let Some(at) = last.first() else {
@@ -328,7 +329,7 @@ impl<'a> Caption<'a> {
     }
 }
 
-/// `16 % lower`, `3.2 times as high`; `None` below 1 %.
+/// Formats a difference, such as `16 % lower` or `3.2 times as high`; `None` below 1 %.
 pub(super) fn difference(of: f64, with: f64) -> Option<String> {
     let ratio = of / with;
     let equal = (of - with).abs() < f64::EPSILON;
@@ -348,7 +349,7 @@ pub(super) fn difference(of: f64, with: f64) -> Option<String> {
     Some(format!("{} % {way}", percent(ratio - 1.0)))
 }
 
-/// A share in percent with two digits, without its sign.
+/// Formats a share in percent with two digits, without its sign.
 fn percent(share: f64) -> String {
     let percent = (share * 100.0).abs();
     let digits = usize::from(percent < 9.5);
@@ -374,7 +375,7 @@ mod tests {
         }
     }
 
-    /// A mean with an interval of 1 to each side, over two runs; over one without.
+    /// Makes a point with an interval of 1 to each side of its mean, over two runs; over one without.
     fn point(mean: f64, n: usize) -> Point {
         Point {
             n,

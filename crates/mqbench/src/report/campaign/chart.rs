@@ -11,7 +11,7 @@ use super::{
 };
 use crate::campaign::file::PlotKind;
 
-/// The data from which the page draws one figure.
+/// Makes the data from which the page draws one figure.
 pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Value {
     let plot = &campaign.plot;
     let mean = |point: &Point| vec![point.mean, low(point), high(point)];
@@ -54,7 +54,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
     })
 }
 
-/// The ordinate in words, with its unit.
+/// Names the ordinate in words, with its unit.
 pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let mut boxes = panel.points().filter_map(|p| p.quartiles.as_ref());
@@ -66,8 +66,8 @@ pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
     formatting::with_unit(&plot.quantity, &plot.unit)
 }
 
-/// The split ordinate of boxes with whiskers at p5 and p95: linear for the boxes, and above them logarithmic for the
-/// outliers (S22 Figs. 5, 6). `None` for other plots, and where no outlier is far above the boxes.
+/// Makes the split ordinate of boxes with whiskers at p5 and p95: linear for the boxes, and above them logarithmic for
+/// the outliers (S22 Figs. 5, 6). `None` for other plots, and where no outlier is far above the boxes.
 pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
     if campaign.plot.kind != PlotKind::BoxPercentiles {
         return None;
@@ -86,7 +86,7 @@ pub(super) fn split_axis(campaign: &CampaignReport, panel: &Panel) -> Option<Axi
     Axis::split(least, boxes, most)
 }
 
-/// The data from which the page draws the distributions of one figure's cells; `None` without any.
+/// Makes the data from which the page draws the distributions of one figure's cells; `None` without any.
 pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) -> Option<Value> {
     let of = &panel.distributions.first()?.of;
     let plot = &campaign.plot;
@@ -213,13 +213,13 @@ pub(super) fn high(point: &Point) -> f64 {
     point.high.unwrap_or(point.mean)
 }
 
-/// The beginning of the axis of bars with a baseline: the baseline, or a lower value if a bar is below it.
+/// Returns the beginning of the axis of bars with a baseline: the baseline, or a lower value if a bar is below it.
 fn floor(panel: &Panel) -> Option<f64> {
     let baseline = panel.baseline?;
     Some(panel.points().map(low).fold(baseline, f64::min))
 }
 
-/// The tooltip of each point.
+/// Makes the tooltip of each point.
 fn points(plot: &PlotReport, series: &Series) -> Value {
     let point = |point: &Option<Point>| {
         point.as_ref().map(|p| {
@@ -242,7 +242,7 @@ fn points(plot: &PlotReport, series: &Series) -> Value {
     })
 }
 
-/// The shown data, as the page's button saves it.
+/// Formats the shown data, as the page's button saves it.
 fn table(campaign: &CampaignReport, panel: &Panel) -> String {
     let mut text = csv::row([
         &campaign.plot.x[..],
@@ -302,7 +302,7 @@ fn table(campaign: &CampaignReport, panel: &Panel) -> String {
     text
 }
 
-/// The name of a figure's file, without an ending.
+/// Returns the name of a figure's file, without an ending.
 pub(super) fn file_name(campaign: &CampaignReport, panel: &Panel) -> String {
     let levels = panel.levels.values().map(|level| format!("-{level}"));
     let name = campaign.name.clone() + &levels.collect::<String>();

@@ -14,8 +14,8 @@ use crate::{
     units::json_text,
 };
 
-/// The parameters of the transports, by their names in the records, with every value that a run has. Runs of an earlier
-/// version did not record them: `unknown`.
+/// Returns the parameters of the transports, by their names in the records, with every value that a run has. Runs of an
+/// earlier version did not record them: `unknown`.
 pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A campaign has thousands of runs, and a few stacks.
@@ -60,7 +60,7 @@ fn add_value(name: &str, value: &str, all: &mut BTreeMap<String, BTreeSet<String
     values.insert(value.to_owned());
 }
 
-/// Every direction of every link, once for each configuration, with the sum of its runs' measurements.
+/// Lists every direction of every link, once for each configuration, with the sum of its runs' measurements.
 pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
     let mut all: Vec<LinkReport> = Vec::new();
     for run in runs {
@@ -126,7 +126,7 @@ fn of_direction(configured: &Value, measured: &Value, direction: &str) -> LinkRe
     }
 }
 
-/// All stations of a medium together; damaged transmissions count as lost.
+/// Adds up all stations of a medium; damaged transmissions count as lost.
 fn channel(configured: &Value, measured: &Value) -> LinkReport {
     let stations = measured["stations"].as_array();
     let sum = |key: &str| {
@@ -161,7 +161,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// Every meter, in the order of their names.
+/// Lists every meter, in the order of their names.
 pub(crate) fn energy(runs: &[&Record]) -> Vec<EnergyReport> {
     let mut all: BTreeMap<&str, EnergyReport> = BTreeMap::new();
     for run in runs {
@@ -180,7 +180,7 @@ pub(crate) fn energy(runs: &[&Record]) -> Vec<EnergyReport> {
     all.into_values().collect()
 }
 
-/// All warnings by their kinds, the most frequent first.
+/// Counts all warnings by their kinds, the most frequent first.
 pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     let mut kinds: BTreeMap<String, WarningReport> = BTreeMap::new();
     for run in runs {

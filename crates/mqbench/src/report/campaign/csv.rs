@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::metric_values::FinishedRuns;
 use crate::campaign::{file::Campaign, record::Record};
 
-/// Columns: `campaign`, one for each factor, `repetition`, `metric`, `value`.
+/// Formats all values as CSV with the columns `campaign`, one for each factor, `repetition`, `metric`, `value`.
 pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
     let cells = || campaigns.iter().flat_map(|campaign| &campaign.cells);
     let factors: BTreeSet<&String> = cells().flat_map(|cell| cell.levels.keys()).collect();
@@ -27,7 +27,7 @@ pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
     text
 }
 
-/// A line by RFC 4180, with a plain line end.
+/// Formats a line by RFC 4180, with a plain line end.
 pub(super) fn row<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
     let quoted = |cell: &str| {
         if cell.contains([',', '"', '\n', '\r']) {

@@ -17,7 +17,7 @@ struct Row {
     difference: Option<Interval>,
 }
 
-/// The differences as Markdown: a table for each campaign that both sets have.
+/// Formats the differences as Markdown: a table for each campaign that both sets have.
 pub(crate) fn render(first: &ResultSet, second: &ResultSet) -> String {
     let mut text = format!(
         "# {} beside {}\n\nDifferences are of the second less the first. Intervals are of 95 %, by \

@@ -16,8 +16,8 @@ const PERCENTILES: [f64; 25] = [
     90.0, 92.5, 95.0, 97.0, 98.0, 99.0, 99.5, 99.9, 100.0,
 ];
 
-/// The distributions of all cells of a figure that have recorded values. All series of an x have the same
-/// bounds, so that their heights can be compared.
+/// Makes the distributions of all cells of a figure that have recorded values. All series of an x have the same bounds,
+/// so that their heights can be compared.
 pub(crate) fn distributions(
     finished: &FinishedRuns,
     of: &str,

@@ -13,7 +13,7 @@ use crate::campaign::claims::{ClaimForm, Verdict};
 /// The metrics of DL's own estimator and of the one by sequence number.
 const METRICS: [&str; 2] = ["rtt_last_mean", "rtt_mean"];
 
-/// The comparison for these claims of one campaign; `None` if no claim was measured by both estimators.
+/// Compares the estimators by these claims of one campaign; `None` if no claim was measured by both estimators.
 pub(super) fn compare(claims: &[&ClaimReport]) -> Option<Estimators> {
     let by = |metric: &'static str| {
         let measured = |report: &&&ClaimReport| report.verdict != Verdict::NotMeasured;

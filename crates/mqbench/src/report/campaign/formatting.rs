@@ -11,7 +11,7 @@ use crate::{
     units::serialized_name,
 };
 
-/// A number with four digits.
+/// Formats a number with four digits.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -25,14 +25,14 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A number for an axis, without zeros at the end.
+/// Formats a number for an axis, without zeros at the end.
 pub(super) fn tick(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     text.to_owned()
 }
 
-/// A probability.
+/// Formats a probability.
 pub(super) fn probability(p: f64) -> String {
     if p < 0.0001 {
         "< 0.0001".to_owned()
@@ -57,7 +57,7 @@ pub(super) fn basis(of: Basis) -> &'static str {
     }
 }
 
-/// `loss 5%, transport quic`.
+/// Formats levels, such as `loss 5%, transport quic`.
 pub(super) fn levels(levels: &Levels) -> String {
     let each = levels
         .iter()
@@ -65,7 +65,7 @@ pub(super) fn levels(levels: &Levels) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The claimed value, in words.
+/// Formats the claimed value, in words.
 pub(super) fn claimed_value(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
     let figure = claim.figure.unwrap_or_default();
@@ -93,7 +93,7 @@ pub(super) fn energy(of: &EnergyReport) -> String {
     )
 }
 
-/// The reason of a verdict, with the remark on the claim.
+/// Formats the reason of a verdict, with the remark on the claim.
 pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     match &claim.claim.note {
         Some(note) => format!("{}; {note}", claim.why),
@@ -101,12 +101,12 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     }
 }
 
-/// The measured value of a claim, with its interval.
+/// Formats the measured value of a claim, with its interval, for a table.
 pub(super) fn measured_value(claim: &ClaimReport) -> String {
     value_of(&claim.claim, claim.measured.as_ref(), claim.of)
 }
 
-/// The columns of a table of claims, one for each of the changes that campaigns of the set have at the end.
+/// Names the columns of a table of claims, one for each of the changes that campaigns of the set have at the end.
 pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
     let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
     let beside = changes.iter().map(|changes| format!("with {changes}"));
@@ -122,7 +122,7 @@ pub(super) fn verdict_with_changes(claim: &ClaimReport, changes: &str) -> String
     })
 }
 
-/// A number with its unit, if it has one.
+/// Formats a number with its unit, if it has one.
 fn in_unit(value: f64, unit: &str) -> String {
     match unit {
         "" => number(value),
@@ -168,7 +168,7 @@ pub(super) fn configured(link: &LinkConfigured) -> String {
     parts.join(", ")
 }
 
-/// A queue in words; a manifest writes `Packets(1000)`.
+/// Formats a queue in words; a manifest writes `Packets(1000)`.
 fn queue(text: &str) -> String {
     let parts = text.strip_suffix(')').and_then(|text| text.split_once('('));
     parts.map_or_else(
@@ -197,7 +197,7 @@ fn rate(bps: u64) -> String {
     }
 }
 
-/// The programs that resumed a set, without those of the revision that began it.
+/// Names the programs that resumed a set, without those of the revision that began it; `None` if there are none.
 pub(super) fn continued(report: &Report) -> Option<String> {
     let began = &report.manifest.program;
     let others = report.continued.iter().filter(|one| one.program != *began);
@@ -211,7 +211,7 @@ pub(super) fn continued(report: &Report) -> Option<String> {
     (!others.is_empty()).then(|| others.join("; "))
 }
 
-/// A quantity with its unit, if it has one, as an axis or a column is named.
+/// Formats a quantity with its unit, if it has one, as an axis or a column is named.
 pub(super) fn with_unit(quantity: &str, unit: &str) -> String {
     if unit.is_empty() {
         quantity.to_owned()

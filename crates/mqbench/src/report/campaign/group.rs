@@ -121,7 +121,7 @@ fn thinned(values: Vec<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// The runs with these levels whose last attempt was disturbed.
+/// Counts the runs with these levels whose last attempt was disturbed.
 pub(super) fn disturbed(finished: &FinishedRuns, levels: &Levels) -> usize {
     let runs = finished.runs_at(levels);
     runs.filter(|run| run.outcome.is_disturbed()).count()

@@ -130,7 +130,7 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ("rtt_last", "time from the last job to a result"),
 ];
 
-/// A metric in a sentence: `QUIC's mean delay`.
+/// Names a metric in a sentence: `QUIC's mean delay`.
 pub(super) fn short(metric: &str) -> &'static str {
     match metric {
         "latency_mean" => "mean delay",
@@ -164,17 +164,17 @@ fn listed(list: &[(&str, &str)], name: &str) -> String {
 /// The loss of a shared channel, as an axis names it: the channel sends a damaged frame again.
 pub(super) const FRAMES: &str = "frames damaged";
 
-/// A factor, as an axis names it.
+/// Names a factor, as an axis names it.
 pub(super) fn factor(name: &str) -> String {
     listed(FACTORS, name)
 }
 
-/// The values of a histogram.
+/// Names the values of a histogram.
 pub(super) fn recorded(histogram: &str) -> String {
     listed(HISTOGRAMS, histogram)
 }
 
-/// A metric; for ξ what is divided by what. `baseline` is the transport that ξ divides by.
+/// Names a metric; for ξ what is divided by what. `baseline` is the transport that ξ divides by.
 pub(super) fn quantity(metric: &Metric, baseline: &str) -> String {
     let plain = listed(METRICS, &metric.name);
     let beside = level(TRANSPORT, baseline);
@@ -185,7 +185,7 @@ pub(super) fn quantity(metric: &Metric, baseline: &str) -> String {
     }
 }
 
-/// A level, as an axis or a legend names it.
+/// Names a level, as an axis or a legend names it.
 pub(super) fn level(factor: &str, level: &str) -> String {
     let known = LEVELS
         .iter()
@@ -204,7 +204,7 @@ pub(super) fn level(factor: &str, level: &str) -> String {
     }
 }
 
-/// A series. That of a distribution beside ξ has a transport after its level.
+/// Names a series. The name of a distribution beside ξ has a transport after its level.
 pub(super) fn series(factor: &str, name: &str) -> String {
     if let Some((own, transport)) = name.rsplit_once(' ')
         && LEVELS
@@ -236,7 +236,7 @@ pub(super) fn place(factor: &str, name: &str) -> String {
     }
 }
 
-/// The levels of a figure, as its title: `WiFi, 5 % packet loss`.
+/// Formats the levels of a figure, as its title: `WiFi, 5 % packet loss`.
 pub(super) fn title(levels: &Levels) -> String {
     let each = levels.iter().map(|(factor, name)| {
         let words = level(factor, name);
@@ -252,7 +252,7 @@ pub(super) fn title(levels: &Levels) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// `WiFi` of `s22/wifi`; changes of a link follow: `WiFi (5 % loss, bursts of 4)`.
+/// Names a link, such as `WiFi` for `s22/wifi`; changes of a link follow: `WiFi (5 % loss, bursts of 4)`.
 fn link(name: &str) -> String {
     let (base, changes) = name.split_once('@').unwrap_or((name, ""));
     let base = base.rsplit('/').next().unwrap_or(base);
@@ -284,7 +284,7 @@ fn link(name: &str) -> String {
     format!("{words} ({})", changes.join(", "))
 }
 
-/// `5 %` of `5%`, `10 ms` of `10ms`.
+/// Puts a space before a unit: `5 %` for `5%`, `10 ms` for `10ms`.
 fn spaced(text: &str) -> String {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     match digits.map(|at| text.split_at(at)) {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::campaign::file::Extent;
 
-/// The report as Markdown.
+/// Formats the report as Markdown.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = "# MQTT over TCP, TLS and QUIC\n\n".to_owned();
     let manifest = &report.manifest;

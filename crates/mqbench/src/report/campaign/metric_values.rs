@@ -94,12 +94,13 @@ impl<'a> FinishedRuns<'a> {
         self.changes_of(claim) == Some("")
     }
 
-    /// The changes, if it is the claim's campaign with some.
+    /// Returns the changes in the campaign's name, if it is the claim's campaign with some.
     pub(crate) fn changes_beside(&self, claim: &Claim) -> Option<&str> {
         self.changes_of(claim).filter(|changes| !changes.is_empty())
     }
 
-    /// The changes, if it is the claim's campaign and names the claim's file: a claim's name begins with that of its file.
+    /// Returns the changes in the campaign's name, if it is the claim's campaign and names the claim's file: a claim's
+    /// name begins with that of its file.
     fn changes_of(&self, claim: &Claim) -> Option<&str> {
         let campaign = self.campaign;
         let paper = |paper: &String| {
@@ -110,7 +111,7 @@ impl<'a> FinishedRuns<'a> {
         (claim.campaign == base && campaign.claims.iter().any(paper)).then_some(changes)
     }
 
-    /// A factor's levels, in the order of the file.
+    /// Returns a factor's levels, in the order of the file.
     pub(crate) fn levels(&self, factor: &str) -> Vec<String> {
         let mut levels: Vec<String> = Vec::new();
         for cell in &self.campaign.cells {
@@ -123,7 +124,7 @@ impl<'a> FinishedRuns<'a> {
         levels
     }
 
-    /// The value of a metric for every run with these levels, by repetition. For ξ the runs are QUIC's if the
+    /// Returns the value of a metric for every run with these levels, by repetition. For ξ the runs are QUIC's if the
     /// levels do not name a transport.
     pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
         let Metric { name, xi, .. } = metric;
@@ -153,8 +154,8 @@ impl<'a> FinishedRuns<'a> {
         values
     }
 
-    /// The links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the same
-    /// in all cells with these levels.
+    /// Returns the links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the
+    /// same in all cells with these levels.
     pub(crate) fn link_delay(&self, metric: &Metric, levels: &Levels) -> Option<f64> {
         if metric.unit != "ms" || metric.is_spread || !metric.name.starts_with("latency") {
             return None;
@@ -171,8 +172,8 @@ impl<'a> FinishedRuns<'a> {
         alike.then_some(first.as_secs_f64() * 1e3)
     }
 
-    /// The mean of a metric over all cells with these levels, and how well its runs know it. `None` if a cell has fewer
-    /// than two runs. S21's ξ has the spread of both of its sides.
+    /// Estimates the mean of a metric over all cells with these levels, and how well its runs know it. `None` if a cell
+    /// has fewer than two runs. S21's ξ has the spread of both of its sides.
     pub(crate) fn estimate(&self, metric: &Metric, levels: &Levels) -> Option<Estimate> {
         let levels = match metric.xi {
             Some(_) => self.of_xi(levels)?,
@@ -206,7 +207,7 @@ impl<'a> FinishedRuns<'a> {
         each.collect()
     }
 
-    /// The levels of ξ's dividend, QUIC's if they do not name a transport; `None` if that is the baseline.
+    /// Returns the levels of ξ's dividend, QUIC's if they do not name a transport; `None` if that is the baseline.
     fn of_xi(&self, levels: &Levels) -> Option<Levels> {
         let baseline = self.baseline()?;
         let mut levels = levels.clone();
@@ -224,14 +225,14 @@ impl<'a> FinishedRuns<'a> {
         beside
     }
 
-    /// The transport that ξ divides by: TLS, or else plain TCP.
+    /// Returns the transport that ξ divides by: TLS, or else plain TCP.
     pub(crate) fn baseline(&self) -> Option<String> {
         let transports = self.levels(TRANSPORT);
         let named = |name: &str| transports.iter().find(|level| *level == name).cloned();
         named("tls").or_else(|| named("tcp"))
     }
 
-    /// All values recorded within the runs with these levels, as one recorder; `None` if there are none.
+    /// Pools all values recorded within the runs with these levels in one recorder; `None` if there are none.
     pub(crate) fn pooled(&self, of: &str, levels: &Levels) -> Option<LatencyRecorder> {
         let mut all = LatencyRecorder::new();
         for run in self.runs_at(levels) {
@@ -279,7 +280,7 @@ fn metric_of(run: &Record, metric: &str) -> Option<f64> {
         .filter(|value| value.is_finite())
 }
 
-/// A recorded histogram; `None` if it cannot be read.
+/// Adds a recorded histogram to a recorder; a text that cannot be read adds nothing.
 fn decode(text: &str, into: &mut LatencyRecorder) {
     let Some(histogram) = recorder::decode(text) else {
         return;
@@ -290,7 +291,7 @@ fn decode(text: &str, into: &mut LatencyRecorder) {
     }
 }
 
-/// All recorded values, ascending, in ms.
+/// Returns all recorded values, ascending, in ms.
 pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
     let histogram = recorder.histogram();
     let mut values = Vec::new();
@@ -309,7 +310,7 @@ pub(crate) struct Metric {
     /// The metric's name in the records.
     pub(crate) name: String,
     pub(crate) xi: Option<Xi>,
-    /// The spread of its runs, and not their mean.
+    /// `true` for the spread of the metric's runs, and not their mean.
     pub(crate) is_spread: bool,
     pub(crate) unit: String,
     pub(crate) meaning: String,
@@ -325,7 +326,7 @@ pub(crate) enum Xi {
 }
 
 impl Metric {
-    /// `NAME`, `xi_w20:NAME`, `xi_s21:NAME` or `spread:NAME`.
+    /// Parses `NAME`, `xi_w20:NAME`, `xi_s21:NAME` or `spread:NAME`.
     pub(crate) fn parse(asked: &str) -> Self {
         let (xi, name) = match asked.split_once(':') {
             Some(("xi_w20", name)) => (Some(Xi::W20), name),
@@ -355,7 +356,8 @@ impl Metric {
         }
     }
 
-    /// The statistic of messages that it is, with the histogram; `None` if it is not a statistic of messages.
+    /// Returns the statistic of messages that the metric is, with the histogram; `None` if it is not a statistic of
+    /// messages.
     pub(crate) fn of_messages(&self) -> Option<(String, Statistic)> {
         let statistics = [
             ("_mean", Statistic::Mean),
@@ -377,7 +379,7 @@ impl Metric {
             .then(|| (self.name.clone(), Statistic::Mean))
     }
 
-    /// The histogram that the metric belongs to, such as `latency` for `latency_max`.
+    /// Returns the histogram that the metric belongs to, such as `latency` for `latency_max`.
     pub(crate) fn histogram(&self) -> String {
         let ends = ["_mean", "_p50", "_p95", "_p99", "_max", "_rsd"];
         let end = ends.iter().find_map(|end| self.name.strip_suffix(end));

@@ -9,7 +9,7 @@ use super::{
     resample::Resample,
 };
 
-/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
+/// Tests all series against each other at one level of the abscissa; `None` with fewer than two series.
 pub(super) fn test(
     x: &str,
     names: &[String],
@@ -71,7 +71,7 @@ pub(super) fn test(
     })
 }
 
-/// Romano's word for a size of Cliff's δ.
+/// Returns Romano's word for a size of Cliff's δ.
 fn size(cliffs_delta: f64) -> &'static str {
     match cliffs_delta.abs() {
         delta if delta < 0.147 => "negligible",

@@ -47,7 +47,7 @@ const CASES: usize = 3;
 /// A paper has so many sentences at most.
 const SENTENCES: usize = 3;
 
-/// The papers with a measured claim; those with more verdicts come first.
+/// Lists the papers with a measured claim; those with more verdicts come first.
 pub(super) fn papers(claims: &[&ClaimReport]) -> Vec<PaperReport> {
     let mut all: Vec<PaperReport> = Vec::new();
     for (name, title, authors, doi) in PAPERS {
@@ -80,7 +80,7 @@ pub(super) fn papers(claims: &[&ClaimReport]) -> Vec<PaperReport> {
     all
 }
 
-/// `S22` of `S22 §5.1`.
+/// Returns the paper's name of a claim's source: `S22` of `S22 §5.1`.
 pub(super) fn name_of(claim: &ClaimReport) -> &str {
     let source = &claim.claim.source;
     source.split([' ', ',']).next().unwrap_or(source)
@@ -130,7 +130,7 @@ fn sentence_and_case(report: &ClaimReport) -> (&str, &str) {
     says.rsplit_once(": ").unwrap_or((says, ""))
 }
 
-/// The claims with one of these verdicts, each with its cases; those with more cases first.
+/// Groups the claims with one of these verdicts, each with its cases; those with more cases first.
 fn groups<'a>(claims: &[&'a ClaimReport], verdicts: &[Verdict]) -> Vec<ClaimGroup<'a>> {
     let mut all: Vec<ClaimGroup> = Vec::new();
     let with = claims

@@ -9,8 +9,8 @@ use super::metric_values::Statistic;
 
 /// Values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;
-/// With more values than this, a mean's interval is the normal approximation: resampling would take long and
-/// show nothing new.
+/// Number of values above which a mean's interval is the normal approximation: resampling would take long and show
+/// nothing new.
 const MANY: usize = 20_000;
 
 /// The percentile bootstrap at 95 % of any statistic.
@@ -23,8 +23,8 @@ impl Resample {
         Self { seed }
     }
 
-    /// The ends of the interval; `None` with fewer than two values, or with too many for a statistic that is not
-    /// a mean.
+    /// Returns the ends of the interval; `None` with fewer than two values, or with too many for a statistic that is
+    /// not a mean.
     pub(crate) fn interval(&self, values: &[f64], statistic: Statistic) -> Option<(f64, f64)> {
         if values.len() < 2 {
             return None;
@@ -49,7 +49,7 @@ impl Resample {
         Some((end(2.5)?, end(97.5)?))
     }
 
-    /// The interval of mean(a) / mean(b).
+    /// Computes the interval of mean(a) / mean(b).
     pub(crate) fn ratio(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         let most = a.len().max(b.len());
         if a.len().min(b.len()) < 2 {

@@ -101,7 +101,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// The line of the ordinate; two strokes across it show a break.
+    /// Draws the line of the ordinate; two strokes across it show a break.
     fn upright(&mut self) {
         let (height, top) = (BOTTOM - self.top, self.top);
         if self.axis.parts().len() == 1 {
@@ -226,7 +226,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// The width of one level of the abscissa.
+    /// Returns the width of one level of the abscissa.
     fn slot(&self) -> f64 {
         (RIGHT - LEFT) / float_len(self.panel.x.len().max(1))
     }
@@ -271,7 +271,7 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// The ordinate that the values need.
+/// Makes the ordinate that the values need.
 fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
     if let Some(split) = chart::split_axis(campaign, panel) {
         return split;

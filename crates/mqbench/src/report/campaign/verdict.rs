@@ -12,7 +12,7 @@ use crate::campaign::claims::{CONFIDENCE, Claim, ClaimForm, Measured, TrendDirec
 /// tolerance.
 const LEAST_GAIN: f64 = 0.25;
 
-/// The verdict by the claim's campaign, and by the same campaign with changes beside it.
+/// Judges a claim by its campaign, and by the same campaign with changes beside it.
 pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
     let beside = all.iter().filter_map(|one| {
@@ -135,7 +135,7 @@ impl Found {
         }
     }
 
-    /// The interval of the value alone, without width.
+    /// Returns the interval of the value alone, without width.
     fn point(&self, claim: &Claim) -> Interval {
         let point = Interval {
             estimate: self.value,
@@ -147,12 +147,12 @@ impl Found {
     }
 }
 
-/// The share of a time that lies above the link's own delay.
+/// Returns the share of a time that lies above the link's own delay.
 fn above_delay(time: f64, delay: f64) -> f64 {
     ((time - delay) / time).clamp(0.0, 1.0)
 }
 
-/// A quotient, in the claim's form.
+/// Converts a quotient, in the claim's form.
 fn in_form(claim: &Claim, quotient: Interval) -> Interval {
     let less = f64::from(u8::from(claim.form == ClaimForm::Relative));
     Interval {
@@ -229,7 +229,7 @@ mod tests {
             (0..count).map(|_| mean * self.one(spread)).collect()
         }
 
-        /// A value of mean 1.
+        /// Draws a value of mean 1.
         fn one(&mut self, spread: f64) -> f64 {
             let [a, b] = [(); 2].map(|()| {
                 let index = u32::try_from(self.random.index(1 << 30)).unwrap();

@@ -7,14 +7,14 @@ use std::{
 
 use serde_json::Value;
 
-/// The program with these arguments and an empty standard input.
+/// Makes the command of the program with these arguments and an empty standard input.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
-/// The result of a command.
+/// Runs the program with these arguments, and returns its result.
 pub(crate) fn mqbench(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }

@@ -16,8 +16,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// In this folder: the key of all hosts, the one that they let in, and the configuration of a client,
-    /// which has no hosts yet.
+    /// Makes in this folder the key of all hosts, the one that they let in, and the configuration of a client, which
+    /// has no hosts yet.
     pub(crate) fn make(folder: &Path) -> Self {
         for key in ["host", "user"] {
             let made = Command::new("ssh-keygen")
@@ -34,7 +34,7 @@ impl Keys {
         }
     }
 
-    /// The file for `--ssh-config`.
+    /// Returns the file for `--ssh-config`.
     pub(crate) fn configuration(&self) -> PathBuf {
         self.folder.join("ssh_config")
     }
@@ -57,7 +57,7 @@ impl Keys {
         fs::write(self.folder.join("known_hosts"), known).unwrap();
     }
 
-    /// The command of a server, which listens there and gives its sessions this environment.
+    /// Makes the command of an SSH server, which listens there and gives its sessions this environment.
     pub(crate) fn server(&self, ip: &str, port: u16, environment: &[(&str, &str)]) -> Command {
         let at = |file: &str| self.folder.join(file).display().to_string();
         let (host, user) = (at("host"), at("user.pub"));

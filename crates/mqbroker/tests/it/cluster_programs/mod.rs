@@ -37,7 +37,7 @@ pub(crate) struct Nats {
 }
 
 impl Nats {
-    /// So many servers. `None` where there is no nats-server.
+    /// Starts so many servers. `None` where there is no nats-server.
     pub(crate) fn start(servers: usize, tls: bool) -> Option<Self> {
         let mut nats = Self::new(servers, tls)?;
         nats.begin();
@@ -209,7 +209,7 @@ impl Nats {
             .collect()
     }
 
-    /// The table of a node, with a password that is in that file.
+    /// Formats the table of a node, with a password that is in that file.
     pub(crate) fn table(&self, node: &str, servers: &[String], password: &str) -> String {
         let ca = if servers[0].starts_with("tls") {
             format!("ca = {:?}\n", self.place("ca.pem"))
@@ -224,7 +224,7 @@ impl Nats {
         )
     }
 
-    /// A broker with this configuration.
+    /// Makes the command of a broker with this configuration.
     pub(crate) fn command(&self, name: &str, configuration: &str) -> Command {
         let file = self.place(&format!("{name}.toml"));
         fs::write(&file, configuration).unwrap();
@@ -237,12 +237,13 @@ impl Nats {
         command
     }
 
-    /// A node that serves.
+    /// Starts a node, which serves.
     pub(crate) fn node(&self, name: &str, lease_s: u32) -> Node {
         self.node_with(name, lease_s, None)
     }
 
-    /// A node that serves, with a wall clock of its own by that library. It is off by so many seconds at first.
+    /// Starts a node, which serves, with a wall clock of its own by the library `faketime`, which is off by so many
+    /// seconds at first.
     pub(crate) fn node_with_clock(
         &self,
         name: &str,
@@ -334,7 +335,7 @@ impl Node {
         began.elapsed()
     }
 
-    /// SIGKILL.
+    /// Kills the node (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.running = None;
     }

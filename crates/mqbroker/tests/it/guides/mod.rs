@@ -223,7 +223,7 @@ fn by_hand() -> String {
 
 const PACKAGED: &str = "apt install -y ./mqbroker_*.deb ./mq_*.deb";
 
-/// A machine for guides that begin with docs/guide/systemd.md.
+/// Makes a machine for guides that begin with docs/guide/systemd.md.
 fn machine_for_programs() -> Option<Machine> {
     let machine = Machine::new()?
         .has(&built("mqbroker"), "mqbroker")

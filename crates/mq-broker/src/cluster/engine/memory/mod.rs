@@ -48,7 +48,7 @@ impl fmt::Debug for MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// Nothing that its node does has any effect from here on, as after `kill -9`.
+    /// Kills the node: nothing that it does has any effect from here on, as after `kill -9`.
     pub fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
         let mut state = lock(&self.world.state);

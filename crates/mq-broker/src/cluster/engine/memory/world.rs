@@ -94,7 +94,7 @@ pub(super) struct Log {
     pub(super) entries: VecDeque<Entry>,
     /// The position of the last entry.
     pub(super) last_number: u64,
-    /// Nothing can be appended for now.
+    /// `true` if nothing can be appended for now.
     pub(super) is_stalled: bool,
     /// The number of an entry that comes only behind another one; 0 for none.
     pub(super) delayed_entry: u64,
@@ -108,7 +108,7 @@ impl Log {
         number
     }
 
-    /// The entry behind that number; an error if it is not kept any more.
+    /// Returns the entry after that number, if there is one; an error if it is not kept any more.
     pub(super) fn entry_after(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
         let is_delayed = self.delayed_entry == self.last_number;
         if number + u64::from(is_delayed) >= self.last_number {
@@ -150,7 +150,7 @@ pub struct Faults {
 }
 
 impl MemoryWorld {
-    /// A world with so many logs. `seed` decides what happens by chance.
+    /// Makes a world with so many logs. `seed` decides what happens by chance.
     #[must_use]
     pub fn new(shards: u16, seed: u64) -> Arc<Self> {
         let state = State {

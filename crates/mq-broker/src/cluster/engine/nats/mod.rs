@@ -319,7 +319,7 @@ impl Engine for NatsEngine {
     }
 }
 
-/// A consumer for one reader, on one server, which forgets it when nobody asks any more.
+/// Makes the configuration of a consumer for one reader, on one server, which forgets it when nobody asks any more.
 fn consumer_config() -> pull::Config {
     pull::Config {
         ack_policy: AckPolicy::None,
@@ -349,7 +349,7 @@ impl ConsumerReader {
         })
     }
 
-    /// `None` once nobody reads any more what is brought.
+    /// Waits for the next message; `None` once nobody reads any more what is brought.
     async fn next_for<T>(
         &mut self,
         bring: &mpsc::Sender<T>,
@@ -360,7 +360,7 @@ impl ConsumerReader {
         }
     }
 
-    /// Cancel-safe.
+    /// Waits for the next message. Cancel-safe.
     async fn next(&mut self) -> Result<Message, EngineError> {
         let message = self.messages.next().await;
         let message = message.ok_or_else(|| nats_error("the consumer has ended"))?;

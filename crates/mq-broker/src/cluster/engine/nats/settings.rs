@@ -30,7 +30,7 @@ pub struct NatsSettings {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The number of logs, from 1 to 256. It cannot be changed later. Default 8.
     pub shards: u16,
-    /// On how many servers each message is, from 1 to 5. It holds for a new cluster. Default 3.
+    /// Number of servers that keep each message, from 1 to 5. It holds for a new cluster. Default 3.
     pub replicas: usize,
     /// Bytes that each server may store, its `max_file_store`, which it does not tell. Default: not known.
     pub store_max_bytes: Option<NonZeroU64>,
@@ -39,7 +39,7 @@ pub struct NatsSettings {
 }
 
 impl NatsSettings {
-    /// The defaults.
+    /// Makes settings with the defaults.
     #[must_use]
     pub fn new(cluster: impl Into<String>, servers: Vec<String>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl NatsSettings {
         }
     }
 
-    /// The servers' addresses, all of one scheme, if everything is as it may be.
+    /// Checks the settings, and returns the servers' addresses, all of one scheme.
     ///
     /// # Errors
     /// The mistake, in words for the operator.

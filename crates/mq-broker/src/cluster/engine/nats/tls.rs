@@ -57,7 +57,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// The certificates in a file; at least one.
+/// Reads the certificates in a file; at least one.
 fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let read: Vec<_> = read.map_err(|error| wrong(key, path, error))?;

@@ -105,8 +105,9 @@ impl NatsEngine {
         }
     }
 
-    /// A reader's server may be behind the others, and a value that changes meanwhile may not come before there seems to
-    /// be nothing left. So a marker has to come that was put before, and what has not come with it is read alone.
+    /// Reads all values of a kind. A reader's server may be behind the others, and a value that changes meanwhile may
+    /// not come before there seems to be nothing left. So a marker has to come that was put before, and what has not
+    /// come with it is read alone.
     pub(super) async fn all_values(
         &self,
         kind: KeyKind,
@@ -142,7 +143,7 @@ impl NatsEngine {
         Ok(sent.sequence)
     }
 
-    /// The values that a server has, once it has that version of a marker.
+    /// Reads the values that a server has, once it has that version of a marker.
     async fn values_up_to(
         &self,
         prefix: &str,
@@ -216,7 +217,7 @@ async fn forward_values(
 fn value_ttl() -> String {
     format!("{}s", VALUE_TTL.as_secs())
 }
-/// A value as it is published.
+/// Encodes a value as it is published.
 fn encode_value(name: &str, value: Bytes) -> Bytes {
     if name.len() <= MAX_NAME_IN_SUBJECT {
         return value;
@@ -229,7 +230,7 @@ fn encode_value(name: &str, value: Bytes) -> Bytes {
     published.into()
 }
 
-/// The name and the value of what was published, if it is a value.
+/// Decodes the name and the value of what was published, if it is a value.
 fn decode_value(subject: &str, version: u64, mut published: Bytes) -> Option<(String, Value)> {
     let token = subject.rsplit('.').next().unwrap_or_default();
     let name = if token.starts_with(HASHED_NAME_PREFIX) {

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// All claims that the results' campaigns are judged by.
+/// Formats all claims that the results' campaigns are judged by.
 pub(super) fn claims(report: &Report) -> String {
     // A set of a few campaigns does not list the claims about other campaigns.
     let (known, changes) = (report.claims_of_campaigns(), report.changes());
@@ -69,7 +69,7 @@ fn count(claims: &[&ClaimReport], verdict: Verdict) -> String {
     format!("{}<small>{none} of no difference</small>", with.len())
 }
 
-/// The table of claims, with a column for each change that campaigns of the set have.
+/// Formats the table of claims, with a column for each change that campaigns of the set have.
 pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&str]) -> String {
     let rows = claims.iter().map(|report| {
         let claim = &report.claim;
@@ -95,7 +95,7 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
     table(caption, &columns, rows, 3)
 }
 
-/// A verdict's badge. With `no_difference` it says that the runs found no difference, where the claim has one.
+/// Formats a verdict's badge. With `no_difference` it says that the runs found no difference, where the claim has one.
 fn badge(verdict: Verdict, no_difference: bool) -> String {
     let (class, sign) = match verdict {
         Verdict::Reproduced => ("yes", "✓"),

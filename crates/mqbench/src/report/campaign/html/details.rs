@@ -72,7 +72,7 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
     more("Tests", count, &format!("{sides}{caution}{table}"))
 }
 
-/// The effect in words: `QUIC below TLS in 93 % of pairs, mean 16 % lower`.
+/// Formats the effect in words: `QUIC below TLS in 93 % of pairs, mean 16 % lower`.
 fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     let name = |name: &str| labels::series(&campaign.plot.series, name);
     if pair.below + pair.above <= 0.0 {
@@ -104,7 +104,7 @@ fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     text
 }
 
-/// Also the parameters that nobody asked for: they shape a result as much.
+/// Formats the parameters, also those that nobody asked for: they shape a result as much.
 pub(super) fn parameters(campaign: &CampaignReport) -> String {
     let rows = campaign.parameters.iter().map(|(name, values)| {
         let values: Vec<_> = values.iter().map(|value| parameter(name, value)).collect();
@@ -119,7 +119,7 @@ pub(super) fn parameters(campaign: &CampaignReport) -> String {
     )
 }
 
-/// A time in the unit that reads best.
+/// Formats a parameter: a time in the unit that reads best, other values as they are.
 fn parameter(name: &str, value: &str) -> String {
     let ns = name.strip_suffix("_ns").and_then(|_| value.parse().ok());
     ns.map_or_else(|| value.to_owned(), format_time)

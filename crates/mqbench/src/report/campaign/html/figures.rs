@@ -32,7 +32,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Stri
     )
 }
 
-/// A banner, if the last attempt of a run was disturbed. A failed run may have no value.
+/// Formats a banner, if the last attempt of a run was disturbed. A failed run may have no value.
 fn disturbed(panel: &Panel) -> String {
     let runs = match panel.disturbed {
         0 => return String::new(),
@@ -101,7 +101,7 @@ fn tools(id: &str) -> String {
     .concat()
 }
 
-/// The figure as text, for screen readers.
+/// Describes the figure as text, for screen readers.
 fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let mut text = format!(

@@ -62,7 +62,7 @@ fn notices(report: &Report) -> String {
     notices.collect()
 }
 
-/// The campaigns of the page.
+/// Formats the list of the campaigns of the page.
 pub(super) fn contents(report: &Report) -> String {
     let campaigns = report.campaigns.iter().enumerate();
     let entries = campaigns.map(|(number, campaign)| {

@@ -36,7 +36,7 @@ const ECHARTS: &[u8] = include_bytes!("../../../../assets/echarts.min.js.gz");
 const SCRIPT: &str = include_str!("../../../../assets/report.js");
 const STYLE: &str = include_str!("../../../../assets/report.css");
 
-/// The script that draws the charts.
+/// Unpacks the script that draws the charts.
 pub(super) fn charts_library() -> String {
     let mut text = String::new();
     let read = GzDecoder::new(ECHARTS).read_to_string(&mut text);
@@ -44,7 +44,7 @@ pub(super) fn charts_library() -> String {
     text
 }
 
-/// The report as a page.
+/// Formats the report as a page.
 pub(crate) fn page(report: &Report) -> String {
     let mut charts = Vec::new();
     let mut sections = String::new();
@@ -159,7 +159,7 @@ fn runs(campaign: &CampaignReport) -> String {
     text
 }
 
-/// A paragraph for each meter of the runs: its name, and measured or modelled energy.
+/// Formats a paragraph for each meter of the runs: its name, and measured or modelled energy.
 fn energy(campaign: &CampaignReport) -> String {
     let each = campaign.energy.iter();
     let each = each.map(|of| {
@@ -184,7 +184,7 @@ fn missing(campaign: &CampaignReport) -> String {
     )
 }
 
-/// The keys that all cells have in common, in short.
+/// Formats the keys that all cells have in common, in short.
 fn fixed(campaign: &CampaignReport) -> String {
     let fixed = &campaign.fixed;
     let mut parts = Vec::new();

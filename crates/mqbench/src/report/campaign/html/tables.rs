@@ -2,7 +2,7 @@
 
 use super::elements::escape;
 
-/// A table with a caption; the first `texts` columns are text, the others numbers. Cells are HTML.
+/// Formats a table with a caption; the first `texts` columns are text, the others numbers. Cells are HTML.
 pub(super) fn table(
     caption: &str,
     columns: &[&str],
@@ -14,7 +14,7 @@ pub(super) fn table(
     table_of(caption, &columns, rows, texts)
 }
 
-/// A table like [`table`], whose column names are HTML already.
+/// Formats a table like [`table`], whose column names are HTML already.
 pub(super) fn table_of(
     caption: &str,
     columns: &[&str],

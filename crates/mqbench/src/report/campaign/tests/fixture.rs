@@ -109,7 +109,7 @@ pub(crate) fn set(directory: &Path) -> ResultSet {
     ResultSet::load(&results).unwrap()
 }
 
-/// The record of a run, or two records if the first attempt was disturbed.
+/// Makes the record of a run, or two records if the first attempt was disturbed.
 fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix64) -> Vec<Record> {
     let combination = &campaign.cells[cell];
     let levels = &combination.levels;

@@ -26,7 +26,7 @@ use crate::campaign::{
     store::ResultSet,
 };
 
-/// The report, made once: writing a set syncs each of its records.
+/// Makes the report once, since writing a set syncs each of its records.
 fn make() -> &'static (ResultSet, Report) {
     static MADE: LazyLock<(ResultSet, Report)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The places where a report does not fit.
+/// Returns the places where a report does not fit its schema.
 fn problems(report: &Value) -> Vec<String> {
     let text = include_str!("../../../../../../docs/spec/report.schema.json");
     let schema = serde_json::from_str(text).unwrap();
