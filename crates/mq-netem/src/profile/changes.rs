@@ -16,8 +16,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Makes the changes of a link into these directions, each from its time on. With `repeat_after` the direction is then
-    /// again as at the beginning, and everything repeats.
+    /// Makes the changes of a link into these directions, each from its time on. With `repeat_after` the direction is
+    /// then again as at the beginning, and everything repeats.
     ///
     /// # Errors
     /// What is wrong, if a time is 0, is not after the one before it, or is not before `repeat_after`.
