@@ -42,13 +42,13 @@ pub enum Error {
     /// Points of a trace are not in ascending order, or one is no number.
     #[error("point {at} is not after the one before it, or is no number")]
     Points {
-        /// The point, counted from 0.
+        /// Index of the first bad point of the trace, from 0.
         at: usize,
     },
     /// An energy profile does not exist, or holds an impossible value.
     #[error("energy profile {name}: {problem}")]
     Profile {
-        /// The profile's name or file.
+        /// Name or file of the energy profile.
         name: String,
         /// Key or value that is wrong, and a right one.
         problem: String,

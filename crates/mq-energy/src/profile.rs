@@ -122,7 +122,7 @@ impl Origin {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coefficient {
-    /// The number, in the unit of its name.
+    /// The coefficient's value, in the unit that its name in a profile ends with, such as `_uw`.
     pub value: f64,
     /// Origin of the value.
     pub origin: Origin,

@@ -27,7 +27,7 @@ const SMALLEST: usize = 256;
 #[derive(Debug, Default)]
 pub struct Outbox {
     control: VecDeque<Chunk>,
-    /// The data lanes that have something to write.
+    /// Chunks and end that wait to be written on a data lane, by lane; a lane without any is absent.
     data: BTreeMap<LaneId, Waiting>,
     open: BytesMut,
     open_lane: LaneId,

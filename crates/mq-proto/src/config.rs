@@ -50,7 +50,7 @@ pub struct ClientConfig {
 /// all lanes, so that a broken lane ends no exchange at a server that knows what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DataLanes {
-    /// The link has none, or this client opens none.
+    /// No data lanes: the link has none, or this client opens none.
     #[default]
     None,
     /// Lanes of packets alone.

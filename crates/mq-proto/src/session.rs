@@ -335,7 +335,8 @@ impl Receiving {
         }
     }
 
-    /// Records that the owner has acknowledged a received message, or refused it, which frees its identifier.
+    /// Records the owner's answer to a received QoS 2 message: with `success`, the packet identifier stays in use until
+    /// PUBREL; otherwise the identifier is free at once.
     pub(crate) fn kept(&mut self, id: PacketId, success: bool) {
         if success {
             self.0.insert(id, true);

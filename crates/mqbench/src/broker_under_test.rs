@@ -160,7 +160,7 @@ pub(crate) struct BrokerSetup<'a> {
     pub(crate) listen: Vec<Address>,
     pub(crate) certificate: &'a TestCertificate,
     pub(crate) congestion: Option<CongestionControl>,
-    /// The host that it runs on; `None` for this machine itself.
+    /// The host that the broker runs on; `None` for this machine.
     pub(crate) host: Option<&'a Host>,
     /// `true` if a broker that is stopped leaves its tickets to the next one.
     pub(crate) keeps_tickets: bool,

@@ -255,8 +255,8 @@ impl Connection {
         lane.is_server_opened() == (self.role == Role::Server)
     }
 
-    /// Returns `true` if this is the server, and it has opened the lane. A client may finish its side of such a
-    /// lane at once and answer on the control lane.
+    /// Returns `true` if this side is the server and has opened the lane. A client may finish its side of such a lane
+    /// at once and answer on the control lane.
     fn is_servers_own(&self, lane: LaneId) -> bool {
         self.role == Role::Server && self.is_own(lane)
     }

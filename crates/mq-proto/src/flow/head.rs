@@ -188,7 +188,7 @@ impl FlowHead {
     }
 }
 
-/// The flag `clean` of the draft.
+/// Bit of [`FlowFlags::clean`] in the flags of a flow's head, as the draft encodes them.
 const CLEAN: u8 = 0x80;
 
 /// Writes the head of the control flow.

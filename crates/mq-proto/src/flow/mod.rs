@@ -35,7 +35,7 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// Violation of the MQTT-next draft's rules for flows by a peer.
+/// Error of a peer that has broken a rule of the MQTT-next draft for flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowError {

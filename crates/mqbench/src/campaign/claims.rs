@@ -80,7 +80,7 @@ pub(crate) enum ExpectedOrder {
     Alike,
 }
 
-/// Direction of a trend.
+/// Direction that a claim expects of a trend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TrendDirection {

@@ -30,7 +30,7 @@ use crate::{
 /// clock for each would cost a part of what is measured.
 const BATCH: u64 = 64;
 
-/// Condition for a publisher's next message.
+/// Pace of a publisher: the condition that has to hold before it sends its next message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// A schedule, independent of acknowledgements: messages a second of all publishers together.

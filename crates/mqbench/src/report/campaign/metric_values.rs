@@ -30,7 +30,7 @@ pub(crate) type Levels = BTreeMap<String, String>;
 pub(crate) struct FinishedRuns<'a> {
     pub(crate) campaign: &'a Campaign,
     pub(crate) runs: Vec<&'a Record>,
-    /// The earlier attempts.
+    /// Attempts that a later attempt of the same repetition has replaced; they do not count.
     pub(crate) repeated: Vec<&'a Record>,
     /// Factors that the plot does not name and whose level follows from all others.
     pub(crate) dependent_factors: Vec<String>,
