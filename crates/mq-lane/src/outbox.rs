@@ -12,8 +12,9 @@ use crate::{LaneEnd, LaneId};
 /// take one contiguous chunk best (both copy anyway when they seal a record).
 const COPY_LIMIT: usize = 1024;
 
-/// Room made at a time for headers and short bodies, at most and at least.
+/// Greatest room, in bytes, that is made at a time for headers and short bodies.
 const CHUNK: usize = 16 * 1024;
+/// Least room, in bytes, that is made at a time.
 const SMALLEST: usize = 256;
 
 /// Bytes ready to be written, by lane, in order.

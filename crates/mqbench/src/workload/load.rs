@@ -26,7 +26,7 @@ use crate::{
     payload::Payloads,
 };
 
-/// Messages that a client gets at a time without a rate. The latency of one of them is recorded: reading the
+/// Number of messages that a client gets at a time without a rate. The latency of one of them is recorded: reading the
 /// clock for each would cost a part of what is measured.
 const BATCH: u64 = 64;
 
@@ -159,7 +159,7 @@ pub(crate) async fn run(
     Ok(outcome)
 }
 
-/// Reads the counters once a second.
+/// Watch over the counters of a load, which are read once a second.
 struct Watch<'a> {
     shared: &'a Shared,
     began: Instant,

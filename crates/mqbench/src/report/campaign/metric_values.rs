@@ -305,7 +305,7 @@ pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
 /// A quantity that a plot or a claim asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Metric {
-    /// The name by which it is asked for.
+    /// Name by which the plot or the claim asks for the quantity.
     pub(crate) asked: String,
     /// The metric's name in the records.
     pub(crate) name: String,
