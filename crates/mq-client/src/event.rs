@@ -127,13 +127,13 @@ impl EventStreams {
         }
     }
 
-    /// Returns the queues, so that none is woken under the lock.
+    /// Returns a copy of the list of queues, so that no waker runs under the list's lock.
     fn alive(&self) -> Vec<Arc<EventQueue>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
-/// The streams of one moment, held without the lock under which a waker may not run.
+/// Event streams that receive the next event: a copy of the list, so that their wakers do not run under its lock.
 #[derive(Debug)]
 pub(crate) struct Listening(Vec<Arc<EventQueue>>);
 

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::{Energy, Window, trace};
 use mq_measure::convert;
 
-/// No part of a machine draws more. The limit tells whether a counter may have wrapped twice.
+/// Greatest power that a part of a machine may draw, in microwatt: tells whether a counter may have wrapped twice.
 const MOST_POWER_UW: f64 = 1e9;
 
-/// Turns a counter's values into the energy since the first reading.
+/// Converter of a counter's values into the energy since the first reading.
 ///
 /// Powercap's `energy_uj` wraps to 0 when it has reached `max_energy_range_uj`, after some minutes to hours.
 /// A second wrap between two readings cannot be seen, so readings must not be further apart than

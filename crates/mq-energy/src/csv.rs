@@ -90,12 +90,12 @@ fn unfit(path: &Path, found: &str) -> Error {
 struct Columns {
     separator: char,
     clock: Clock,
-    /// The column, and by how many digits its unit is larger than a nanosecond.
+    /// Index of the column of times, and by how many digits its unit is larger than a nanosecond.
     time: (usize, u32),
     power: Power,
 }
 
-/// A column, and its unit in watt, ampere or volt.
+/// Index of a column, and the column's unit in watt, ampere or volt.
 type Column = (usize, f64);
 
 #[derive(Debug)]

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use mq_measure::Error as FileError;
 
-/// An error of a meter; its message is one line that names the meter, instrument or file.
+/// An error of a meter, of its files, of an energy profile or of a fit; the message is one line that names the meter,
+/// instrument or file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file cannot be read or written, or is not what its format asks for.
+    /// A file that cannot be read or written, or is not what its format asks for.
     #[error(transparent)]
     File(#[from] FileError),
-    /// This machine has no such meter, or it cannot be used.
+    /// A meter that this machine does not have, or that cannot be used.
     #[error("meter {meter}: {problem}")]
     NoMeter {
         /// The meter as the user named it.
@@ -20,7 +21,7 @@ pub enum Error {
         /// Reason, with the meters that exist or the value that would be right where there is one.
         problem: String,
     },
-    /// An instrument did not take a command, or answered with something else.
+    /// A command that an instrument did not take, or answered with something else.
     #[error("{instrument}: {command}: {problem}")]
     Instrument {
         /// Address of the instrument, as `HOST:PORT`.
@@ -39,21 +40,21 @@ pub enum Error {
         /// Failure of the connection, or the command without an answer.
         problem: String,
     },
-    /// Points of a trace are not in ascending order, or one is no number.
+    /// Points of a trace that are not in ascending order, or of which one is no number.
     #[error("point {at} is not after the one before it, or is no number")]
     Points {
-        /// The point, counted from 0.
+        /// Index of the first bad point of the trace, from 0.
         at: usize,
     },
-    /// An energy profile does not exist, or holds an impossible value.
+    /// An energy profile that does not exist, or holds an impossible value.
     #[error("energy profile {name}: {problem}")]
     Profile {
-        /// The profile's name or file.
+        /// Name or file of the energy profile.
         name: String,
         /// Key or value that is wrong, and a right one.
         problem: String,
     },
-    /// Coefficients cannot be found from these runs.
+    /// Runs from which no coefficients can be found.
     #[error("cannot fit: {problem}")]
     Fit {
         /// Reason: too few runs, a term that the runs cannot separate from others, or a run that cannot be used.

@@ -17,7 +17,8 @@ use super::Error;
 use super::profile::{Activity, Coefficient, Origin, Profile, Term};
 use mq_measure::{convert, table};
 
-/// A rate is a combination of the others if less than this share of its length is not explained by them.
+/// Share of a rate's squared length: if the other rates explain all of the rate but this share or less, it counts as a
+/// combination of them.
 const COLLINEAR: f64 = 1e-10;
 
 /// The columns of a file of runs.
@@ -108,20 +109,20 @@ impl Run {
 /// A coefficient that was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
-    /// The term whose coefficient it is.
+    /// The term that the coefficient belongs to.
     pub term: Term,
-    /// The coefficient, in the unit of the term's name.
+    /// Value of the coefficient, in the unit that the term's name ends with, such as `_uw`.
     pub value: f64,
     /// Standard error of the coefficient; `None` at the bound of 0, or with as many terms as runs.
     pub standard_error: Option<f64>,
 }
 
-/// Coefficients, and how well they fit.
+/// Fitted coefficients, and figures of how well they explain the runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
     /// The fitted coefficients.
     pub terms: Vec<Fitted>,
-    /// The number of runs.
+    /// Number of runs that the coefficients were fitted to.
     pub runs: usize,
     /// The share of the variance of the runs' mean powers that the coefficients explain; `None` if all runs
     /// have the same power.

@@ -151,9 +151,9 @@ impl Window {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Energy {
-    /// The energy of all that is not a gap.
+    /// Energy of the window without its gaps, in microjoule.
     pub energy_uj: f64,
-    /// The part of the run that was asked for.
+    /// Length of the window, the part of the run that was asked for.
     pub window_ns: u64,
     /// Time within the window for which the energy is known: the window less its gaps.
     pub covered_ns: u64,
@@ -215,7 +215,7 @@ impl Recording {
     }
 }
 
-/// Values over time.
+/// Values of a recording over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Series {
@@ -235,7 +235,7 @@ pub enum Note {
     FailedReadings {
         /// Number of failed readings.
         count: u64,
-        /// The error of the last one.
+        /// Error of the last failed reading.
         last: String,
     },
     /// Readings were beyond the instrument's range, and were left out.
@@ -265,7 +265,7 @@ pub enum Note {
     /// The instrument reported an error.
     #[error("the instrument says {message}")]
     InstrumentError {
-        /// The instrument's words.
+        /// Error message of the instrument.
         message: String,
     },
     /// The instrument has no timer: the times of readings are computed from their number.

@@ -27,23 +27,23 @@ pub struct Activity {
     pub elapsed_ns: u64,
     /// CPU time of processes, summed over the cores.
     pub cpu_ns: u64,
-    /// Packets that its network interfaces sent.
+    /// Number of packets that the machine's network interfaces sent.
     pub packets_sent: u64,
-    /// Packets that the interfaces received.
+    /// Number of packets that the network interfaces received.
     pub packets_received: u64,
-    /// Bytes that the interfaces sent.
+    /// Number of bytes that the network interfaces sent.
     pub bytes_sent: u64,
-    /// Bytes that the interfaces received.
+    /// Number of bytes that the network interfaces received.
     pub bytes_received: u64,
 }
 
-/// A term of the sum; each has a coefficient.
+/// A term of the sum by which a [`Profile`] computes an energy; each term has a coefficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Term {
     /// The power of a machine that does nothing.
     IdlePowerUw,
-    /// The power of a busy core on top of that.
+    /// The power of a busy core on top of the idle power.
     CpuPowerUw,
     /// The energy of a packet sent.
     SentPacketNj,
@@ -118,11 +118,11 @@ impl Origin {
     }
 }
 
-/// A number, and why it may be believed.
+/// A value of an energy profile, with its origin, source and standard error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coefficient {
-    /// The number, in the unit of its name.
+    /// The coefficient's value, in the unit that its name in a profile ends with, such as `_uw`; a factor has no unit.
     pub value: f64,
     /// Origin of the value.
     pub origin: Origin,

@@ -87,7 +87,7 @@ pub struct RaplMeter {
     running: Option<Sampler<Looks>>,
 }
 
-/// The energy so far.
+/// Zones with their counters, and the energy that was read from them so far.
 #[derive(Debug)]
 struct Looks {
     zones: Vec<(Zone, Unwrap)>,

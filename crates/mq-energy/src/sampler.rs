@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Error, Note};
 
-/// The thread, and what it gathers.
+/// Thread that takes readings at an interval, and returns them when it is stopped.
 #[derive(Debug)]
 pub(super) struct Sampler<S> {
     /// Channel to the thread, which ends when this end is dropped.
@@ -14,7 +14,7 @@ pub(super) struct Sampler<S> {
     thread: JoinHandle<(S, Failures)>,
 }
 
-/// The readings that could not be taken.
+/// Number of readings that failed, and the error of the last.
 #[derive(Debug, Default)]
 struct Failures {
     count: u64,

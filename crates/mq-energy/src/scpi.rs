@@ -13,10 +13,10 @@ use super::Error;
 /// TCP port of SCPI on Keysight's and most other instruments.
 pub const PORT: u16 = 5025;
 
-/// A longer answer is taken as one without an end.
+/// Length, in bytes, above which an answer is taken as one without an end.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// More errors than an instrument's queue holds (20 in a Truevolt).
+/// Greatest number of errors that are read from an instrument's queue: more than it holds (20 in a Truevolt).
 const MOST_ERRORS: usize = 32;
 
 /// A connection to an instrument.

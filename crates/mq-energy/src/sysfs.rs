@@ -41,7 +41,7 @@ impl Class {
         })
     }
 
-    /// Returns the word that the command line has for this class.
+    /// Returns the command line's word for this kernel interface.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -12,8 +12,9 @@ use crate::{LaneEnd, LaneId};
 /// take one contiguous chunk best (both copy anyway when they seal a record).
 const COPY_LIMIT: usize = 1024;
 
-/// Room made at a time for headers and short bodies, at most and at least.
+/// Greatest room, in bytes, that is made at a time for headers and short bodies.
 const CHUNK: usize = 16 * 1024;
+/// Least room, in bytes, that is made at a time.
 const SMALLEST: usize = 256;
 
 /// Bytes ready to be written, by lane, in order.
@@ -27,7 +28,7 @@ const SMALLEST: usize = 256;
 #[derive(Debug, Default)]
 pub struct Outbox {
     control: VecDeque<Chunk>,
-    /// The data lanes that have something to write.
+    /// Chunks and end that wait to be written on a data lane, by lane; a lane without any is absent.
     data: BTreeMap<LaneId, Waiting>,
     open: BytesMut,
     open_lane: LaneId,

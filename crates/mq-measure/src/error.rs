@@ -92,9 +92,9 @@ pub enum Error {
          at least; give smaller least delays"
     )]
     DelaysTooLong {
-        /// The assumed least delays of both ways together.
+        /// Sum of the assumed least delays, there and back, in nanoseconds.
         assumed_ns: u64,
-        /// The least round trip.
+        /// Least round trip that was measured, in nanoseconds.
         round_trip_ns: u64,
     },
     /// Two hosts' clocks were not compared, neither directly nor with a third.

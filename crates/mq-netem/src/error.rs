@@ -41,7 +41,7 @@ pub enum Error {
     /// A capture cannot begin.
     #[error("cannot capture packets into {}: {source}", file.display())]
     Capture {
-        /// The path of the file for the capture.
+        /// Path of the capture file that could not be written.
         file: PathBuf,
         /// I/O error of creating the file or of starting the capture.
         source: io::Error,

@@ -12,7 +12,7 @@ use crate::{ProtocolError, seldom::SeldomMap};
 pub(crate) struct SendAliases {
     maximum: u16,
     by_topic: SeldomMap<TopicName, u16>,
-    /// Bytes of the topics.
+    /// Approximate memory of the topics and their aliases, in bytes.
     bytes: usize,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum SendTopic {
     Name,
     /// The topic name with this alias, which stands for it from now on.
     Introduce(u16),
-    /// This alias alone.
+    /// The alias alone, without the topic name.
     Alias(u16),
 }
 
@@ -66,14 +66,14 @@ impl SendAliases {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveAliases {
     maximum: u16,
-    /// The topics of the aliases; `None` until the peer has set one.
+    /// The topics of the aliases; `None` until the peer has set an alias.
     known: Option<Box<KnownAliases>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct KnownAliases {
     topics: Vec<Option<TopicName>>,
-    /// Bytes of the topics.
+    /// Length of all topics together, in bytes.
     bytes: usize,
 }
 

@@ -12,30 +12,29 @@ const LARGEST_PACKET: u32 = MAX_REMAINING_LENGTH + 5;
 /// Configuration of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The CONNECT to send. Its receive maximum, maximum packet size and topic alias maximum are
-    /// replaced by the fields below.
+    /// The CONNECT to send. The packet's receive maximum, maximum packet size and topic alias maximum are replaced by
+    /// the fields below.
     pub connect: Connect,
-    /// QoS 1 and 2 messages that may be unacknowledged by the server at once; the server's Receive
-    /// Maximum (§4.9) counts where it is smaller. Default 100: enough to fill a link of 100 ms at
-    /// 1,000 messages a second.
+    /// Greatest number of QoS 1 and 2 messages that may be unacknowledged by the server at once; the server's Receive
+    /// Maximum (§4.9) counts where it is smaller. Default 100: enough to fill a link of 100 ms at 1,000 messages a
+    /// second.
     pub max_inflight: NonZeroU16,
-    /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
-    /// Default 1,000.
+    /// Greatest number of QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0). Default
+    /// 1,000.
     pub receive_maximum: NonZeroU16,
     /// The largest packet taken, in bytes, fixed header included; up to CONNACK 64 KiB at most. Default:
     /// what MQTT can carry, 256 MiB.
     pub max_packet_size: NonZeroU32,
-    /// Topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
+    /// Greatest number of topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
     pub topic_alias_maximum: u16,
     /// `true` to use the topic aliases that the server allows (5.0), 64 at most. Default `true`.
     pub use_topic_aliases: bool,
-    /// The kind of data lanes that this client opens. Default none.
+    /// Kind of data lanes that this client opens. Default [`DataLanes::None`].
     pub lanes: DataLanes,
     /// `true` if CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default `false`.
     pub datagrams: bool,
-    /// The spread that CONNECT asks for: the server then sends messages on lanes that it opens itself (5.0, a
-    /// user property). `None` does not ask for such lanes. The link has to grant them to the server. Default
-    /// none.
+    /// Spread that CONNECT asks for: the server then sends messages on lanes that it opens itself (5.0, a user
+    /// property). `None` does not ask for such lanes. The link has to grant them to the server. Default `None`.
     pub deliveries: Option<Spread>,
     /// Time within which CONNACK has to be received, counted from [`connect`](crate::Connection::connect).
     /// Default 20 s.
@@ -46,18 +45,18 @@ pub struct ClientConfig {
 
 /// The data lanes of a client.
 ///
-/// A client that has any says in CONNECT (5.0, as a user property) that its packet identifiers are unique over
+/// A client that has data lanes says in CONNECT (5.0, as a user property) that its packet identifiers are unique over
 /// all lanes, so that a broken lane ends no exchange at a server that knows what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DataLanes {
-    /// The link has none, or this client opens none.
+    /// No data lanes: the link has none, or this client opens none.
     #[default]
     None,
-    /// Lanes of packets alone.
+    /// Data lanes that carry packets alone.
     Plain,
-    /// Each lane, the control lane as well, begins with the head of a flow: for a server with which the link has
-    /// agreed on that, as by the application protocol `MQTT-next`. These flows are always new, and nothing
-    /// of them is kept.
+    /// Data lanes that are flows. Each lane, the control lane as well, begins with the head of a flow, for a server
+    /// with which the link has agreed on that, as by the application protocol `MQTT-next`. These flows are always new,
+    /// and nothing of them is kept.
     #[cfg(feature = "mqtt-next")]
     Flows,
 }
@@ -88,10 +87,10 @@ pub struct ServerConfig {
     /// Time within which CONNECT has to be received, counted from [`server`](crate::Connection::server).
     /// Default 10 s.
     pub connect_timeout: Duration,
-    /// QoS 1 and 2 messages that the client may send before the first is acknowledged; announced
-    /// to and enforced on 5.0 clients. Default 1,024.
+    /// Greatest number of QoS 1 and 2 messages that the client may send before the first is acknowledged; announced to
+    /// and enforced on 5.0 clients. Default 1,024.
     pub receive_maximum: NonZeroU16,
-    /// QoS 1 and 2 messages that may be unacknowledged by the client at once; the client's own
+    /// Greatest number of QoS 1 and 2 messages that may be unacknowledged by the client at once; the client's own
     /// Receive Maximum (§4.9) counts where it is smaller. Default 1,024.
     pub max_inflight: NonZeroU16,
     /// The largest packet taken, in bytes, fixed header included. Default 1 MiB.
@@ -100,8 +99,8 @@ pub struct ServerConfig {
     /// with its will, and AUTH. A larger one is refused with 0x95. Default 64 KiB, far more than a will and a
     /// token need; any stranger can make the server hold this much.
     pub max_connect_size: NonZeroU32,
-    /// Topic aliases that the client may use, and that the server uses at most (5.0, §3.3.2.3.4): each
-    /// keeps a topic in memory. Default 64.
+    /// Greatest number of topic aliases that the client may use, and that the server uses (5.0, §3.3.2.3.4): each keeps
+    /// a topic in memory. Default 64.
     pub topic_alias_maximum: u16,
     /// `true` to use the topic aliases that the client allows (5.0). Default `true`.
     pub use_topic_aliases: bool,
@@ -115,8 +114,8 @@ pub struct ServerConfig {
     /// packet is malformed (§1.5.4). Default `false`: otherwise any publisher could disconnect subscribers that
     /// refuse such characters (§5.4.9).
     pub allow_control_characters: bool,
-    /// The longest keep-alive in seconds: replaces the client's if that is longer or 0 (5.0, §3.2.2.3.14).
-    /// Default none.
+    /// The longest keep-alive in seconds: replaces the client's if that is longer or 0 (5.0, §3.2.2.3.14). Default
+    /// `None`: no limit.
     pub max_keep_alive: Option<u16>,
 }
 

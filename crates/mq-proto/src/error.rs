@@ -34,7 +34,7 @@ pub enum ProtocolError {
     /// A topic alias that no earlier PUBLISH has set, without a topic name (§3.3.2.3.4).
     #[error("topic alias {0} stands for no topic")]
     UnknownTopicAlias(u16),
-    /// The answer to a message in flight is not the next packet of its QoS (§4.3).
+    /// An answer to a message in flight that is not the next packet of its QoS (§4.3).
     #[error("{packet} is no answer to the message in flight under packet identifier {id}")]
     WrongAnswer {
         /// The type of the answer.
@@ -42,7 +42,7 @@ pub enum ProtocolError {
         /// The packet identifier of the answer.
         id: PacketId,
     },
-    /// A client's DISCONNECT asks to keep a session, and its CONNECT did not (§3.14.2.2.2).
+    /// A DISCONNECT of a client that asks to keep a session which its CONNECT did not ask to keep (§3.14.2.2.2).
     #[error("DISCONNECT asks for a session expiry and CONNECT did not")]
     SessionExpiry,
     /// More unacknowledged QoS 1 and 2 messages than the announced Receive Maximum, which the variant
@@ -62,10 +62,10 @@ pub enum ProtocolError {
     /// `[MQTT-4.12.1-1]`.
     #[error("the authentication method is not that of CONNECT")]
     AuthenticationMethod,
-    /// The peer ended a data lane in the middle of a packet.
+    /// A data lane that the peer ended in the middle of a packet.
     #[error("{0} ends in the middle of a packet")]
     Incomplete(LaneId),
-    /// A flow that may not begin.
+    /// A flow that is against the rules of the MQTT-next draft.
     #[error(transparent)]
     Flow(#[from] FlowError),
 }
@@ -93,7 +93,7 @@ impl ProtocolError {
     }
 }
 
-/// Error of a command that was not carried out. The connection is as before.
+/// Error of a command that was not carried out, and has left the connection as it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {

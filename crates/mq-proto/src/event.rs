@@ -126,9 +126,9 @@ pub struct FlowEnd {
 /// A PUBLISH that was received.
 #[derive(Debug)]
 pub struct Received {
-    /// The message, its topic alias resolved.
+    /// The message, with its topic name in place of a topic alias.
     pub message: Message,
-    /// The QoS that it was sent at.
+    /// The QoS at which the message was sent.
     pub qos: QoS,
     /// The RETAIN flag of the PUBLISH.
     pub retain: bool,

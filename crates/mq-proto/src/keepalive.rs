@@ -16,7 +16,7 @@ pub struct Probes {
     pub busy: Option<Duration>,
 }
 
-/// Reads in a row, each within [`Probes::busy`] of the read before, that make a busy flow. Fewer may be one
+/// Number of reads in a row, each within [`Probes::busy`] of the read before, that make a busy flow. Fewer may be one
 /// answer and what comes with it.
 const BUSY_READS: u8 = 3;
 
@@ -32,28 +32,28 @@ pub(crate) struct KeepAlive {
     interval: Option<Duration>,
     last_sent: Instant,
     last_received: Instant,
-    /// Bytes of the incomplete packet at `last_received`.
+    /// Number of bytes of the incomplete packet that had been received at `last_received`.
     counted: usize,
-    /// State of a client, which asks for signs of life. `None` for a server, which waits for them for one and a
-    /// half times the interval `[MQTT-3.1.2-22]`.
+    /// State of a client, which asks for signs of life. `None` for a server, which waits for signs of life for one and
+    /// a half times the interval `[MQTT-3.1.2-22]`.
     asks: Option<Box<Asks>>,
 }
 
-/// PINGREQ of a client.
+/// State of a client that asks for signs of life by PINGREQ.
 #[derive(Debug)]
 struct Asks {
     timeout: Duration,
-    /// Time at which PINGREQ was sent whose answer is due.
+    /// Time at which the PINGREQ was sent whose answer is due; `None` if no answer is due.
     asked: Option<Instant>,
     /// Times at which PINGREQ is sent before the keep-alive requires it.
     probes: Probes,
-    /// Reads that came within [`Probes::busy`] of the one before, in a row.
+    /// Number of reads in a row that came within [`Probes::busy`] of the read before.
     quick_reads: u8,
 }
 
-/// Bytes of an incomplete packet that are a sign of life to a server: about one segment of TCP or one datagram
-/// of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second for a keep-alive of
-/// 2 s, 12 for one of 1 min) needs a longer keep-alive.
+/// Number of bytes of an incomplete packet that are a sign of life to a server: about one segment of TCP or one
+/// datagram of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second for a keep-alive
+/// of 2 s, 12 for one of 1 min) needs a longer keep-alive.
 const MIN_PROGRESS_BYTES: usize = 1024;
 
 /// The action that is due.

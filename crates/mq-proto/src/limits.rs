@@ -7,7 +7,8 @@ use mq_codec::QoS;
 /// The limits that the peer has announced, by CONNECT or CONNACK.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerLimits {
-    /// QoS 1 and 2 messages in flight; the send window has the lower of it and this side's own limit.
+    /// Greatest number of QoS 1 and 2 messages in flight to the peer; the send window has this limit or this side's
+    /// own, whichever is lower.
     pub(crate) receive_maximum: NonZeroU16,
     pub(crate) maximum_packet_size: Option<u32>,
     pub(crate) maximum_qos: QoS,

@@ -8,7 +8,7 @@ use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName, whole_
 /// A message, immutable and shared by all its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Message {
-    /// The topic name that it is published to; never empty.
+    /// The topic name that the message is published to; never empty.
     pub topic: TopicName,
     /// The application's bytes.
     pub payload: Bytes,
@@ -22,7 +22,7 @@ pub struct Message {
 pub struct Delivery {
     /// The message, shared.
     pub message: Arc<Message>,
-    /// The QoS at which it is sent.
+    /// The QoS at which the message is sent.
     pub qos: QoS,
     /// The RETAIN flag.
     pub retain: bool,

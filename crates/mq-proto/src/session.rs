@@ -35,7 +35,7 @@ use crate::{Delivery, FlowId, LaneId, limits::PeerLimits, seldom::SeldomMap};
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     outgoing: HashMap<PacketId, Outgoing>,
-    /// Payload bytes of `outgoing`.
+    /// Payload of all `outgoing` messages together, in bytes.
     outgoing_bytes: usize,
     pub(crate) incoming: Receiving,
     last_id: Option<PacketId>,
@@ -51,18 +51,18 @@ pub struct Session {
 /// The lane of messages that wait for the next lane of their flow.
 const PARKED_LANE: LaneId = LaneId(u64::MAX);
 
-/// Received QoS 2 messages whose PUBREL was not received yet. `true` once the owner has acknowledged the
-/// message, so that a repetition is answered and not delivered.
+/// Received QoS 2 messages whose PUBREL was not received yet. The value of a message is `true` once the owner has
+/// acknowledged the message, so that a repetition is answered and not delivered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receiving(SeldomMap<PacketId, bool>);
 
 #[derive(Clone, Debug)]
 struct Outgoing {
-    /// Messages are sent again in the order in which they were first sent `[MQTT-4.6.0-1]`.
+    /// Place in the order of first sending, in which messages are sent again `[MQTT-4.6.0-1]`.
     order: u64,
     /// The lane of the present connection on which the message was last sent.
     lane: LaneId,
-    /// The flow that keeps the exchange, if one does.
+    /// The flow that keeps the exchange; `None` if no flow does.
     #[cfg_attr(
         not(feature = "mqtt-next"),
         expect(dead_code, reason = "there are no flows")
@@ -74,7 +74,7 @@ struct Outgoing {
 /// The state of an outgoing message.
 #[derive(Clone, Debug)]
 pub(crate) enum OutgoingState {
-    /// Sent; PUBACK or PUBREC is due.
+    /// PUBLISH sent; PUBACK or PUBREC is due.
     Published(Delivery),
     /// PUBREL sent; PUBCOMP is due.
     Released,
@@ -323,7 +323,7 @@ impl Session {
 }
 
 impl Receiving {
-    /// Records a received PUBLISH; returns its meaning.
+    /// Records a received QoS 2 PUBLISH; returns whether the message is new or a repetition.
     pub(crate) fn published(&mut self, id: PacketId) -> Incoming {
         match self.0.get(&id) {
             None => {
@@ -335,7 +335,8 @@ impl Receiving {
         }
     }
 
-    /// Records that the owner has acknowledged a received message, or refused it, which frees its identifier.
+    /// Records the owner's answer to a received QoS 2 message: with `success`, the packet identifier stays in use until
+    /// PUBREL; otherwise the identifier is free at once.
     pub(crate) fn kept(&mut self, id: PacketId, success: bool) {
         if success {
             self.0.insert(id, true);

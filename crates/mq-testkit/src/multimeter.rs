@@ -15,12 +15,12 @@ use std::{
 /// Interval at which a connection's thread checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The model of a multimeter.
+/// Type designation of the multimeter that is simulated, as its maker names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultimeterModel {
-    /// A model without timer and aperture, which holds 10 000 readings.
+    /// 34461A: a type without timer and aperture, which holds 10 000 readings.
     K34461A,
-    /// A model with timer and aperture, which holds 50 000 readings.
+    /// 34465A: a type with timer and aperture, which holds 50 000 readings.
     K34465A,
 }
 

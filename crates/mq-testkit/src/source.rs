@@ -85,7 +85,8 @@ fn read_paths<'a>(before: String, text: &'a str, paths: &mut Vec<String>) -> &'a
     }
 }
 
-/// Returns the files that are part of a circle, or name one that is; `files` has the files that each names.
+/// Returns the files that are in a cycle of references, or lead to one; `files` has for each file those that it refers
+/// to.
 fn circular(mut files: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     loop {
         let names: BTreeSet<_> = files.keys().cloned().collect();

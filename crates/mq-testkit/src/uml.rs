@@ -100,7 +100,7 @@ impl Uml {
     /// Returns the folder of the kernel's modules, by versions.
     ///
     /// # Panics
-    /// If there is none beside the kernel, as in Debian's package.
+    /// If there is no `../lib/uml/modules` beside the kernel's folder, where Debian's package has it.
     #[must_use]
     pub fn modules(&self) -> PathBuf {
         let directory = self.original.parent().unwrap_or(Path::new(""));

@@ -29,10 +29,10 @@ pub(crate) struct Args {
     /// Retain the message
     #[arg(short = 'r', long)]
     retain: bool,
-    /// Send the message so often
+    /// Send the message this many times
     #[arg(long, value_name = "COUNT", default_value = "1")]
     repeat: NonZeroU64,
-    /// Seconds between two of them
+    /// Seconds between two of these messages
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     repeat_delay: f64,
     #[command(flatten)]

@@ -156,15 +156,15 @@ impl TestCertificate {
 /// The settings that a broker under test is started with. One setup can start several brokers, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerSetup<'a> {
-    /// Addresses that it listens at. With port 0 the system chooses the port.
+    /// Addresses that the broker listens at. With port 0 the system chooses the port.
     pub(crate) listen: Vec<Address>,
     pub(crate) certificate: &'a TestCertificate,
     pub(crate) congestion: Option<CongestionControl>,
-    /// The host that it runs on; `None` for this machine itself.
+    /// The host that the broker runs on; `None` for this machine.
     pub(crate) host: Option<&'a Host>,
-    /// `true` if a broker that is stopped leaves its tickets to the next one.
+    /// `true` if a broker that is stopped leaves its tickets to the next broker.
     pub(crate) keeps_tickets: bool,
-    /// The broker that this one passes messages on to.
+    /// The broker to which the broker under test passes messages on; `None` without a bridge.
     pub(crate) bridge: Option<BridgeTo>,
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn any_port(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<A
 #[derive(Debug)]
 pub(crate) struct BrokerProcess {
     child: Child,
-    /// Held open: the broker ends with its standard input.
+    /// Standard input of the broker, held open: the broker ends when it is closed.
     _input: ChildStdin,
     pub(crate) addresses: Vec<Address>,
 }

@@ -1,6 +1,7 @@
 //! The number of files and sockets that this process may have open.
 
-/// Descriptors beside the sockets: the runtime's, the emulator's, those of files that are read for a moment.
+/// Number of file descriptors beside the sockets: the runtime's, the emulator's, those of files that are read for a
+/// moment.
 #[cfg(unix)]
 const BESIDE: u128 = 256;
 

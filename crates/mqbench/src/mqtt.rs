@@ -34,7 +34,7 @@ impl Route {
 pub(crate) struct MqttOptions {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
-    /// Keep-alive in whole seconds; zero for none.
+    /// Keep-alive in whole seconds; zero for no keep-alive.
     pub(crate) keep_alive: Duration,
     /// PINGREQs by which a subscriber over QUIC finds out that its address has changed.
     pub(crate) probes: Probes,

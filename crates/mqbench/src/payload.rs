@@ -6,7 +6,7 @@ use mq_measure::stats::SplitMix64;
 /// The shortest payload that can be measured: the sequence number alone.
 pub(crate) const MIN_SIZE: usize = 8;
 
-/// Makes payloads of one size.
+/// Source of payloads of one size.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     size: usize,

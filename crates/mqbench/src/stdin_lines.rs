@@ -15,7 +15,7 @@ use nix::{
 
 use crate::clock::WallClock;
 
-/// Lines that may wait to be taken; reading pauses when so many wait.
+/// Greatest number of lines that wait to be taken; reading pauses when so many wait.
 const WAITING: usize = 64;
 
 /// The lines of standard input.

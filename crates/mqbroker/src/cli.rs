@@ -249,7 +249,8 @@ async fn serve(
     Ok(())
 }
 
-/// The broker has ended while its disk hung.
+/// Error of [`run`]: the broker ended before its disk had written all messages. The program's exit code for this error
+/// is [`EXIT_CODE`](Self::EXIT_CODE).
 #[derive(Debug)]
 pub struct DiskHangs {
     messages: usize,

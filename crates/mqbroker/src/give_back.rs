@@ -35,7 +35,8 @@ thread_local! {
     static DONE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Number of times that workers were asked to tidy up.
+/// Watcher that has idle workers give memory back to the system after many connections, subscriptions or retained
+/// messages have gone. Holds the number of times that the workers were asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GiveBack(Arc<AtomicUsize>);
 

@@ -27,11 +27,11 @@ pub struct ClusterConfig {
     pub user: Option<String>,
     /// A file with the user's password, and nothing else but an end of line.
     pub password_file: Option<PathBuf>,
-    /// Authorities that sign the servers' certificates; the system's if absent.
+    /// A file with the authorities that sign the servers' certificates; the system's if absent.
     pub ca: Option<PathBuf>,
-    /// The certificate of this node, with its chain.
+    /// A file with this node's certificate and its chain.
     pub certificate: Option<PathBuf>,
-    /// The private key of the certificate.
+    /// A file with the private key of `certificate`.
     pub key: Option<PathBuf>,
     /// The number of logs; 8 if absent.
     pub shards: Option<NonZeroU16>,

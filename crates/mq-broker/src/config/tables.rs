@@ -455,11 +455,11 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Connections at once.
+    /// Greatest number of connections at once.
     pub max_connections: Option<usize>,
-    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits.
+    /// Greatest number of connections at once from one IPv4 address or one IPv6 network of 64 bits.
     pub connections_per_address: Option<usize>,
-    /// Handshakes in progress at once.
+    /// Greatest number of handshakes in progress at once.
     pub max_handshakes: Option<usize>,
     /// Seconds that a handshake may take, and CONNECT after it.
     pub handshake_timeout_s: Option<u64>,
@@ -468,11 +468,11 @@ pub struct LimitsConfig {
     /// The largest packet taken from a client that is not accepted yet, in bytes: CONNECT with its
     /// will.
     pub max_connect_size: Option<NonZeroU32>,
-    /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
+    /// Greatest number of QoS 1 and 2 messages that a client may send before the first is acknowledged.
     pub receive_maximum: Option<NonZeroU16>,
-    /// QoS 1 and 2 messages in flight to a client at once.
+    /// Greatest number of QoS 1 and 2 messages in flight to a client at once.
     pub max_inflight: Option<NonZeroU16>,
-    /// Topic aliases that a client may use.
+    /// Greatest number of topic aliases that a client may use.
     pub topic_alias_maximum: Option<u16>,
     /// The highest QoS that clients may publish at: 0, 1 or 2.
     pub maximum_qos: Option<u8>,

@@ -314,19 +314,19 @@ impl Session {
         self.reminded.load(Ordering::Relaxed) && self.reminded.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns `true` if it is this user's. A session without a known user is this user's from now on.
+    /// Returns `true` if the session is this user's. A session without a known user is this user's from now on.
     pub(crate) fn is_of_user(&self, user: &User) -> bool {
         let mut own = write(&self.user);
         own.get_or_insert_with(|| user.clone()) == user
     }
 
-    /// Returns its user, if known.
+    /// Returns the session's user, if known.
     pub(crate) fn user(&self) -> Option<User> {
         let own = read(&self.user);
         own.clone()
     }
 
-    /// Makes it this user's, whoever had it before.
+    /// Makes the session this user's, whoever had it before.
     pub(crate) fn set_user(&self, user: &User) {
         let mut own = write(&self.user);
         *own = Some(user.clone());

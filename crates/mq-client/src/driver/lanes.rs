@@ -121,7 +121,8 @@ impl Lanes {
         }
     }
 
-    /// Records that the server has reset a lane.
+    /// Deals with a lane that the server has reset: its topics move to the control lane. If the lane was this client's
+    /// own, and the server has taken none of the client's lanes before, the client opens no further one.
     pub(super) fn broken_off(&mut self, lane: LaneId) {
         if !lane.is_server_opened() && self.taken == Taken::Unknown {
             tracing::debug!("server resets data streams; no further one is opened");

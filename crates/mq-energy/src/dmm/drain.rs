@@ -12,21 +12,22 @@ use crate::trace::Trace;
 use crate::{Error, Note, Recording, Series, since};
 use mq_measure::convert;
 
-/// Readings in one question: 32 kB, so that little is under way when a connection is lost.
+/// Greatest number of readings that one question asks for: 32 kB, so that little is under way when a connection is
+/// lost.
 const AT_ONCE: u64 = 2_000;
 
 /// Bit 14 of the questionable data register: the memory is full, and the oldest readings are lost.
 const MEMORY_OVERFLOW: u64 = 1 << 14;
 
-/// Most reconnection attempts in a row for one exchange with the instrument. The first follows at once, each later one
-/// after [`PAUSE`].
+/// Greatest number of reconnection attempts in a row for one exchange with the instrument. The first follows at once,
+/// each later one after [`PAUSE`].
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The readings of one measurement that have been fetched so far.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// `None` while the connection is lost.
+    /// Connection to the instrument; `None` while it is lost.
     link: Option<Scpi>,
     address: String,
     deadline: Duration,
@@ -50,7 +51,7 @@ struct Timing {
     uncertainty_ns: u64,
     spacing: Duration,
     timer: bool,
-    /// The instrument stops by itself after so many readings.
+    /// Number of readings after which the instrument stops by itself.
     count: u64,
     /// Time of the command that stopped the instrument; `None` before it is sent.
     stopped: Option<Instant>,

@@ -15,7 +15,7 @@ pub(super) struct Journal {
     file: File,
     path: PathBuf,
     supply_v: f64,
-    /// Nanoseconds since 1970 of the first reading.
+    /// Time of the first reading, in nanoseconds since 1970.
     begins_ns: u64,
     spacing_ns: f64,
     /// Whole lines that are not yet written.

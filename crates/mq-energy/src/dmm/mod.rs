@@ -38,7 +38,7 @@ const ROUND_TRIPS: u32 = 5;
 /// The multimeter's address and settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `HOST` or `HOST:PORT`.
+    /// Address of the instrument, as `HOST` or `HOST:PORT`.
     pub address: String,
     /// The current, in ampere, that has to fit into the range. The range is fixed.
     pub range_a: f64,

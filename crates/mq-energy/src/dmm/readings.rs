@@ -2,13 +2,13 @@
 
 use crate::{Error, Note};
 
-/// Values from here on are not readings: 9.9E37 is an overload, 9.91E37 is not a number.
+/// Least value that is not a reading: 9.9E37 is an overload, 9.91E37 is not a number.
 const NO_READING: f64 = 9.0e37;
 
 /// Readings with their numbers, which count from 0 at the trigger.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
-    /// Number and ampere.
+    /// Number of each reading, and its current in ampere.
     values: Vec<(u64, f64)>,
     /// The number of the oldest reading that is still in the instrument.
     next: u64,
@@ -25,11 +25,11 @@ pub(super) struct Readings {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     count: u64,
-    /// Readings in the memory before the question.
+    /// Number of readings in the instrument's memory before the question.
     waiting: u64,
-    /// Readings that should have been taken by then; `None` without a timer.
+    /// Number of readings that should have been taken when the question was sent; `None` without a timer.
     due: Option<u64>,
-    /// Readings of the answer that have come.
+    /// Number of readings of the answer that have come.
     taken: u64,
 }
 

@@ -9,17 +9,17 @@ use mq_measure::convert;
 /// Integration times of the models without an aperture, in cycles of the mains.
 const NPLC: [f64; 5] = [0.02, 0.2, 1.0, 10.0, 100.0];
 
-/// A cycle of the mains at 50 Hz; at 60 Hz they integrate a sixth less.
+/// A cycle of the mains at 50 Hz; at 60 Hz the models without an aperture integrate a sixth less.
 const CYCLE: Duration = Duration::from_millis(20);
 
-/// The most that `SAMP:COUN` takes.
+/// Greatest number of readings that `SAMP:COUN` takes.
 const MOST_READINGS: u64 = 1_000_000;
 
 /// Properties in which the models differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     instrument: String,
-    /// Readings that the memory holds, without the memory option.
+    /// Number of readings that the memory holds, without the memory option.
     memory: u32,
     /// `true` for the models with a sample timer and an aperture: 34465A and 34470A.
     timer: bool,
@@ -29,7 +29,7 @@ pub(super) struct Model {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Setup {
     pub(super) commands: Vec<String>,
-    /// The most readings that the instrument takes.
+    /// Number of readings after which the instrument stops by itself.
     pub(super) count: u64,
     /// The interval between two readings: exact with a timer, else approximate.
     pub(super) spacing: Duration,

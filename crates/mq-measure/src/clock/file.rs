@@ -47,7 +47,8 @@ pub struct ClockFile {
 }
 
 impl ClockFile {
-    /// Relates the clocks by `exchanges`, of `asked` questions.
+    /// Makes the file of a comparison of two clocks, with summary, cross-check and warnings, from `exchanges`: the
+    /// answered ones of `asked` questions.
     ///
     /// # Errors
     /// Those of [`ClockFit::new`].
@@ -81,7 +82,7 @@ impl ClockFile {
         })
     }
 
-    /// Relates the clocks by the exchanges.
+    /// Returns the relation of the two clocks that fits the file's exchanges.
     ///
     /// # Errors
     /// Those of [`ClockFit::new`].

@@ -5,8 +5,8 @@ use std::{
     io::Write as _,
 };
 
-/// The kernel's promise about how soon a processor wakes, kept for as long as the file is open
-/// (PM QoS, `/dev/cpu_dma_latency`).
+/// Path of the file by which a process limits how late the kernel lets processors wake, for as long as the process
+/// holds the file open (PM QoS).
 const LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// Keeps the processors out of their idle states until the value is dropped. A sleeping processor wakes late,

@@ -13,7 +13,7 @@ use crate::{Event, LaneId, ProtocolError};
 pub(super) struct Discarding {
     /// The packet without its payload.
     publish: Publish,
-    /// Bytes of the packet that were received.
+    /// Number of bytes of the packet that were received so far.
     received: usize,
     to_come: usize,
 }

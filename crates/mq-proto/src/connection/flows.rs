@@ -27,10 +27,10 @@ use crate::{
     session::{KeptFlow, Receiving},
 };
 
-/// Flows that a session may keep, with a lane or without.
+/// Greatest number of flows that a session may keep, with a lane or without.
 const MAX_FLOWS: usize = 256;
 
-/// Recoveries of flows of which nothing is kept, for one connection: each may be tried once.
+/// Greatest number of flows without kept state that a peer may try to recover on one connection, each once.
 const MAX_REFUSED_FLOWS: usize = 64;
 
 /// State of a connection's flows.
@@ -430,5 +430,5 @@ impl Connection {
     }
 }
 
-/// Stands for never.
+/// Duration that stands for never: a hundred years.
 const NEVER: Duration = Duration::from_hours(100 * 365 * 24);

@@ -37,9 +37,9 @@ pub(super) struct DataLane {
     pub(super) receiving: Receiving,
     /// The number of `receiving` messages that an earlier lane of the flow has brought.
     pub(super) carried: usize,
-    /// The flow that the lane is, if it is one.
+    /// Flow of the lane; `None` if the lane is no flow.
     pub(super) flow: Option<Flow>,
-    /// Sent QoS 1 and 2 messages that are not complete.
+    /// Number of QoS 1 and 2 messages that were sent on the lane and are not complete.
     in_flight: usize,
     /// `true` once a packet, or the head of a flow, was received or sent on the lane.
     pub(super) begun: bool,
@@ -56,9 +56,9 @@ pub(super) struct DataLane {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OwnSide {
     Open,
-    /// The owner sends no further message.
+    /// Messages on the lane are still to be completed; the owner sends no further one.
     Finishing,
-    /// The end of this direction is in the outbox.
+    /// The end of the direction is in the outbox.
     Finished,
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Leave {
     Done,
     /// The lane ends out of order.
     Broken,
-    /// The lane ends with the state of its flow, if it is one.
+    /// The lane ends, and the state of its flow, if it has one, is discarded.
     Discarded,
 }
 
@@ -255,8 +255,8 @@ impl Connection {
         lane.is_server_opened() == (self.role == Role::Server)
     }
 
-    /// Returns `true` if this is the server, and it has opened the lane. A client may finish its side of such a
-    /// lane at once and answer on the control lane.
+    /// Returns `true` if this side is the server and has opened the lane. A client may finish its side of such a lane
+    /// at once and answer on the control lane.
     fn is_servers_own(&self, lane: LaneId) -> bool {
         self.role == Role::Server && self.is_own(lane)
     }

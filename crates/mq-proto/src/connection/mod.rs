@@ -40,7 +40,7 @@ use incoming::AckQueue;
 use lanes::DataLane;
 use outgoing::SendWindow;
 
-/// Bytes of a packet that a client takes before CONNACK has accepted it: AUTH, or CONNACK itself. A server that
+/// Largest packet, in bytes, that a client takes before CONNACK has accepted it: AUTH, or CONNACK itself. A server that
 /// has not proved yet that it is one gets no more memory.
 const MAX_CONNACK_SIZE: u32 = 64 * 1024;
 
@@ -104,8 +104,8 @@ pub struct Connection {
     outbox: Outbox,
     /// Incoming messages that wait for their acknowledgement.
     acks: AckQueue,
-    /// QoS 2 messages of earlier connections whose PUBREL was still due when this one opened; they do not count
-    /// against this connection's Receive Maximum.
+    /// Number of QoS 2 messages of earlier connections whose PUBREL was still due when this connection opened; they do
+    /// not count against this connection's Receive Maximum.
     carried_incoming: usize,
     /// The window of outgoing messages.
     window: SendWindow,

@@ -22,7 +22,7 @@ const EARLY_WINDOW: u16 = 10;
 #[derive(Debug)]
 pub(super) struct SendWindow {
     maximum: u16,
-    /// Messages that were sent on this connection and are not complete.
+    /// Number of QoS 1 and 2 messages that were sent on this connection and are not complete.
     sent: usize,
     /// Messages in flight that are to be sent again and were not yet, in order.
     again: VecDeque<PacketId>,

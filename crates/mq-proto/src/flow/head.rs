@@ -42,7 +42,7 @@ pub(crate) struct FlowFlags {
     pub(crate) clean: bool,
     /// `true` if the flow is refused when no state of it is kept.
     pub(crate) abort_if_no_state: bool,
-    /// 0 and 1: an error discards the flow's state. 2 and 3: it is kept.
+    /// Error tolerance, from 0 to 3: with 0 and 1 an error discards the flow's state, with 2 and 3 the state is kept.
     pub(crate) error_tolerance: u8,
     /// `true` if unfinished QoS 1 and 2 messages are kept.
     pub(crate) persistent_qos: bool,
@@ -123,7 +123,7 @@ impl Flow {
 pub(crate) enum Beginning {
     /// A packet: the lane has no head.
     Packet,
-    /// The lane has too few bytes to tell.
+    /// Too few bytes to tell a packet from a head.
     Incomplete,
     /// A head, and its length in bytes.
     Flow(FlowHead, usize),
@@ -188,7 +188,7 @@ impl FlowHead {
     }
 }
 
-/// The flag `clean` of the draft.
+/// Bit of [`FlowFlags::clean`] in the flags of a flow's head, as the draft encodes them.
 const CLEAN: u8 = 0x80;
 
 /// Writes the head of the control flow.

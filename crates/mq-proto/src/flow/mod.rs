@@ -11,12 +11,12 @@ pub(crate) use head::{
     Beginning, Dialect, Flow, FlowHead, INCOMPLETE_PACKET, PROTOCOL_L0, read_control, write_control,
 };
 
-/// Flow of a data lane: no lane has one.
+/// Flow of a data lane; without the feature `mqtt-next` no lane has a flow.
 #[cfg(not(feature = "mqtt-next"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flow {}
 
-/// Names a flow within its session.
+/// Name of a flow within its session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FlowId(pub u64);
 
@@ -35,7 +35,7 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// Violation of the MQTT-next draft's rules for flows by a peer.
+/// Error of a peer that has broken a rule of the MQTT-next draft for flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlowError {
@@ -45,7 +45,7 @@ pub enum FlowError {
     /// An identifier that the opener does not own, or that belongs to the control flow.
     #[error("the flow's identifier is not the opener's")]
     BadFlowId,
-    /// An optional header; none is defined.
+    /// An optional header; the draft defines no such header.
     #[error("the flow has an optional header, and none is defined")]
     OptionalHeader,
     /// A flow to be recovered of which no state is kept.

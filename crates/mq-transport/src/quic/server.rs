@@ -435,7 +435,8 @@ pub(crate) struct IncomingConnections {
     server: Arc<Server>,
     /// A queue for each runtime.
     queues: Vec<AcceptQueue>,
-    /// The index of the queue that is polled first.
+    /// Index in `queues` of the queue that was polled last: the next poll begins with the one behind it, so that each
+    /// has its turn.
     turn: usize,
 }
 

@@ -236,7 +236,7 @@ impl ShardSocket {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Receives again, as before it was retired.
+    /// Lets the socket receive again after [`retire`](Self::retire), and wakes its reader.
     pub(super) fn resume(&self) {
         self.retired.store(false, Ordering::Release);
         let reader = lock(&self.resting).take();

@@ -137,7 +137,8 @@ impl State {
         }
     }
 
-    /// Returns a topic that is shown.
+    /// Returns the topic with this index, as it was at the pause if the view is paused; `None` if there is no such
+    /// topic.
     pub(crate) fn topic(&self, index: usize) -> Option<&Topic> {
         let paused = self.pause.as_ref().map(|pause| &pause.topics);
         paused.unwrap_or(&self.topics).get(index)

@@ -31,13 +31,13 @@ impl FromStr for Artifact {
     }
 }
 
-/// The files of one run, `None` for what is not kept.
+/// Paths of the files that are kept of one run; `None` for a kind of file that is not kept.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArtifactPaths {
-    /// The file of its samples.
+    /// The file of the run's samples.
     samples: Option<PathBuf>,
-    /// The folder of its captures.
+    /// The folder of the run's captures.
     pub(crate) pcap: Option<PathBuf>,
 }
 

@@ -22,9 +22,9 @@ use crate::{
 pub(crate) struct Cell {
     pub(crate) pattern: Pattern,
     pub(crate) transport: Transport,
-    /// The link of the topology; `None` for a perfect one.
+    /// The link of the topology; `None` for a perfect link.
     pub(crate) link: Option<String>,
-    /// The subscriber's link; `None` for the topology's.
+    /// The subscriber's link; `None` for the topology's link.
     pub(crate) sub_link: Option<String>,
     pub(crate) topology: Topology,
     /// The link from each host of a row to the next one.
@@ -40,26 +40,26 @@ pub(crate) struct Cell {
     /// Transport of the bridges of a row; `None` for QUIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bridge: Option<Transport>,
-    /// Hosts in the row; `None` for two.
+    /// Number of hosts in the row; `None` for two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tiers: Option<u8>,
     /// A shared medium instead of the publisher's link.
     pub(crate) medium: Option<String>,
-    /// Publishers on the medium.
+    /// Number of publishers on the medium.
     pub(crate) stations: u8,
     /// Packet loss in every shaped direction of `link`, or frame error rate of `medium`.
     pub(crate) loss: Option<String>,
-    /// MAC retries of the medium.
+    /// Greatest number of MAC retries of a frame; `None` for the medium's own.
     pub(crate) retries: Option<u8>,
-    /// Messages; jobs; for `connect` and `reconnect` connections, for `storm` devices.
+    /// Number of messages, or of jobs; for `connect` and `reconnect` of connections, for `storm` of devices.
     pub(crate) messages: u64,
-    /// Payload bytes.
+    /// Length of a payload, in bytes.
     pub(crate) size: usize,
     pub(crate) interval_ns: u64,
-    /// Messages that are due together, every interval.
+    /// Number of messages that are due together, every interval.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) burst: NonZeroU32,
-    /// Topics to which messages are published in turn.
+    /// Number of topics to which messages are published in turn.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) topics: NonZeroU32,
     /// Assignment of messages and subscriptions to the client's QUIC streams.

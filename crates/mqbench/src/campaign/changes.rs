@@ -13,7 +13,7 @@ use super::cell::{Cell, Transport};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Changes(Vec<(String, String)>);
 
-/// The keys that concern QUIC alone, and those that concern TCP and TLS alone.
+/// Keys that concern QUIC alone.
 const OF_QUIC: [&str; 10] = [
     "streams",
     "deliveries",
@@ -26,6 +26,7 @@ const OF_QUIC: [&str; 10] = [
     "repeat",
     "max_ack_delay",
 ];
+/// Keys that concern TCP and TLS alone.
 const OF_TCP: [&str; 4] = ["tcp_congestion", "tls_version", "tcp_rto_min", "tcp_thin"];
 
 /// Returns the file of a campaign that the user names, and the campaign's name with its changes.

@@ -15,7 +15,7 @@ use crate::suggestion;
 pub(crate) struct Claim {
     /// The claim's name, which no other claim has.
     pub(crate) id: String,
-    /// The campaign that measures it.
+    /// The campaign that measures the claim.
     pub(crate) campaign: String,
     /// Citation of the sentence, such as `S22 §5.1`.
     pub(crate) source: String,
@@ -51,7 +51,7 @@ pub(crate) struct Compare {
     pub(crate) factor: String,
     /// The level that the claim is about.
     pub(crate) of: String,
-    /// The level that it is compared with.
+    /// The level that `of` is compared with.
     pub(crate) with: String,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum ExpectedOrder {
     Alike,
 }
 
-/// Direction of a trend.
+/// Direction that a claim expects of a trend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TrendDirection {
@@ -96,7 +96,7 @@ pub(crate) enum Verdict {
     Reproduced,
     NotReproduced,
     Opposite,
-    /// The interval is too wide to say, or there is none.
+    /// The interval of the value is too wide to say, or the value has no interval.
     Undecided,
     /// The value is a model's, which has the claim built in.
     NotTested,

@@ -13,8 +13,8 @@ use crate::{
     workload::{handover::OnHandover, resumption::Resumption},
 };
 
-/// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while
-/// when its connection has ended.
+/// Greatest number of devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for
+/// a while when its connection has ended.
 const MOST_DEVICES: u64 = 20_000;
 
 impl Cell {

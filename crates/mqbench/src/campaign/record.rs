@@ -16,9 +16,9 @@ pub(crate) struct Record {
     pub(crate) campaign: String,
     /// Factor and level, as the campaign's file writes them.
     pub(crate) levels: BTreeMap<String, String>,
-    /// The repetition, from 0.
+    /// Number of the repetition, from 0.
     pub(crate) repetition: u32,
-    /// The attempt, from 1: a disturbed run is repeated.
+    /// Number of the attempt, from 1: a disturbed run is repeated.
     pub(crate) attempt: u32,
     pub(crate) seed: u64,
     pub(crate) cell: Cell,
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) histograms: BTreeMap<String, String>,
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
-    /// The parameters of the transports; `None` in records of an earlier version, which do not say them.
+    /// The parameters of the transports; `None` in records of an earlier version, which do not have them.
     #[serde(rename = "stack", default, skip_serializing_if = "Option::is_none")]
     pub(crate) transport_parameters: Option<TransportParameters>,
     /// The warnings about the run.

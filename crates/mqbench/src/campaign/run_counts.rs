@@ -9,13 +9,14 @@ use super::{file::Campaign, record::Record};
 /// The runs of a campaign, each counted by its last attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RunCounts {
-    /// All runs of the campaign's file.
+    /// Number of runs in the campaign's file.
     pub(crate) planned: usize,
-    /// The runs that have an attempt.
+    /// Number of runs that have an attempt.
     pub(crate) finished: usize,
-    /// Finished runs whose last attempt nothing disturbed.
+    /// Number of finished runs whose last attempt nothing disturbed.
     pub(crate) good: usize,
-    /// Finished runs whose last attempt was disturbed too. They count, since they have no better attempt.
+    /// Number of finished runs whose last attempt was disturbed too. These runs count, since they have no better
+    /// attempt.
     pub(crate) disturbed: usize,
     /// Number of earlier attempts, which do not count.
     pub(crate) repeated: usize,

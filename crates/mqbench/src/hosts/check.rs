@@ -80,7 +80,7 @@ fn build(found: &HostReport) -> String {
     format!("mqbench {} ({revision})", found.version)
 }
 
-/// Problems that make a host's figures doubtful, or bar a campaign on it.
+/// A problem that makes a host's figures doubtful, or bars a campaign on the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     pub(crate) text: String,

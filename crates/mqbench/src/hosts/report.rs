@@ -70,9 +70,9 @@ fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::E
 /// A host's answer to [`CLOCK`], in nanoseconds since the Unix epoch.
 #[derive(Debug, Serialize, Deserialize)]
 struct ClockAnswer {
-    /// Arrival of the question.
+    /// Time at which the question arrived.
     received_ns: u64,
-    /// Departure of the answer.
+    /// Time at which the answer was sent.
     sent_ns: u64,
 }
 

@@ -35,7 +35,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time within which a role has to end in order.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of a role's standard error that are kept: the last lines matter.
+/// Greatest number of bytes of a role's standard error that are kept: the last lines matter.
 const STDERR_TAIL: usize = 2000;
 
 /// OpenSSH's exit code if it has no connection, or has lost it.

@@ -24,9 +24,9 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// The brokers of a run: mostly one.
 #[derive(Debug)]
 pub(super) struct Brokers<'a> {
-    /// The setup of each: the subscriber's broker first, and each before the one that is bridged to it.
+    /// Setup of each broker: the subscriber's broker first, and each before the one that is bridged to it.
     setups: Vec<BrokerSetup<'a>>,
-    /// Their processes, in the same order; none while they are stopped.
+    /// Processes of the brokers, in the order of `setups`; empty while the brokers are stopped.
     processes: Vec<BrokerProcess>,
     /// Address of the publisher's broker, except for the host, which differs for each link.
     pub(super) publisher: Address,

@@ -19,7 +19,7 @@ pub(super) struct Contention<'a> {
     end: Option<Mark>,
 }
 
-/// The channel so far, and the number of the other stations' messages.
+/// Use of the channel so far, and the number of messages of the other stations so far.
 type Mark = (ChannelUse, u64);
 
 impl<'a> Contention<'a> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mq_measure::convert::float;
 
-/// Watches the processors by `/proc/stat`. Without that file they never count as busy.
+/// Monitor of the processors' use by `/proc/stat`. Without that file the processors never count as busy.
 #[derive(Debug)]
 pub(super) struct CpuMonitor {
     last: Option<Reading>,
@@ -30,10 +30,11 @@ struct CpuTicks {
 }
 
 impl CpuMonitor {
-    /// The time over which the use is measured. In a shorter time the start of one program would dominate.
+    /// Time over which the use of the processors is measured. In a shorter time the start of one program would
+    /// dominate.
     const SPAN: Duration = Duration::from_millis(500);
 
-    /// The machine is busy above this share: sending on time needs a free processor.
+    /// Share of use above which the machine counts as busy: sending on time needs a free processor.
     const BUSY: f64 = 0.75;
 
     pub(super) fn new() -> Self {

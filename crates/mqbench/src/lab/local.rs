@@ -21,7 +21,7 @@ use crate::{
 /// The source of runs' energy.
 #[derive(Debug)]
 pub(crate) enum EnergySource {
-    /// A model with this profile.
+    /// A model with the energy profile of this name.
     Model(String),
     /// A meter, of whatever it is connected to.
     Meter(ConfiguredMeter),

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::campaign::{file::Extent, tests::campaigns};
 
-    /// Cells that a quick run has at once.
+    /// Number of cells that a quick run has at once.
     const SIDE_BY_SIDE: u32 = 16;
 
     fn campaign() -> Campaign {

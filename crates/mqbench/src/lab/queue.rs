@@ -17,15 +17,15 @@ use crate::campaign::{
     record::{Outcome, Record},
 };
 
-/// Attempts of a disturbed run; the last one is kept as it is.
+/// Greatest number of attempts of a run that is disturbed each time; the last attempt is kept as it is.
 const ATTEMPTS: u32 = 3;
 
 /// A run that is to be done.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct QueuedRun {
-    /// The campaigns that want it; at least one.
+    /// The campaigns that want the run; at least one campaign.
     wanted_by: Vec<RunOfCampaign>,
-    /// The attempt, from 1.
+    /// Number of the attempt, from 1.
     attempt: u32,
     /// The seed of the first attempt.
     seed: u64,

@@ -16,9 +16,9 @@ pub(super) struct RunRequest {
     pub(super) seed: u64,
     /// The folder of the result set, for files that are kept.
     pub(super) folder: PathBuf,
-    /// The name of its files.
+    /// The name of the run's files.
     pub(super) name: String,
-    /// About how long it takes.
+    /// Approximate time that the run takes.
     pub(super) expected: Duration,
     pub(super) journals: JournalFolder,
 }

@@ -46,7 +46,7 @@ pub(crate) struct CampaignProgress {
     pub(crate) done: usize,
     pub(crate) all: usize,
     pub(crate) running: usize,
-    /// Runs that were disturbed, and repeated.
+    /// Number of runs that were disturbed, and repeated.
     pub(crate) disturbed: usize,
     pub(crate) left: Duration,
 }
@@ -60,7 +60,7 @@ struct Budget {
     most: f64,
     range: (f64, f64),
     used: f64,
-    /// Runs that ended since the budget was changed, and how many of them were disturbed.
+    /// Number of runs that ended since the budget was changed; `disturbed` is the number of disturbed ones among them.
     ended: usize,
     disturbed: usize,
 }
@@ -71,9 +71,9 @@ impl Budget {
     /// The least and the greatest budget for each processor. Beyond the greatest, messages wait for one another,
     /// whatever they cost.
     const RANGE: (f64, f64) = (0.01, 0.8);
-    /// The least window.
+    /// Least number of runs that have to end before the budget changes.
     const WINDOW: usize = 8;
-    /// Fewer disturbed runs than one in so many are accepted.
+    /// Number of runs of which less than one, on average, may be disturbed if the budget is to grow.
     const WELL: usize = 20;
 
     fn new(processors: usize) -> Self {
@@ -190,7 +190,7 @@ struct Runner {
     total: usize,
     queue: VecDeque<QueuedRun>,
     budget: Budget,
-    /// The most runs at once, whatever their load.
+    /// Greatest number of runs at once, whatever their load.
     max_parallel: usize,
     backend: Arc<Backend>,
     journals: JournalFolder,

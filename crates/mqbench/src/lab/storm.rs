@@ -33,7 +33,7 @@ const CONNECT_WITHIN: Duration = Duration::from_mins(5);
 /// The rest before the restart, in which the last tickets and acknowledgements arrive.
 const REST: Duration = Duration::from_secs(1);
 
-/// Longer than a run, so that no device sends PINGREQ.
+/// Keep-alive of the devices: longer than a run, so that no device sends PINGREQ.
 const KEEP_ALIVE: Duration = Duration::from_mins(30);
 
 /// Connects a device for each of the cell's messages, restarts the broker, and waits until they are back. This process is

@@ -124,7 +124,7 @@ impl MeterSettings {
     /// The nominal supply of a Raspberry Pi; Raspberry Pi's own supply gives 5.1 V.
     const SUPPLY_V: f64 = 5.0;
 
-    /// The most readings of a run: more add nothing to its energy, and fill the disk.
+    /// Greatest number of readings of a run: more add nothing to its energy, and fill the disk.
     const ENOUGH: u32 = 100_000;
 
     /// Returns the settings for a run that takes about `expected`, with a multimeter's readings kept in `journal`.

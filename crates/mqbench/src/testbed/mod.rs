@@ -36,7 +36,7 @@ pub(crate) struct Testbed {
     neighbours: Vec<Station>,
     /// The hosts between the publisher and the broker's, each with its link to the next one; mostly none.
     edges: Vec<Station>,
-    /// `true` if these pass packets on; else each has a broker.
+    /// `true` if the hosts of `edges` pass packets on; `false` if each has a broker.
     passes_on: bool,
     /// `None` if the subscriber is on the publisher's host.
     subscriber: Option<Station>,
@@ -62,9 +62,9 @@ struct Station {
 /// The way of a role to the broker.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerAccess {
-    /// The namespace of its sockets.
+    /// The namespace of the role's sockets.
     pub(crate) namespace: PathBuf,
-    /// The broker's address on its link.
+    /// The broker's address on the role's link.
     pub(crate) broker: Ipv4Addr,
 }
 

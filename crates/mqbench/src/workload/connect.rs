@@ -63,7 +63,7 @@ pub(super) fn kind_of(handshake: HandshakeKind, early_data: EarlyData) -> Connec
     }
 }
 
-/// Makes connections of one kind, one after the other, each closed before the next.
+/// Maker of connections of one kind, one after the other, each closed before the next.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     route: Route,

@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) topics: NonZeroU32,
     pub(crate) count: u64,
     pub(crate) interval: Duration,
-    /// Messages that are due together.
+    /// Number of messages that are due together.
     pub(crate) burst: NonZeroU32,
     pub(crate) size: usize,
     pub(crate) seed: u64,

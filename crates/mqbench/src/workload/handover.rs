@@ -16,7 +16,7 @@ use crate::{
     units::ns_to_ms,
 };
 
-/// A message that arrives later than this after it was due is late.
+/// Delay, from the time at which a message was due, after which its arrival counts as late.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Reaction of the publisher to the change of its network.
@@ -33,9 +33,9 @@ pub(crate) enum OnHandover {
 /// The figures of a hand-over.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Figures {
-    /// The longest time without an arrival; `None` with fewer than two.
+    /// The longest time without an arrival; `None` with fewer than two arrivals.
     pub(crate) gap_ns: Option<u64>,
-    /// Messages that arrived later than [`LATE`].
+    /// Number of messages that arrived later than [`LATE`].
     pub(crate) late: u64,
 }
 

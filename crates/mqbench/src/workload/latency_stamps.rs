@@ -11,7 +11,7 @@ use mq_measure::LatencyRecorder;
 use super::RunClock;
 use crate::payload::sequence;
 
-/// No run takes a year.
+/// Largest time on a run's clock, in nanoseconds: no run takes a year.
 const MOST_NS: u64 = 1 << 55;
 
 /// The clock of a run, shifted by a number of the run's own, so that another process' messages on the same

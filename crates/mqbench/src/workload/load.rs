@@ -26,11 +26,11 @@ use crate::{
     payload::Payloads,
 };
 
-/// Messages that a client gets at a time without a rate. The latency of one of them is recorded: reading the
+/// Number of messages that a client gets at a time without a rate. The latency of one of them is recorded: reading the
 /// clock for each would cost a part of what is measured.
 const BATCH: u64 = 64;
 
-/// Condition for a publisher's next message.
+/// Pace of a publisher: the condition that has to hold before it sends its next message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// A schedule, independent of acknowledgements: messages a second of all publishers together.
@@ -159,7 +159,7 @@ pub(crate) async fn run(
     Ok(outcome)
 }
 
-/// Reads the counters once a second.
+/// Watch over the counters of a load, which are read once a second.
 struct Watch<'a> {
     shared: &'a Shared,
     began: Instant,

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Bytes of a ping on an Ethernet: the headers of Ethernet, IPv4 and ICMP, and 56 more.
+/// Length of a ping on an Ethernet, in bytes: the headers of Ethernet, IPv4 and ICMP, and 56 bytes more.
 pub(crate) const FRAME: u64 = 14 + 20 + 8 + 56;
 
 /// The interval of pings: long enough for any shipped link and for a busy board.
@@ -18,8 +18,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Number of unanswered pings after which the peer counts as unreachable, before the first counted ping.
 const GREETINGS: u16 = 6;
 
-/// ICMP's header, followed by a token that distinguishes these pings from other programs'.
+/// Length of ICMP's header, in bytes.
 const HEADER: usize = 8;
+/// Length of the token behind the header, in bytes, which distinguishes these pings from other programs'.
 const TOKEN: usize = 8;
 const SIZE: usize = HEADER + 56;
 

@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pub(crate) count: u64,
     /// The payload's size in bytes.
     pub(crate) size: usize,
-    /// A message that takes longer ends the run.
+    /// Time within which a message has to arrive; a message that takes longer ends the run.
     pub(crate) patience: Duration,
 }
 

@@ -23,12 +23,12 @@ use crate::{
     mqtt::{MqttOptions, Route},
 };
 
-/// Devices that dial at a time before the restart, and disconnect at a time after it. The broker bounds its handshakes,
-/// and the measured crowd comes later.
+/// Number of devices that dial at a time before the restart, and disconnect at a time after it. The broker bounds its
+/// handshakes, and the measured crowd comes later.
 const AT_ONCE: usize = 64;
 
-/// Devices that share a UDP socket over QUIC. With a socket each, a device took 2.3 MB, and 10,000 of them 23 GB. The
-/// broker lets 64 clients of one address and port wait at a time.
+/// Number of devices that share a UDP socket over QUIC. With a socket each, a device took 2.3 MB, and 10,000 of them 23
+/// GB. The broker lets 64 clients of one address and port wait at a time.
 const ON_ONE_SOCKET: u64 = 16;
 
 /// Time for the disconnects of all devices, after the measurement.

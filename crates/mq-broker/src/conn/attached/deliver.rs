@@ -195,8 +195,8 @@ impl Attached<'_> {
         }
     }
 
-    /// Returns `true` if a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
-    /// could send then, or bytes are counted that are free then.
+    /// Returns `true` if a turn is of use once the link has taken what is in the outbox: `fill` has left something that
+    /// it could send then, or the outbox holds memory that counts against the quota until then.
     pub(super) fn has_more_to_send(&mut self) -> bool {
         self.wire.connection.outbox().len() >= UNCOUNTED_BYTES
             || !self.outgoing.is_empty()

@@ -43,21 +43,21 @@ const USERS: TableDefinition<'_, &str, (u8, &str)> = TableDefinition::new("users
 /// Client identifier and filter -> options and subscription identifier.
 const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
     TableDefinition::new("subscriptions");
-/// Client identifier and number -> message.
+/// Queued messages: client identifier and number -> message.
 const QUEUED: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("queued");
-/// Client identifier and packet identifier -> place in the order of first sending, and message;
+/// Messages in flight: client identifier and packet identifier -> place in the order of first sending, and message;
 /// after PUBREC only the message's head.
 const IN_FLIGHT: TableDefinition<'_, (&str, u16), (u64, &[u8])> = TableDefinition::new("in_flight");
 /// Client identifier and packet identifier of QoS 2 messages that were received.
 const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("received");
-/// Client identifier and flow -> slot, expiry interval in seconds, and end.
+/// Flows of sessions: client identifier and flow -> slot, expiry interval in seconds, and end.
 const FLOWS: TableDefinition<'_, (&str, u64), (u16, u64, u64)> = TableDefinition::new("flows");
-/// Client identifier and filter -> slot of the flow of the subscription.
+/// Subscriptions of flows: client identifier and filter -> slot of the flow.
 const FLOW_FILTERS: TableDefinition<'_, (&str, &str), u16> = TableDefinition::new("flow_filters");
 /// Client identifier, flow and packet identifier of QoS 2 messages that were received on the flow.
 const FLOW_RECEIVED: TableDefinition<'_, (&str, u64, u16), ()> =
     TableDefinition::new("flow_received");
-/// Topic -> message.
+/// Retained messages: topic -> message.
 const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
 
 /// The writing thread's knowledge of the file.

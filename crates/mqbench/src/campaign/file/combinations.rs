@@ -22,7 +22,7 @@ const VARIANT: &str = "variant";
 /// The keys of a cell, by the variant's name.
 pub(super) type Variants = BTreeMap<String, BTreeMap<Spanned<String>, Spanned<Value>>>;
 
-/// Factors and levels: a combination that has one of the levels of each factor is left out.
+/// Factors and levels of an exclusion: a combination that has one of the levels of each factor is left out.
 pub(super) type Exclusion = BTreeMap<Spanned<String>, Excluded>;
 
 /// A level, or several.

@@ -1,6 +1,6 @@
 //! Mistakes in a campaign file.
 
-/// The mistake in a file, and its byte.
+/// A mistake in a campaign file, and the index of its byte in the file, if known.
 #[derive(Debug)]
 pub(super) struct Mistake {
     pub(super) at: Option<usize>,

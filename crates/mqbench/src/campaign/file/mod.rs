@@ -44,7 +44,7 @@ pub(crate) struct Campaign {
 pub(crate) enum Extent {
     /// The file with its `[quick]` changes: a look.
     Quick,
-    /// The papers' own numbers.
+    /// The file as it is, with the papers' own numbers.
     Full,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum BoxesOf {
     Messages,
 }
 
-/// The papers' forms.
+/// Form of a plot, as the papers have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PlotKind {
@@ -128,7 +128,7 @@ struct RawFile {
 struct RawQuick {
     repetitions: Option<u32>,
     work: BTreeMap<Spanned<String>, Spanned<Value>>,
-    /// Fewer levels.
+    /// Factors that have fewer levels in a quick run, with these levels.
     factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
 }
 

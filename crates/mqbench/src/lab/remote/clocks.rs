@@ -13,7 +13,7 @@ use crate::{
     lab::{findings::Findings, metered_energy::SendingWindow},
 };
 
-/// Comparisons of clocks before a run, and after it.
+/// Number of comparisons of clocks before a run, and after it.
 pub(super) const COMPARISONS: usize = 40;
 
 /// The pause between comparisons.

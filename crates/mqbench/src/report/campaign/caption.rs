@@ -6,11 +6,12 @@ use super::{
     model::{Basis, Panel, PlotReport, Point, Series},
 };
 
-/// The least difference that a sentence calls a difference.
+/// Least difference of a ratio from 1 that a sentence calls a difference.
 const LEAST: f64 = 0.01;
 /// Name of an energy that no meter measured.
 const MODELLED: &str = "modelled";
-/// Most places of an abscissa without an order that are named; of more, the first and the last.
+/// Greatest number of places of an abscissa without an order that are all named; of more places, the first and the last
+/// are.
 const PLACES: usize = 3;
 
 /// Writes the sentence of a figure; empty if no cell has a run. `beside` is the transport that ξ divides by.

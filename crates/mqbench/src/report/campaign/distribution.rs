@@ -8,7 +8,7 @@ use super::{
 };
 use crate::units::ns_to_ms;
 
-/// The number of parts of the axis.
+/// Number of parts that the axis of values is divided into.
 const PARTS: u32 = 48;
 /// Percentiles that a curve goes through; they are denser towards the tail.
 const PERCENTILES: [f64; 25] = [

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::campaign::file::{BoxesOf, PlotKind};
 
-/// Repetitions from which on boxes and tests are over repetitions; with fewer, they are over messages.
+/// Number of repetitions from which on boxes and tests are over repetitions; with fewer, they are over messages.
 pub(super) const ENOUGH: usize = 5;
-/// The most outliers of one box that are drawn.
+/// Greatest number of outliers of a box that are drawn.
 const OUTLIERS: usize = 200;
 
 /// The runs of one cell.
@@ -23,7 +23,7 @@ pub(super) struct RunGroup {
     /// The statistic of messages that the metric stands for; `None` for other metrics.
     pub(super) statistic: Option<Statistic>,
     boxes: BoxesOf,
-    /// Repetitions whose last attempt was disturbed.
+    /// Number of repetitions whose last attempt was disturbed.
     disturbed: usize,
 }
 

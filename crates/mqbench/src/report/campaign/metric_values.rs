@@ -30,7 +30,7 @@ pub(crate) type Levels = BTreeMap<String, String>;
 pub(crate) struct FinishedRuns<'a> {
     pub(crate) campaign: &'a Campaign,
     pub(crate) runs: Vec<&'a Record>,
-    /// The earlier attempts.
+    /// Attempts that a later attempt of the same repetition has replaced; they do not count.
     pub(crate) repeated: Vec<&'a Record>,
     /// Factors that the plot does not name and whose level follows from all others.
     pub(crate) dependent_factors: Vec<String>,
@@ -305,7 +305,7 @@ pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
 /// A quantity that a plot or a claim asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Metric {
-    /// The name by which it is asked for.
+    /// Name by which the plot or the claim asks for the quantity.
     pub(crate) asked: String,
     /// The metric's name in the records.
     pub(crate) name: String,

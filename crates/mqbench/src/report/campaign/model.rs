@@ -60,13 +60,13 @@ pub(crate) struct PaperReport {
     /// Authors, place and year.
     pub(crate) authors: String,
     pub(crate) doi: Option<String>,
-    /// Claims that are reproduced.
+    /// Number of claims that are reproduced.
     pub(crate) held: usize,
-    /// Claims that are not reproduced, or whose opposite is.
+    /// Number of claims that are not reproduced, or whose opposite is.
     pub(crate) failed: usize,
-    /// Claims among `failed` that state a difference where the runs found none that counts.
+    /// Number of claims among `failed` that state a difference where the runs found no difference that counts.
     pub(crate) no_difference: usize,
-    /// Claims without a verdict: undecided, not tested, not measured.
+    /// Number of claims without a verdict: undecided, not tested, not measured.
     pub(crate) open: usize,
     /// Summary of the verdicts in one to three sentences.
     pub(crate) says: Vec<String>,
@@ -181,7 +181,7 @@ pub(crate) struct PlotReport {
 pub(crate) struct CampaignRuns {
     #[serde(flatten)]
     pub(crate) counts: RunCounts,
-    /// Finished runs that have warnings.
+    /// Number of finished runs that have warnings.
     pub(crate) warned: usize,
 }
 
@@ -205,7 +205,7 @@ pub(crate) struct Panel {
     pub(crate) levels: BTreeMap<String, String>,
     /// Description of the figure in a sentence; empty without a run.
     pub(crate) shows: String,
-    /// Runs of the figure whose last attempt was disturbed, with a value or without.
+    /// Number of runs of the figure whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
     /// The least time of a message, in the metric's unit: the links' delay one way.
     pub(crate) baseline: Option<f64>,
@@ -237,7 +237,7 @@ pub(crate) struct Series {
 pub(crate) struct Point {
     /// Number of repetitions.
     pub(crate) n: usize,
-    /// Runs of the cell whose last attempt was disturbed, with a value or without.
+    /// Number of runs of the cell whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
     /// The value of each repetition, in their order.
     pub(crate) values: Vec<f64>,
@@ -329,7 +329,7 @@ pub(crate) struct LinkReport {
     pub(crate) measured: LinkMeasured,
 }
 
-/// Configuration of a direction.
+/// Configuration of a direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkConfigured {
     pub(crate) delay_ns: Option<u64>,
@@ -338,7 +338,7 @@ pub(crate) struct LinkConfigured {
     pub(crate) loss: Option<f64>,
 }
 
-/// Measurements of a direction, summed over all of its runs.
+/// Measurements of a direction of a link, summed over all runs with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkMeasured {
     pub(crate) packets: u64,

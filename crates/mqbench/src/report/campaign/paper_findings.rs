@@ -40,11 +40,11 @@ const PAPERS: &[(&str, &str, &str, Option<&str>)] = &[
     ),
 ];
 
-/// A sentence names so many claims, and counts the others.
+/// Greatest number of claims that a sentence names; of more claims, it counts the others.
 const NAMED: usize = 2;
-/// A sentence names so many cases of a claim, and counts the others.
+/// Greatest number of cases of a claim that a sentence names; more cases are counted.
 const CASES: usize = 3;
-/// A paper has so many sentences at most.
+/// Greatest number of sentences on a paper.
 const SENTENCES: usize = 3;
 
 /// Lists the papers with a measured claim; those with more verdicts come first.
@@ -117,10 +117,10 @@ pub(super) fn no_difference(report: &ClaimReport) -> bool {
 struct ClaimGroup<'a> {
     says: &'a str,
     cases: Vec<&'a str>,
-    /// Claims of the group, with any verdict.
+    /// Number of claims of the group, with any verdict.
     all: usize,
     why: String,
-    /// The remark on the first of its claims that has one.
+    /// The remark on the first claim of the group that has one.
     note: Option<&'a str>,
 }
 

@@ -7,7 +7,7 @@ use mq_measure::{
 
 use super::metric_values::Statistic;
 
-/// Values drawn for one interval; 1000 messages are drawn 2000 times.
+/// Number of values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;
 /// Number of values above which a mean's interval is the normal approximation: resampling would take long and show
 /// nothing new.

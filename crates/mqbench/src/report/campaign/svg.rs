@@ -12,12 +12,15 @@ use super::{
 use crate::campaign::file::PlotKind;
 
 const WIDTH: f64 = 640.0;
-/// The drawing's edges.
+/// Left edge of the drawing.
 const LEFT: f64 = 70.0;
+/// Right edge of the drawing.
 const RIGHT: f64 = 625.0;
+/// Lower edge of the drawing.
 const BOTTOM: f64 = 345.0;
-/// The width of a character of the labels, and the height of a line.
+/// Width of a character of the labels.
 const CHARACTER: f64 = 6.2;
+/// Height of a line of the labels.
 const LINE: f64 = 14.0;
 
 /// The page's colours on white.

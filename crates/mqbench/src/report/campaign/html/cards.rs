@@ -4,7 +4,7 @@
 use super::elements::{escape, panel_title};
 use crate::report::campaign::model::{CampaignReport, PaperReport, Report};
 
-/// A campaign's card has so many sentences; its section has all.
+/// Greatest number of sentences on a campaign's card; the campaign's section has all.
 const SENTENCES: usize = 3;
 
 pub(super) fn cards(report: &Report) -> String {
