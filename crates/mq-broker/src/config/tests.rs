@@ -311,10 +311,10 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
             "a node of a cluster takes 50000 at most",
         ),
         ("user = \"mq\"\n", "cluster.user: it has no password_file"),
-        ("ca = \"ca\"\n", "cluster.ca: it is for servers of tls://"),
+        ("ca = \"ca\"\n", "cluster.ca: only for servers of tls://"),
         ("key = \"k\"\n", "give certificate and key, or neither"),
         ("plaintext = 1\n", "line 4: invalid type"),
-        ("shards = 257\n", "cluster.shards: it is within 1 and 256"),
+        ("shards = 257\n", "cluster.shards: must be from 1 to 256"),
     ] {
         let error = read(&format!("{table}{more}")).unwrap_err();
         assert!(error.contains(part), "{error}");

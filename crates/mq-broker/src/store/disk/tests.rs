@@ -572,7 +572,7 @@ fn a_page_that_went_bad_is_noticed_before_anything_is_restored() {
     std::fs::write(&path, &bytes).unwrap();
     let error = DiskStore::open(&path, Durability::Always).unwrap_err();
     let error = error.to_string();
-    assert!(error.contains("put a backup in its place"), "{error}");
+    assert!(error.contains("restore a backup"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 

@@ -189,7 +189,7 @@ mod tests {
             ),
             (but(|it| it.shards = 0), "a", "shards: must be from 1 to"),
             (but(|it| it.replicas = 6), "a", "replicas: must be from 1"),
-            (but(|it| it.ca = Some("ca".into())), "a", "ca: it is for"),
+            (but(|it| it.ca = Some("ca".into())), "a", "ca: only for"),
         ] {
             let error = wrong.check(node).unwrap_err();
             assert!(error.contains(says), "{error}");
