@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::words::sources;
+use crate::{root, words::sources};
 
 /// Crates whose lines are in the log of `mqbroker`.
 const BROKER: &[&str] = &["mq-broker", "mqbroker", "mq-transport"];
@@ -139,10 +139,6 @@ fn with_dots(message: &str) -> String {
         let (_, rest) = part.split_once('}').expect("a placeholder ends");
         text + ".." + rest
     })
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Returns the sources of a crate.

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "seeds, figures and skips are printed")]
 
+use std::path::{Path, PathBuf};
+
 mod bench_scripts;
 mod cluster_node;
 mod seeds;
@@ -58,3 +60,9 @@ mod tickets;
 mod websocket;
 mod words;
 mod zero_rtt;
+
+/// Returns the folder of the repository.
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.canonicalize().unwrap()
+}

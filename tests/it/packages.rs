@@ -7,10 +7,7 @@ use std::{
 
 use toml::{Table, Value};
 
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    root.canonicalize().unwrap()
-}
+use crate::root;
 
 fn toml(file: &Path) -> Table {
     toml::from_str(&fs::read_to_string(file).unwrap()).unwrap()

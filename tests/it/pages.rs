@@ -6,10 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    root.canonicalize().unwrap()
-}
+use crate::root;
 
 /// Lists Markdown files of a folder.
 fn pages(folder: &Path) -> Vec<PathBuf> {

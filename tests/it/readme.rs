@@ -2,16 +2,14 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
-use crate::bench_scripts::{built, lacks};
-
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    root.canonicalize().unwrap()
-}
+use crate::{
+    bench_scripts::{built, lacks},
+    root,
+};
 
 fn readme() -> String {
     fs::read_to_string(root().join("README.md")).unwrap()

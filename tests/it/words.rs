@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::root;
+
 /// First words that tell a reader nothing.
 const EMPTY: &[&str] = &[
     "what", "whether", "which", "who", "whose", "how", "why", "where", "when", "it", "its", "they",
@@ -146,7 +148,7 @@ fn blocks_without_verb(source: &str) -> Vec<(usize, String)> {
 
 /// Compares the numbers of a table with the blocks that `find` finds in the folders.
 fn check(left: &[(&str, usize)], find: fn(&str) -> Vec<(usize, String)>) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root();
     let mut wrong = Vec::new();
     for (folder, left) in left {
         let mut files = Vec::new();

@@ -138,7 +138,7 @@ fn publishes(publisher: usize, topic: usize, qos: QoS) -> Step {
     }
 }
 
-/// A record names the second place of a batch, whose first one a log has again that was set back.
+/// Sets a log back, which has the first place of a batch again whose second place a record names.
 #[test]
 fn a_message_is_not_lost_whose_record_names_the_second_place_of_its_batch() {
     let steps = [
@@ -158,7 +158,7 @@ fn a_message_is_not_lost_whose_record_names_the_second_place_of_its_batch() {
     check_schedule(148, 1, &steps);
 }
 
-/// The node keeps a message of QoS 2 until the storage has room, while its publisher goes to the other node.
+/// Moves a publisher to another node while its node keeps its message of QoS 2 until the storage has room.
 #[test]
 fn a_message_of_qos_2_that_waits_for_room_comes_once_though_its_publisher_moves() {
     let is_stalled = |is_stalled| Step::Stall { log: 0, is_stalled };
@@ -173,7 +173,7 @@ fn a_message_of_qos_2_that_waits_for_room_comes_once_though_its_publisher_moves(
     check_schedule(1_523, 2, &steps);
 }
 
-/// The publisher sends that message again to the same node, which is killed afterwards.
+/// Has a publisher send a message of QoS 2 again that its node keeps until the storage has room, and kills the node.
 #[test]
 fn a_message_of_qos_2_that_waits_for_room_is_not_acknowledged_when_it_is_sent_again() {
     let is_cut_off = |is_cut_off| Step::Partition {
@@ -193,7 +193,7 @@ fn a_message_of_qos_2_that_waits_for_room_is_not_acknowledged_when_it_is_sent_ag
     check_schedule(16_338, 1, &steps);
 }
 
-/// The node ends with a message on its way to the log, which has no room any more.
+/// Ends a node in order while a message is on its way to a log that has no room any more.
 #[test]
 fn a_node_that_ends_acknowledges_no_message_that_the_storage_has_refused() {
     let steps = [
@@ -211,7 +211,8 @@ fn a_node_that_ends_acknowledges_no_message_that_the_storage_has_refused() {
     check_schedule(19_047, 2, &steps);
 }
 
-/// The other node is killed a minute later, and nodes begin behind the checkpoint that has been written meanwhile.
+/// Kills a group member's node, and the other one after the minute in which a stalled log kept the first from being fenced.
+/// All nodes begin anew at the last checkpoint then.
 #[test]
 fn a_group_loses_no_message_whose_member_was_at_a_node_that_ends_for_long() {
     let steps = [

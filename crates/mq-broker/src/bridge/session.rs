@@ -41,6 +41,7 @@ pub(super) async fn attach(
     journal: &mut Journal,
 ) -> Result<HeldSession, ReasonCode> {
     let user = User::Named(ByteStr::new(BRIDGE_PREFIX).expect("a few letters"));
+    hub.claim_from_nodes(&bridge.session, &user).await?;
     let hold = hub.attach(&bridge.session, bridge.clean, &user, None, journal);
     let mut hold = hold.await?;
     let expiry = expiry(bridge);

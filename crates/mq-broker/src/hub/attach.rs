@@ -54,6 +54,9 @@ impl Hub {
     /// is a new session. A connection that has the session now is made to leave (take-over,
     /// `[MQTT-3.1.4-3]`).
     ///
+    /// In a cluster the session has been [claimed](Self::claim_from_nodes). It is claimed again where it has ended, or has
+    /// gone to another node, since then.
+    ///
     /// The session is `user`'s, with the rights of `who` if they matter. Another user's session is
     /// not handed over: [`TakeOverPolicy`] says whether it ends or stays as it is.
     ///
@@ -69,8 +72,11 @@ impl Hub {
         journal: &mut Journal,
     ) -> Result<HeldSession, ReasonCode> {
         let mut rivals = 0;
+        let mut is_claimed = true;
         loop {
-            self.claim_from_nodes(client_id, user).await?;
+            if !core::mem::replace(&mut is_claimed, false) {
+                self.claim_from_nodes(client_id, user).await?;
+            }
             let sessions = &self.sessions;
             let session = sessions.find_or_create(client_id, user, &self.routing, &self.metrics);
             let Ok(session) = session else {

@@ -116,8 +116,8 @@ impl Hub {
         self.cluster.is_some()
     }
 
-    /// Makes a client's session one of this node, if this broker is a node of a cluster. Other nodes do not take it while a
-    /// connection here is being given it; a later claim ends it.
+    /// Makes a client's session one of this node, if this broker is a node of a cluster: once, before the session is
+    /// [attached](Self::attach).
     ///
     /// # Errors
     /// The reason for the client: the session is another user's, or the other nodes did not release it in time.

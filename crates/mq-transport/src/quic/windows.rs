@@ -189,35 +189,33 @@ impl Growing {
     }
 
     fn grow_streams(&mut self, connection: &Connection, open: StreamLimits) {
-        let larger = |limit: u32, open: u32, most: u32| {
-            if open >= limit - limit / 4 {
-                limit.saturating_add(limit.div_ceil(2)).min(most)
-            } else {
-                limit
-            }
-        };
-        let bidirectional = larger(
-            self.streams.bidirectional,
-            open.bidirectional,
-            self.most_streams.bidirectional,
-        );
-        if self.count_streams(bidirectional - self.streams.bidirectional) {
-            self.streams.bidirectional = bidirectional;
-            connection.set_max_concurrent_bi_streams(bidirectional.into());
+        let (limits, most) = (self.streams, self.most_streams);
+        let larger =
+            self.larger_limit(limits.bidirectional, open.bidirectional, most.bidirectional);
+        if let Some(larger) = larger {
+            self.streams.bidirectional = larger;
+            connection.set_max_concurrent_bi_streams(larger.into());
         }
-        let unidirectional = larger(
-            self.streams.unidirectional,
+        let larger = self.larger_limit(
+            limits.unidirectional,
             open.unidirectional,
-            self.most_streams.unidirectional,
+            most.unidirectional,
         );
-        if self.count_streams(unidirectional - self.streams.unidirectional) {
-            self.streams.unidirectional = unidirectional;
-            connection.set_max_concurrent_uni_streams(unidirectional.into());
+        if let Some(larger) = larger {
+            self.streams.unidirectional = larger;
+            connection.set_max_concurrent_uni_streams(larger.into());
         }
     }
 
-    fn count_streams(&mut self, streams: u32) -> bool {
-        self.count(u64::from(streams) * u64::from(OF_A_STREAM))
+    /// Returns a limit on open streams that is larger by half, and counts its memory; `None` if fewer than three quarters
+    /// of the limit are open, or there is no memory.
+    fn larger_limit(&mut self, limit: u32, open: u32, most: u32) -> Option<u32> {
+        if open < limit - limit / 4 {
+            return None;
+        }
+        let larger = limit.saturating_add(limit.div_ceil(2)).min(most);
+        let bytes = u64::from(larger - limit) * u64::from(OF_A_STREAM);
+        self.count(bytes).then_some(larger)
     }
 
     /// Counts bytes by which a window grows; `false` if it does not grow.

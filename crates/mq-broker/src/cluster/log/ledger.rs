@@ -20,21 +20,14 @@ struct OpenCalls {
     last: u64,
     /// The number of parts that each open call waits for.
     parts: BTreeMap<u64, usize>,
-    /// Open calls that hold up no later one.
-    detached: BTreeMap<u64, DetachedCall>,
+    /// The number of parts that each open call waits for, of calls that hold up no later one.
+    detached: BTreeMap<u64, usize>,
+    /// Clients whose sessions must not move, and that are not let in, before a detached call is done, by that call.
+    waiting_clients: BTreeMap<u64, ByteStr>,
     /// `None` once nothing can be settled any more.
     settled: Option<watch::Sender<Position>>,
     /// Notified when a detached call is done; `None` once nothing can be settled any more.
     detached_ended: Option<watch::Sender<()>>,
-}
-
-/// A call that holds up no later one.
-#[derive(Debug)]
-struct DetachedCall {
-    /// The number of parts that it waits for.
-    parts: usize,
-    /// The client whose session must not move, or receive its client, before the call is done.
-    client: Option<ByteStr>,
 }
 
 impl Ledger {
@@ -46,6 +39,7 @@ impl Ledger {
                 last: 0,
                 parts: BTreeMap::new(),
                 detached: BTreeMap::new(),
+                waiting_clients: BTreeMap::new(),
                 settled: Some(sender),
                 detached_ended: Some(ended_sender),
             }),
@@ -69,20 +63,13 @@ impl Ledger {
     /// Completes a part of the call at that position.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
-        if let Some(parts) = open.parts.get_mut(&position) {
-            *parts -= 1;
-            if *parts == 0 {
-                open.parts.remove(&position);
-                open.publish_settled();
-            }
-        } else if let Some(call) = open.detached.get_mut(&position) {
-            call.parts -= 1;
-            if call.parts == 0 {
-                open.detached.remove(&position);
-                if let Some(ended) = &open.detached_ended {
-                    ended.send_replace(());
-                }
-            }
+        if complete_one(&mut open.parts, position) {
+            open.publish_settled();
+        } else if complete_one(&mut open.detached, position)
+            && open.waiting_clients.remove(&position).is_some()
+            && let Some(ended) = &open.detached_ended
+        {
+            ended.send_replace(());
         }
     }
 
@@ -96,9 +83,10 @@ impl Ledger {
     ) {
         let mut open = lock(&self.open);
         if let Some(parts) = open.parts.remove(&position) {
-            let client = client.cloned();
-            open.detached
-                .insert(position, DetachedCall { parts, client });
+            open.detached.insert(position, parts);
+            if let Some(client) = client {
+                open.waiting_clients.insert(position, client.clone());
+            }
             open.publish_settled();
         }
     }
@@ -144,8 +132,8 @@ impl Ledger {
 
     fn has_detached(&self, client: &ByteStr) -> bool {
         let open = lock(&self.open);
-        let mut detached = open.detached.values();
-        detached.any(|call| call.client.as_ref() == Some(client))
+        let mut waiting = open.waiting_clients.values();
+        waiting.any(|waiting| waiting == client)
     }
 
     /// Returns the position of the last call.
@@ -162,6 +150,19 @@ impl OpenCalls {
             sender.send_if_modified(|known| core::mem::replace(known, settled) != settled);
         }
     }
+}
+
+/// Takes a part from a call. Returns `true` if it was its last one.
+fn complete_one(calls: &mut BTreeMap<u64, usize>, position: u64) -> bool {
+    let Some(parts) = calls.get_mut(&position) else {
+        return false;
+    };
+    *parts -= 1;
+    let is_done = *parts == 0;
+    if is_done {
+        calls.remove(&position);
+    }
+    is_done
 }
 
 #[cfg(test)]
