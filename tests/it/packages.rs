@@ -162,11 +162,15 @@ fn binstall_asks_for_the_tarballs_that_dist_makes() {
     let dist = fs::read_to_string(root().join("deploy/dist")).unwrap();
     assert!(dist.contains("name=$program-$version-$target\n"), "{dist}");
     assert!(dist.contains(r#">"$out/$name.tar.gz""#), "{dist}");
-    let name = "{ name }-{ version }-{ target }";
-    for program in ["mq", "mqbroker", "mqbench"] {
-        let manifest = toml(&root().join("crates").join(program).join("Cargo.toml"));
+    for (package, program) in [
+        ("mq-command", "mq"),
+        ("mqbroker", "{ name }"),
+        ("mqbench", "{ name }"),
+    ] {
+        let manifest = toml(&root().join("crates").join(package).join("Cargo.toml"));
         let binstall = &manifest["package"]["metadata"]["binstall"];
         let text = |key: &str| binstall[key].as_str().unwrap();
+        let name = format!("{program}-{{ version }}-{{ target }}");
         assert!(text("pkg-url").ends_with(&format!("/{name}.tar.gz")));
         let program = format!("{name}/{{ bin }}{{ binary-ext }}");
         assert_eq!(text("bin-dir"), program);

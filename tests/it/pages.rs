@@ -148,7 +148,13 @@ fn no_line_of_a_log_has_a_value_in_rusts_debug_form() {
     let levels = ["trace!(", "debug!(", "info!(", "warn!(", "error!("];
     let mut wrong = Vec::new();
     let mut count = 0;
-    for name in ["mq", "mq-broker", "mq-client", "mqbroker", "mq-transport"] {
+    for name in [
+        "mq-broker",
+        "mq-client",
+        "mq-command",
+        "mqbroker",
+        "mq-transport",
+    ] {
         for file in sources(&root().join("crates").join(name).join("src")) {
             let Ok(source) = fs::read_to_string(&file) else {
                 continue;
