@@ -13,17 +13,19 @@ use serde::Deserialize;
 
 use crate::{Error, Overflow, Settings, files};
 
+mod auth;
 mod bridge;
 mod cluster;
 mod open_access;
 mod tables;
 
+pub use auth::{AuthConfig, JwtConfig};
 pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 pub use cluster::ClusterConfig;
 use open_access::DEFAULT_LISTENERS;
 pub use tables::{
-    AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
-    LogFormat, OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
+    AdminConfig, ClientCertificate, DurabilityName, LimitsConfig, LogConfig, LogFormat,
+    OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
 };
 
 /// The configuration file. Every key is optional and unknown keys are errors.
