@@ -15,41 +15,44 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Users and the hashes of their passwords.
+    /// File with the users and the hashes of their passwords. Default: none; no password is accepted.
     pub password_file: Option<PathBuf>,
-    /// The rules of users (topics that they may publish and receive); without it they may do
+    /// File with the rules of users: the topics that they may publish and receive. Default: none; users may do
     /// everything.
     pub acl_file: Option<PathBuf>,
-    /// Takes the user from the client's certificate; needs `tls.client_ca`.
+    /// Name in a client's certificate that is its user; needs `tls.client_ca`. Default: none.
     pub certificate_user: Option<CertificateUser>,
-    /// Accepts tokens as passwords.
+    /// The `[auth.jwt]` table: tokens as passwords. Default: none; no token is accepted.
     pub jwt: Option<JwtConfig>,
-    /// Accepts clients that send neither user name nor password nor certificate. Without users and
-    /// rules it accepts every client, whatever it sends. Default no.
+    /// `true` if clients that send neither user name nor password nor certificate are accepted. Without users and
+    /// rules every client is accepted then, whatever it sends. Default: `false`.
     pub allow_anonymous: bool,
-    /// See [`Settings::take_over`].
+    /// Users that may take over a session by its client identifier: `same-user`, its own alone, or `any-user`.
+    /// Default: `same-user`; see [`Settings::take_over`].
     pub take_over: TakeOverPolicy,
-    /// See [`Settings::failures_per_minute`]; 0 is no limit.
+    /// Failed log-ins of one IPv4 address or IPv6 /64 that are allowed at once, and as many again each minute; 0 is
+    /// no limit. Default: 10; see [`Settings::failures_per_minute`].
     pub failures_per_minute: Option<u32>,
 }
 
-/// The `[auth.jwt]` table; see [`JwtSettings`].
+/// The `[auth.jwt]` table: the tokens that the broker accepts as passwords ([`JwtSettings`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtConfig {
-    /// The public keys of the issuer.
+    /// File with the public keys of the issuer, as a JWK Set (RFC 7517). Required.
     pub keys: PathBuf,
-    /// The issuer that tokens have to name.
+    /// Value that the claim `iss` of a token must have. Default: any value, or none.
     pub issuer: Option<String>,
-    /// The audience: this broker.
+    /// Value that the claim `aud` of a token must have, alone or in a list. Default: only tokens without `aud` are
+    /// accepted.
     pub audience: Option<String>,
-    /// The claim with the user's name; `sub` if absent.
+    /// Claim with the user's name. Default: `sub`.
     pub user_claim: Option<String>,
-    /// The claim that must equal the client identifier.
+    /// Claim that must equal the client identifier. Default: none is compared.
     pub client_id_claim: Option<String>,
-    /// Seconds by which the clocks may differ; 5 if absent.
+    /// Seconds by which the broker's clock and the issuer's may differ, from 0 to 300. Default: 5.
     pub leeway_s: Option<u64>,
-    /// `true` if the connection ends when the token expires; `true` if absent.
+    /// `true` if the connection ends when its token expires. Default: `true`.
     pub disconnect_at_expiry: Option<bool>,
 }
 

@@ -17,87 +17,94 @@ use crate::{
     Overflow, Settings,
 };
 
-/// A `[[bridge]]` table: a remote broker that this one is a client of; see [`BridgeSettings`].
+/// A `[[bridge]]` table: a remote broker that this one is a client of ([`BridgeSettings`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeConfig {
-    /// The bridge's name at this broker.
+    /// The bridge's name at this broker, of letters, digits, `-`, `_` and `.`. Required.
     pub name: String,
-    /// URLs of the remote broker, the preferred one first.
+    /// URLs of the remote broker, the preferred one first; at least one.
     pub address: Vec<String>,
-    /// See [`BridgeSettings::plaintext`].
+    /// `true` if `tcp://` and `ws://` addresses may lead to other machines. Default: `false`.
     #[serde(default)]
     pub plaintext: bool,
-    /// The client identifier at the remote broker; `bridge-NAME-` and digits of this broker if
-    /// absent.
+    /// The client identifier at the remote broker. Default: `bridge-NAME-` and 12 digits of this broker; see
+    /// [`BridgeSettings::client_id`].
     pub client_id: Option<String>,
-    /// The user name at the remote broker.
+    /// The user name at the remote broker. Default: none.
     pub user_name: Option<String>,
-    /// A file with the password or token, and nothing else but an end of line.
+    /// File with the password or token, and nothing else but an end of line. Default: none.
     pub password_file: Option<PathBuf>,
-    /// Authorities that sign the remote broker's certificate; the system's if absent.
+    /// File with the authorities that sign the remote broker's certificate, PEM. Default: the system's.
     pub ca: Option<PathBuf>,
-    /// The only certificate that is trusted, by its SHA-256 fingerprint.
+    /// SHA-256 fingerprint of the only certificate that is trusted, in the place of `ca`: 64 hexadecimal digits.
+    /// Default: none.
     pub fingerprint: Option<String>,
-    /// The name in the remote broker's certificate; that of the address if absent.
+    /// The name in the remote broker's certificate. Default: the host of the address.
     pub server_name: Option<String>,
-    /// The client certificate, with its chain.
+    /// File with the client certificate and its chain, PEM; needs `key`. Default: none.
     pub certificate: Option<PathBuf>,
-    /// The private key of the client certificate.
+    /// File with the private key of `certificate`, PEM. Default: none.
     pub key: Option<PathBuf>,
-    /// `true` if CONNECT may be early data (0-RTT); `true` if absent.
+    /// `true` if CONNECT may be early data (0-RTT). Default: `true`.
     pub early_data: Option<bool>,
-    /// `reno`, `cubic` or `bbr`, over QUIC and TCP; see [`ConnectOptions::congestion`].
+    /// Congestion control over QUIC and TCP: `reno`, `cubic` or `bbr`. Default: CUBIC over QUIC, the system's over
+    /// TCP.
     pub congestion: Option<String>,
-    /// Milliseconds that a round trip over QUIC takes until one is measured; see [`initial_rtt`](mq_transport::QuicOptions::initial_rtt).
+    /// Round-trip time over QUIC in milliseconds that is assumed until one is measured, from 0.001 to 60,000.
+    /// Default: 100.
     pub initial_rtt_ms: Option<f64>,
-    /// The repetition of packets over QUIC; see [`repeat`](mq_transport::QuicOptions::repeat).
+    /// Policy by which small datagrams over QUIC are sent a second time, a [`Repeat`] as text. Default: `off`.
     pub repeat: Option<String>,
-    /// `5.0`, `3.1.1` or `3.1`; 5.0 if absent.
+    /// The version of MQTT: `5.0`, `3.1.1` or `3.1`. Default: `5.0`.
     pub mqtt: Option<String>,
-    /// The keep-alive, in seconds; 60 if absent.
+    /// The keep-alive, in seconds. Default: 60.
     pub keep_alive_s: Option<u16>,
-    /// Seconds that an address has to answer, up to CONNACK; 10 if absent.
+    /// Seconds that an address has to answer, up to CONNACK. Default: 10.
     pub connect_timeout_s: Option<u64>,
-    /// The longest wait before a reconnection, in seconds; 30 if absent.
+    /// The longest wait before a reconnection, in seconds, 1 at least; the first is 0.5 s. Default: 30.
     pub reconnect_max_s: Option<NonZeroU32>,
-    /// `true` if both sessions end with the connection; see [`BridgeSettings::clean`].
+    /// `true` if the sessions at both brokers end with the connection: nothing waits for the next one. Default:
+    /// `false`.
     #[serde(default)]
     pub clean: bool,
-    /// `automatic`, the default, or `lazy`.
+    /// Condition on which the bridge connects: `automatic` or `lazy`. Default: `automatic`.
     pub start: Option<Start>,
-    /// Seconds without a message after which a lazy bridge disconnects; 60 if absent.
+    /// Seconds without a message after which a bridge with `start = "lazy"` disconnects. Default: 60.
     pub idle_timeout_s: Option<u64>,
-    /// See [`BridgeSettings::max_hops`].
+    /// Bridges that a message may have passed before this one (5.0), from 0 to 255. Default: 8.
     pub max_hops: Option<u8>,
-    /// See [`BridgeSettings::equal_per_s`].
+    /// Messages of equal topic and payload that the bridge carries each second, 1 at least; more count as a loop and
+    /// are dropped. Default: 20; see [`BridgeSettings::equal_per_s`].
     pub equal_per_s: Option<NonZeroU32>,
-    /// `true` if the bridge's state is published in a retained message; `true` if absent.
+    /// `true` if the bridge's state is published in a retained message. Default: `true`.
     pub notifications: Option<bool>,
-    /// `true` if only this broker publishes the state; `true` if absent.
+    /// `true` if only this broker publishes the state. Default: `true`.
     pub notifications_local_only: Option<bool>,
-    /// See [`BridgeSettings::notification_topic`].
+    /// Topic of the bridge's state. Default: `$SYS/broker/connection/CLIENTID/state`, with the client identifier at
+    /// the remote broker.
     pub notification_topic: Option<String>,
-    /// Bounds of the messages that wait for the bridge.
+    /// Bounds of the messages that wait for the bridge. Default: those of every session.
     #[serde(default)]
     pub queue: QueueConfig,
-    /// The topics that the bridge carries.
+    /// Topics that the bridge carries; at least one.
     pub topic: Vec<TopicConfig>,
 }
 
-/// A `[bridge.queue]` table; see [`BridgeQueue`].
+/// A `[bridge.queue]` table: bounds of the messages that wait for a bridge ([`BridgeQueue`]). An absent key has the
+/// value of `[limits]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Messages in memory.
+    /// Messages that wait in memory.
     pub messages: Option<usize>,
-    /// Their payload bytes.
+    /// Payload bytes that wait in memory.
     pub bytes: Option<usize>,
-    /// The policy for QoS 1 and 2 messages beyond these bounds.
+    /// Policy for QoS 1 and 2 messages beyond these bounds: `spill`, `evict`, `drop-oldest` or `wait`.
     pub overflow: Option<OverflowName>,
-    /// Payload bytes that wait in the store.
+    /// Bytes that may wait in the store.
     pub spill_bytes: Option<usize>,
-    /// Seconds after which a message that waits is dropped.
+    /// Seconds after which a message that waits is dropped, 1 at least. Default: no bound.
     pub age_s: Option<NonZeroU32>,
 }
 
@@ -111,21 +118,21 @@ pub enum Start {
     Lazy,
 }
 
-/// A `[[bridge.topic]]` table; see [`BridgeTopic`].
+/// A `[[bridge.topic]]` table: topics that a bridge carries ([`BridgeTopic`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopicConfig {
-    /// A topic filter, without the prefixes.
+    /// Topic filter, without the prefixes; may be empty if the prefixes are whole topics.
     #[serde(default)]
     pub pattern: String,
-    /// `out`, the default, `in` or `both`.
+    /// Direction of the messages: `out`, `in` or `both`. Default: `out`.
     pub direction: Option<Direction>,
-    /// The highest QoS; 1 if absent.
+    /// Highest QoS at which messages are carried: 0, 1 or 2. Default: 1.
     pub qos: Option<u8>,
-    /// Prefix of the topics at this broker.
+    /// Prefix of the topics at this broker. Default: none.
     #[serde(default)]
     pub local_prefix: String,
-    /// Prefix that replaces it at the remote broker.
+    /// Prefix that replaces `local_prefix` at the remote broker. Default: none.
     #[serde(default)]
     pub remote_prefix: String,
 }

@@ -10,39 +10,38 @@ use serde::Deserialize;
 use super::Mistakes;
 use crate::Settings;
 
-/// The `[cluster]` table: this broker as a node of a cluster on NATS; see [`NatsSettings`](crate::cluster).
+/// The `[cluster]` table: this broker as a node of a cluster on NATS ([`ClusterSettings`](crate::cluster)).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// The node's name, which no other node has.
+    /// The node's name, which no other node has, of letters, digits, `-` and `_`. Required.
     pub node: String,
-    /// The cluster's name; `mq` if absent.
+    /// The cluster's name, of letters, digits, `-` and `_`. Default: `mq`.
     pub name: Option<String>,
-    /// URLs of NATS servers.
+    /// URLs of the NATS servers, `tls://HOST:PORT` or `nats://HOST:PORT`, all of one scheme; at least one.
     pub servers: Vec<String>,
-    /// `true` if `nats://` may lead to other machines.
+    /// `true` if `nats://` may lead to other machines. Default: `false`.
     #[serde(default)]
     pub plaintext: bool,
-    /// The user name at the NATS servers.
+    /// The user name at the NATS servers; needs `password_file`. Default: none.
     pub user: Option<String>,
-    /// A file with the user's password, and nothing else but an end of line.
+    /// File with the user's password, and nothing else but an end of line. Default: none.
     pub password_file: Option<PathBuf>,
-    /// A file with the authorities that sign the servers' certificates; the system's if absent.
+    /// File with the authorities that sign the servers' certificates, PEM. Default: the system's.
     pub ca: Option<PathBuf>,
-    /// A file with this node's certificate and its chain.
+    /// File with this node's certificate and its chain, PEM; needs `key`. Default: none.
     pub certificate: Option<PathBuf>,
-    /// A file with the private key of `certificate`.
+    /// File with the private key of `certificate`, PEM. Default: none.
     pub key: Option<PathBuf>,
-    /// The number of logs; 8 if absent.
+    /// Logs over which messages are spread, from 1 to 256; cannot be changed later. Default: 8.
     pub shards: Option<NonZeroU16>,
-    /// The number of servers that store each message; 3 if absent.
+    /// Servers that store each message, from 1 to 5. Default: 3.
     pub replicas: Option<usize>,
-    /// Bytes that each server may store, as its `max_file_store` says; unknown if absent.
+    /// Bytes that each server may store, its `max_file_store`. Default: unknown.
     pub store_max_bytes: Option<NonZeroU64>,
-    /// The size of one log, in bytes, beyond which the oldest messages are dropped; 10 GB if
-    /// absent.
+    /// Bytes of one log beyond which its oldest messages are dropped. Default: 10,000,000,000.
     pub log_max_bytes: Option<NonZeroU64>,
-    /// Seconds without a sign of life after which a node counts as dead; 3 if absent.
+    /// Seconds without a sign of life after which a node counts as dead, 1 at least. Default: 3.
     pub lease_s: Option<NonZeroU32>,
 }
 

@@ -18,34 +18,40 @@ use super::{Mistakes, set};
 use crate::Quotas;
 use crate::{AdminSettings, Durability, Overflow, Settings, Storage, StoreFile};
 
-/// The `[quic]` table; see [`QuicOptions`].
+/// The `[quic]` table: recovery from loss, and streams, for all listeners over QUIC ([`QuicOptions`]).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuicConfig {
-    /// A [`Repeat`].
+    /// Policy by which small datagrams are sent a second time, a [`Repeat`] as text: `off`, `auto`, `probe`, or a gap
+    /// such as `3ms`. Default: `off`.
     pub repeat: Option<String>,
-    /// The [`Repeat`] of single listeners, by their URLs in `listen`.
+    /// Policies of single listeners in the place of `repeat`, by their URLs in `listen`. Default: none.
     pub repeat_at: BTreeMap<String, String>,
-    /// Milliseconds of a round trip until one is measured, with fractions; see
+    /// Round-trip time in milliseconds that is assumed until one is measured, from 0.001 to 60,000. Default: 100; see
     /// [`QuicOptions::initial_rtt`].
     pub initial_rtt_ms: Option<f64>,
-    /// Milliseconds within which clients are requested to acknowledge, with fractions.
+    /// Milliseconds within which clients are asked to acknowledge, from 0.001 to 60,000. Default: none; a client
+    /// keeps its own delay, mostly 25.
     pub max_ack_delay_ms: Option<f64>,
-    /// Packets before the first acknowledgement; see [`QuicOptions::initial_window`].
+    /// Packets of 1,200 bytes that may be in flight before the first acknowledgement, from 1 to 1,000. Default: the
+    /// congestion control's own, 10, or 200 with BBR; see [`QuicOptions::initial_window`].
     pub initial_window: Option<u32>,
-    /// See [`QuicOptions::packet_threshold`].
+    /// Later packets, 1 at least, after whose acknowledgement a packet counts as lost. Default: 3; see
+    /// [`QuicOptions::packet_threshold`].
     pub packet_threshold: Option<u32>,
-    /// See [`QuicOptions::time_threshold`].
+    /// Round-trip times, from 1 to 10, after which a packet counts as lost when a later one is acknowledged. Default:
+    /// 1.125; see [`QuicOptions::time_threshold`].
     pub time_threshold: Option<f32>,
-    /// See [`QuicOptions::mtu_discovery`].
+    /// `true` if the broker probes each client's path for packets above 1,200 bytes. Default: `false`; see
+    /// [`QuicOptions::mtu_discovery`].
     pub mtu_discovery: Option<bool>,
-    /// Streams of each kind that a client may have open, its control stream among them; see
-    /// [`QuicOptions::max_bidi_streams`].
+    /// Streams of each kind that a client may have open, its control stream among them, from 1 to 10,000. Default:
+    /// 64; see [`QuicOptions::max_bidi_streams`].
     pub max_streams: Option<u32>,
-    /// Spread of a client's messages over QUIC streams that the broker opens: `asked` (the default, as the client
-    /// requests in CONNECT), or a [`Spread`](mq_proto::Spread) by name; see [`Settings::deliveries`].
+    /// Spread of a client's messages over QUIC streams that the broker opens: `asked`, as the client requests in
+    /// CONNECT, or a [`Spread`](mq_proto::Spread) by name. Default: `asked`; see [`Settings::deliveries`].
     pub deliveries: Option<String>,
-    /// Seconds without data after which a data stream is closed, 0 for never; see
+    /// Seconds without data after which a data stream is closed, from 0 to 86,400; 0 is never. Default: 0; see
     /// [`Settings::stream_idle_timeout`].
     pub stream_idle_timeout_s: Option<u64>,
 }
@@ -125,20 +131,22 @@ pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Durat
     }
 }
 
-/// The `[store]` table.
+/// The `[store]` table: the file that keeps what outlives the broker. Without the table nothing does.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// The path of the store's file.
+    /// Path of the store's file, which is made if it is missing. Required.
     pub path: PathBuf,
-    /// `always`, the default, `interval` or `off`; see [`Durability`].
+    /// Time at which acknowledged changes are on the disk: `always`, `interval` or `off`. Default: `always`; see
+    /// [`Durability`].
     #[serde(default)]
     pub durability: DurabilityName,
-    /// Milliseconds, for `interval` alone; 1000 unless given: about what a disk's own cache holds back.
+    /// Milliseconds between two commits, 1 at least, for `durability = "interval"` alone. Default: 1,000, about what
+    /// a disk's own cache holds back.
     pub interval_ms: Option<u64>,
-    /// Seconds that a change may wait for the disk before `/readyz` answers 503; 5 unless given.
+    /// Seconds, 1 at least, that a change may wait for the disk before `/readyz` answers 503. Default: 5.
     pub not_ready_after_s: Option<u64>,
-    /// Seconds that a change may wait for the disk before `/healthz` answers 503; 60 unless given.
+    /// Seconds, 1 at least, that a change may wait for the disk before `/healthz` answers 503. Default: 60.
     pub unhealthy_after_s: Option<u64>,
 }
 
@@ -206,22 +214,26 @@ impl StoreConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// The certificate chain, PEM.
+    /// File with the certificate chain, the broker's own first, PEM; needs `key`. Default: none; the program
+    /// `mqbroker` then makes one for development.
     pub certificate: Option<PathBuf>,
-    /// The private key of the certificate, PEM.
+    /// File with the private key of `certificate`, PEM. Default: none.
     pub key: Option<PathBuf>,
-    /// The policy of early data: `off`, `connect` or `full`, the default.
+    /// Early data (0-RTT) that the broker acts on: `off`, `connect` or `full`, which is all but QoS 2. Default:
+    /// `full`.
     pub early_data: Option<String>,
-    /// The file that keeps tickets over a restart; see [`Settings::ticket_file`].
+    /// File that keeps session tickets over an orderly restart, in a folder of the broker's own. Default: none; see
+    /// [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
-    /// The CAs that sign clients' certificates, PEM.
+    /// File with the authorities that sign clients' certificates, PEM. Default: none; no certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// `required`, the default with a `client_ca`, or `optional`.
+    /// Demand on clients for a certificate, `required` or `optional`; needs `client_ca`. Default: `required`.
     pub client_certificate: Option<ClientCertificate>,
-    /// Revocation lists for clients' certificates, PEM or DER; see
+    /// Files with revocation lists for clients' certificates, PEM or DER; need `client_ca`. Default: none; see
     /// [`client_crls`](mq_transport::ListenOptions::client_crls).
     pub client_crls: Vec<PathBuf>,
-    /// See [`enforce_crl_expiry`](mq_transport::ListenOptions::enforce_crl_expiry).
+    /// `true` if a revocation list that has expired makes the broker refuse every client of its issuer. Default:
+    /// `false`.
     pub enforce_crl_expiry: bool,
 }
 
@@ -251,8 +263,8 @@ impl TlsConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReloadConfig {
-    /// `true` if replaced files of certificates, revocation lists, users and rules are reloaded
-    /// without a signal.
+    /// `true` if replaced files of certificates, revocation lists, users and rules are reloaded without a signal.
+    /// Default: `true`.
     pub watch: bool,
 }
 
@@ -266,9 +278,8 @@ impl Default for ReloadConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WsConfig {
-    /// Origins of the web pages that may connect; `["*"]` is all. Default: all, and where clients
-    /// without a user are accepted, pages of the listener's own host
-    /// ([`AllowedOrigins::SameHost`]).
+    /// Origins of the web pages that may connect; `["*"]` is all. Default: all, or where clients without a user are
+    /// accepted, pages of the listener's own host ([`AllowedOrigins::SameHost`]).
     pub allowed_origins: Option<Vec<String>>,
 }
 
@@ -283,21 +294,22 @@ impl WsConfig {
     }
 }
 
-/// The `[admin]` table; see [`AdminSettings`].
+/// The `[admin]` table: the interfaces for operators ([`AdminSettings`]).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Address and port of the HTTP listener.
+    /// Address and port of the HTTP listener. Default: none.
     pub http: Option<SocketAddr>,
-    /// The file of tokens for HTTP.
+    /// File with the tokens of operators, one a line, for its owner alone. Default: none; without a token HTTP has
+    /// metrics and health alone.
     pub token_file: Option<PathBuf>,
-    /// `true` if programs of this machine read over HTTP without a token.
+    /// `true` if programs of this machine read over HTTP without a token. Default: `false`.
     pub open_on_loopback: bool,
-    /// Host names by which HTTP is reached.
+    /// Host names by which HTTP is reached, besides `localhost` and addresses. Default: none.
     pub hosts: Vec<String>,
-    /// The path of the Unix socket.
+    /// Path of the Unix socket, whose folder has to exist. Default: none.
     pub socket: Option<PathBuf>,
-    /// Seconds between the broker's own figures under `$SYS/broker`; 0 is never. Default 10.
+    /// Seconds between two publications of the broker's own figures under `$SYS/broker`; 0 is never. Default: 10.
     pub sys_interval_s: Option<u64>,
 }
 
@@ -320,11 +332,11 @@ impl AdminConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// The format of a line.
+    /// Format of a line, `text` or `json`. Default: `text`.
     pub format: LogFormat,
-    /// The level; `info` if absent.
+    /// Level down to which events are written: `off`, `error`, `warn`, `info`, `debug` or `trace`. Default: `info`.
     pub level: Option<String>,
-    /// The levels of parts of the broker, by name.
+    /// Levels of parts of the broker, such as `store`, or of modules, by name. Default: none.
     pub levels: BTreeMap<String, String>,
 }
 
@@ -343,60 +355,66 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Greatest number of connections at once.
+    /// Connections at once, those in their handshake included. Default: 100,000.
     pub max_connections: Option<usize>,
-    /// Greatest number of connections at once from one IPv4 address or one IPv6 network of 64 bits.
+    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits. Default: no limit of its own.
     pub connections_per_address: Option<usize>,
-    /// Greatest number of handshakes in progress at once.
+    /// Handshakes in progress at once. Default: 4,096.
     pub max_handshakes: Option<usize>,
-    /// Seconds that a handshake may take, and CONNECT after it.
+    /// Seconds that a handshake may take, and then CONNECT again. Default: 10.
     pub handshake_timeout_s: Option<u64>,
-    /// The largest packet accepted, in bytes.
+    /// Size of the largest packet that is accepted, in bytes, 1 at least. Default: 1,048,576.
     pub max_packet_size: Option<NonZeroU32>,
-    /// The largest packet taken from a client that is not accepted yet, in bytes: CONNECT with its
-    /// will.
+    /// Size of the largest packet that is accepted from a client before CONNACK, in bytes: CONNECT with its will.
+    /// Default: 65,536.
     pub max_connect_size: Option<NonZeroU32>,
-    /// Greatest number of QoS 1 and 2 messages that a client may send before the first is acknowledged.
+    /// QoS 1 and 2 messages that a client may send before the first is acknowledged, from 1 to 65,535. Default:
+    /// 1,024.
     pub receive_maximum: Option<NonZeroU16>,
-    /// Greatest number of QoS 1 and 2 messages in flight to a client at once.
+    /// QoS 1 and 2 messages in flight to a client at once, from 1 to 65,535. Default: 1,024.
     pub max_inflight: Option<NonZeroU16>,
-    /// Greatest number of topic aliases that a client may use.
+    /// Topic aliases that a client may use, and the broker towards it, from 0 to 65,535. Default: 64.
     pub topic_alias_maximum: Option<u16>,
-    /// The highest QoS that clients may publish at: 0, 1 or 2.
+    /// Highest QoS at which clients may publish: 0, 1 or 2. Default: 2.
     pub maximum_qos: Option<u8>,
-    /// The longest keep-alive, in seconds. 5.0 clients that want a longer one or none get this. 0
-    /// is no limit.
+    /// Longest keep-alive, in seconds; 0 is no limit. A 5.0 client that requests a longer one, or none, gets this.
+    /// Default: no limit.
     pub max_keep_alive_s: Option<u16>,
     /// `true` if strings may have control characters and Unicode noncharacters. Default `false`.
     pub allow_control_characters: bool,
-    /// Messages that wait for one session in memory.
+    /// Messages that wait for one session in memory; 50,000 at most in a cluster. Default: 10,000.
     pub mailbox_messages: Option<usize>,
-    /// Payload bytes that wait for one session in memory.
+    /// Payload bytes that wait for one session in memory. Default: 16 MiB.
     pub mailbox_bytes: Option<usize>,
-    /// The policy for QoS 1 and 2 messages beyond these bounds; see [`Overflow`].
+    /// Policy for QoS 1 and 2 messages beyond these bounds: `spill`, `evict`, `drop-oldest` or `wait`. Default:
+    /// `spill` with a store, else `evict`; see [`Overflow`].
     pub overflow: Option<OverflowName>,
-    /// Bytes of one session that may wait in the store.
+    /// Bytes of one session that may wait in the store. Default: 1 GiB.
     pub spill_bytes: Option<usize>,
-    /// Bytes that wait for all sessions, retained messages included; see [`Quotas::memory`].
+    /// Bytes that all clients together may make the broker hold. Default: a quarter of the machine's memory, 64 MiB
+    /// at least; see [`Quotas::memory`].
     pub memory: Option<usize>,
-    /// Sessions at once, connected or not.
+    /// Sessions at once, connected or not. Default: 1,000,000.
     pub sessions: Option<usize>,
-    /// Subscriptions of one session.
+    /// Subscriptions of one session. Default: 10,000.
     pub subscriptions: Option<usize>,
-    /// Topics with a retained message.
+    /// Topics with a retained message. Default: 1,000,000.
     pub retained: Option<usize>,
-    /// See [`Quotas::protocol_errors_per_minute`]; 0 is no limit.
+    /// Protocol errors of accepted clients from one IPv4 address or IPv6 /64 that are forgiven each minute; 0: no
+    /// client waits. Default: 30; see [`Quotas::protocol_errors_per_minute`].
     pub protocol_errors_per_minute: Option<u32>,
-    /// Messages a second that each client may publish.
+    /// Messages a second that each client may publish, 1 at least; a faster client is read more slowly. Default: no
+    /// limit.
     pub publish_messages_per_s: Option<NonZeroU32>,
-    /// Payload bytes a second that each client may publish.
+    /// Payload bytes a second that each client may publish, 1 at least; a faster client is read more slowly. Default:
+    /// no limit.
     pub publish_bytes_per_s: Option<NonZeroU32>,
-    /// Seconds that a reader may take nothing while a publisher waits for room in its full mailbox.
-    /// 0 is no limit.
+    /// Seconds that a reader may take nothing while a publisher waits for room in its full mailbox, with the policy
+    /// `wait`; 0 is no limit. Default: 30.
     pub reader_timeout_s: Option<u64>,
-    /// Seconds that a session lives on without a connection, at the longest.
+    /// Longest life of a session without a connection, in seconds. Default: no limit.
     pub session_expiry_s: Option<u64>,
-    /// Seconds that connections have to end at shutdown.
+    /// Seconds that connections have to end at shutdown. Default: 5.
     pub shutdown_timeout_s: Option<u64>,
 }
 
