@@ -100,7 +100,7 @@ enum Command {
     Lab(cmd::lab::Action),
     /// Report the results of campaigns as a page, tables or data
     Report(cmd::report::Args),
-    /// Joules: the meters there are, what they measure, and a model where there is none
+    /// Joules: meters, what they measure, and a model in the place of a meter
     #[command(subcommand)]
     Energy(cmd::energy::Action),
     /// Run the broker

@@ -156,7 +156,7 @@ impl ClientIds {
         self.0.iter().map(show).collect()
     }
 
-    /// Returns an identifier that two of these clients would share; `None` if there is none.
+    /// Returns an identifier that two of these clients would share; `None` if all differ.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
         let publisher = (0..publishers).map(|number| self.id(ClientRole::Publisher, number));
         let subscriber = (0..subscribers).map(|number| self.id(ClientRole::Subscriber, number));

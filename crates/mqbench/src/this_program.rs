@@ -28,7 +28,7 @@ pub(crate) fn this_software(name: &str) -> Software {
     }
 }
 
-/// Creates the folder for results if there is none.
+/// Creates the folder for results if it is missing.
 pub(crate) fn create_output_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .with_context(|| format!("cannot make the directory {}", path.display()))

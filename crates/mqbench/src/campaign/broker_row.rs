@@ -97,10 +97,13 @@ impl Cell {
             return Some(("topology", "a row takes the pattern `periodic`".into()));
         }
         if self.uplink_loss.is_some() && self.uplink.is_none() {
-            return Some(("uplink_loss", "there is no uplink to lose anything".into()));
+            return Some((
+                "uplink_loss",
+                "it needs an `uplink`, which loses packets".into(),
+            ));
         }
         if self.outage_ns.is_some() && self.tiers() == 1 {
-            return Some(("outage", "with one tier there is no uplink".into()));
+            return Some(("outage", "it needs an uplink: `tiers` is 2 or more".into()));
         }
         let outage = Duration::from_nanos(self.outage_ns.unwrap_or_default());
         if outage > self.schedule() / 2 {
@@ -117,7 +120,7 @@ impl Cell {
         self.contradicts_bridges()
     }
 
-    /// Returns a key that the clients would follow and a bridge would not, with the reason; `None` if there is none.
+    /// Returns a key that the clients would follow and a bridge would not, with the reason; `None` if all keys hold for both.
     fn contradicts_bridges(&self) -> Option<(&'static str, String)> {
         if self.topology != Topology::Fog {
             return None;
@@ -234,7 +237,7 @@ mod tests {
                     ..fog()
                 },
                 "uplink_loss",
-                "no uplink",
+                "needs an `uplink`",
             ),
             (
                 Cell {
@@ -243,7 +246,7 @@ mod tests {
                     ..fog()
                 },
                 "outage",
-                "no uplink",
+                "needs an uplink",
             ),
             (
                 Cell {

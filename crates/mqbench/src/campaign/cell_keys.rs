@@ -24,7 +24,7 @@ impl Cell {
     /// Sets the field that a campaign file calls `key`.
     ///
     /// # Errors
-    /// The mistake in the value, without key and line; or that there is no such key.
+    /// The mistake in the value, without key and line; or in the name of the key.
     pub(crate) fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), String> {
         match key {
             "pattern" => self.pattern = named(value)?,
@@ -92,10 +92,7 @@ impl Cell {
             "quic_congestion" => self.quic_congestion = parsed(value)?,
             _ => {
                 let known = KEYS.split(',').map(str::trim);
-                return Err(format!(
-                    "{}; there are {KEYS}",
-                    suggestion::unknown("key", key, known)
-                ));
+                return Err(suggestion::unknown("key", key, known));
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::{
 const MOST_DEVICES: u64 = 20_000;
 
 impl Cell {
-    /// Returns a contradiction between keys, with the key that is to blame; `None` if there is none.
+    /// Returns a contradiction between keys, with the key that is to blame; `None` if all keys agree.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if self.pattern.is_on_broker_host()
             && let Some(contradiction) = self.contradicts_loopback()
@@ -40,7 +40,7 @@ impl Cell {
         if self.loss.is_some() && self.link.is_none() && self.medium.is_none() {
             return Some((
                 "loss",
-                "there is no link or medium that could lose anything".into(),
+                "it needs a `link` or a `medium`, which loses packets".into(),
             ));
         }
         if self.topology == Topology::Shared && self.sub_link.is_some() {
@@ -63,7 +63,8 @@ impl Cell {
         }
         let returns = self.on_handover == OnHandover::Reconnect;
         if returns && self.handover.is_none() {
-            return Some(("on_handover", "there is no handover".into()));
+            let why = "`reconnect` needs a `handover`, the link that the publisher changes to";
+            return Some(("on_handover", why.into()));
         }
         if self.burst != one() && self.pattern != Pattern::Periodic {
             return Some(("burst", "it takes the pattern `periodic`".into()));

@@ -100,11 +100,14 @@ macro_rules! metrics {
 /// without.
 pub(crate) fn is_metric(asked: &str) -> bool {
     let name = match asked.split_once(':') {
-        Some(("xi_w20" | "xi_s21" | "spread", name)) => name,
+        Some((prefix, name)) if METRIC_PREFIXES.contains(&prefix) => name,
         _ => asked,
     };
     METRICS.iter().any(|(known, ..)| *known == name)
 }
+
+/// The words before the colon of a metric that is computed from another one's runs.
+pub(crate) const METRIC_PREFIXES: [&str; 3] = ["xi_w20", "xi_s21", "spread"];
 
 /// The metrics of a run's energy, by a meter or by a model; a run without energy has none of them.
 pub(crate) const ENERGY_METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];

@@ -102,11 +102,15 @@ impl ResultSet {
     /// Reads a result set.
     ///
     /// # Errors
-    /// If there is no result set, or it is damaged or of another version; the error has the file and the line.
+    /// If the result set is missing, damaged or of another version; the error has the file and the line.
     pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
         let head_file = directory.join("set.json");
-        let head = fs::read_to_string(&head_file)
-            .with_context(|| format!("there are no results in {}", directory.display()))?;
+        let head = fs::read_to_string(&head_file).with_context(|| {
+            format!(
+                "no results in {}: expected a set.json there",
+                directory.display()
+            )
+        })?;
         let value: serde_json::Value =
             serde_json::from_str(&head).with_context(|| cannot("read", &head_file))?;
         if value["schema"] != SCHEMA {
@@ -177,7 +181,7 @@ fn records_file(directory: &Path, campaign: &str) -> PathBuf {
     directory.join(format!("records/{campaign}.jsonl"))
 }
 
-/// Reads the records of a file; none if there is no file yet. A last line without its end is ignored.
+/// Reads the records of a file; none if the file does not exist yet. A last line without its end is ignored.
 fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
     let packed = path.with_extension("jsonl.gz");
     let mut records = Vec::new();
@@ -352,6 +356,6 @@ mod tests {
         let again = ResultSet::create(first.directory(), Extent::Quick, &[file], manifest("1"));
         assert!(again.unwrap_err().to_string().contains("resume"));
         let missing = ResultSet::load(folder.path()).unwrap_err().to_string();
-        assert!(missing.contains("there are no results"), "{missing}");
+        assert!(missing.contains("no results in "), "{missing}");
     }
 }

@@ -8,7 +8,7 @@ use tokio::process::Command;
 /// Timeout of `chronyc`, which asks a daemon on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs `chronyc -c tracking`; returns `None` if there is no chrony, or it does not answer.
+/// Runs `chronyc -c tracking`; returns `None` if chrony is not installed or does not answer.
 async fn tracking() -> Option<Tracking> {
     let mut command = Command::new("chronyc");
     command

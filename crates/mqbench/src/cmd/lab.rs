@@ -97,7 +97,7 @@ fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
 /// Becomes the program, on the host of `role`.
 fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
     let hosts = std::env::var(HOSTS).map_err(|_| {
-        anyhow::anyhow!("there is no lab around: this works in `mqbench lab shell`")
+        anyhow::anyhow!("{HOSTS} is not set: run `mqbench lab exec` within `mqbench lab shell`")
     })?;
     let hosts: Vec<_> = hosts
         .split(',')
@@ -105,10 +105,7 @@ fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
         .collect();
     let Some((_, path)) = hosts.iter().find(|(known, _)| *known == role) else {
         let known: Vec<_> = hosts.iter().map(|(role, _)| *role).collect();
-        bail!(
-            "there is no host `{role}` in this lab: there are {}",
-            known.join(", ")
-        );
+        bail!("unknown host `{role}`: this lab has {}", known.join(", "));
     };
     Host::move_into(&PathBuf::from(path))
         .with_context(|| format!("cannot enter the {role}'s host"))?;

@@ -59,7 +59,7 @@ fn program(folder: Option<&Path>, machine: &str) -> anyhow::Result<PathBuf> {
     if name == std::env::consts::ARCH {
         return std::env::current_exe().context("cannot find this program's own file");
     }
-    bail!("there is no program for {machine}: give --programs a folder with {file}")
+    bail!("no program for the machine {machine}: expected {file} in the folder of --programs")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::units::format_time;
 
 const BARS: usize = 40;
 
-/// Formats a histogram, or one line that there is nothing to show.
+/// Formats a histogram, or one line that says that it is empty.
 ///
 /// Buckets are spaced evenly on a logarithmic axis; bars are linear in the number of messages, and
 /// any bucket that is not empty shows at least a dot.

@@ -207,7 +207,10 @@ impl Testbed {
     /// Hands the publisher's host over to its next link; see [`Lab::hand_over`].
     pub(crate) fn hand_over(&self) -> anyhow::Result<()> {
         let publisher = &self.publisher;
-        let (_, next) = publisher.next.as_ref().context("there is no next link")?;
+        let (_, next) = publisher
+            .next
+            .as_ref()
+            .context("the publisher has no link to hand over to")?;
         Ok(Lab::hand_over(&publisher.host, publisher.addresses, *next)?)
     }
 

@@ -39,7 +39,7 @@ impl Network {
     /// perfect one.
     ///
     /// # Errors
-    /// If there is no such link.
+    /// If a link is unknown.
     pub(crate) fn links(
         topology: Topology,
         publisher: Option<&str>,
@@ -56,7 +56,7 @@ impl Network {
     /// Adds a link that the publisher can be handed over to.
     ///
     /// # Errors
-    /// If there is no such link.
+    /// If a link is unknown.
     pub(crate) fn with_next_link(mut self, name: &str) -> Result<Self, Error> {
         if let Self::Links { next, .. } = &mut self {
             *next = Some(Box::new(link(Some(name))?));
@@ -65,10 +65,10 @@ impl Network {
     }
 
     /// Builds a row of hosts between the publisher and the subscriber, by the names of the links between them. The last
-    /// uplink carries nothing during `outage`, if there is one.
+    /// uplink carries nothing during `outage`, if one is given.
     ///
     /// # Errors
-    /// If there is no such link, or the last uplink changes already and cannot have an outage.
+    /// If a link is unknown, or the last uplink changes already and cannot have an outage.
     pub(crate) fn row(
         publisher: Option<&str>,
         uplinks: &[Option<String>],
@@ -92,7 +92,7 @@ impl Network {
     /// Builds a network with the publisher on a radio channel with other stations, and the subscriber behind a link.
     ///
     /// # Errors
-    /// If there is no such medium or link.
+    /// If a medium or a link is unknown.
     pub(crate) fn channel(
         medium: &str,
         stations: u8,

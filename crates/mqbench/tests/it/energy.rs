@@ -47,7 +47,7 @@ fn mistakes_are_one_line() {
         ),
         (
             &["calibrate", runs, "--terms", "watt"],
-            "there is no `watt`: there are idle_power_uw",
+            "unknown term `watt`: expected one of idle_power_uw",
         ),
         // Nothing listens at port 1: the message names no journal, since there will be none.
         (

@@ -1,12 +1,15 @@
 //! The combinations of a campaign's levels, each of which is a cell; and those that a file leaves out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::mistake::Mistake;
-use crate::campaign::{cell::Cell, cell_keys::toml_text, changes::Changes};
+use crate::{
+    campaign::{cell::Cell, cell_keys::toml_text, changes::Changes},
+    suggestion,
+};
 
 /// A cell with its levels.
 #[derive(Clone, PartialEq, Debug)]
@@ -59,7 +62,10 @@ pub(super) fn check_exclusions(
             let factor = factor.get_ref();
             let mut known = factors.iter().chain(quick);
             if !known.any(|(known, _)| known.get_ref() == factor) {
-                let problem = format!("exclude: there is no factor `{factor}`");
+                let known = factors.keys().chain(quick.keys());
+                let known: BTreeSet<_> = known.map(|key| key.get_ref().as_str()).collect();
+                let problem = suggestion::unknown("factor", factor, known);
+                let problem = format!("exclude: {problem}");
                 return Err(Mistake::at(at, problem));
             }
             let known = factors.iter().chain(quick);
@@ -158,11 +164,8 @@ fn set_variant(
 ) -> Result<(), Mistake> {
     let name = toml_text(level.get_ref());
     let Some(keys) = variants.get(&name) else {
-        let known: Vec<_> = variants.keys().map(String::as_str).collect();
-        let problem = format!(
-            "there is no [variants.\"{name}\"]: there are {}",
-            known.join(", ")
-        );
+        let known = variants.keys().map(String::as_str);
+        let problem = suggestion::unknown("variant", &name, known);
         return Err(Mistake::at(level.span().start, problem));
     };
     for (key, value) in keys {

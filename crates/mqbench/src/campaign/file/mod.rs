@@ -14,7 +14,7 @@ use toml::{Spanned, Value};
 use super::{
     changes::{self, Changes},
     claims,
-    record::{self, METRICS},
+    record::{self, METRIC_PREFIXES, METRICS},
 };
 use crate::{hosts::file::line_number, suggestion};
 pub(crate) use combinations::Combination;
@@ -177,15 +177,21 @@ impl Campaign {
         } = &raw.plot;
         for factor in [x, series].into_iter().chain(facet) {
             if !factors.keys().any(|known| known.get_ref() == factor) {
-                let problem = format!("the plot wants the factor `{factor}`, and there is none");
-                return Err(Mistake::at(None, problem));
+                let known = factors.keys().map(|known| known.get_ref().as_str());
+                let problem = suggestion::unknown("factor", factor, known);
+                return Err(Mistake::at(None, format!("the plot: {problem}")));
             }
         }
         let metric = &raw.plot.metric;
         if !record::is_metric(metric) {
             let known = METRICS.iter().map(|(name, ..)| *name);
-            let (_, name) = metric.split_once(':').unwrap_or(("", metric));
-            let problem = suggestion::unknown("metric", name, known);
+            let problem = match metric.split_once(':') {
+                Some((prefix, _)) if !METRIC_PREFIXES.contains(&prefix) => {
+                    suggestion::unknown("prefix of a metric", prefix, METRIC_PREFIXES)
+                }
+                Some((_, name)) => suggestion::unknown("metric", name, known),
+                None => suggestion::unknown("metric", metric, known),
+            };
             return Err(Mistake::at(None, format!("the plot: {problem}")));
         }
         for paper in &raw.claims {

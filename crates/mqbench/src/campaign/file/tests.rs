@@ -39,7 +39,7 @@ series = "variant"
     let wrong = Campaign::parse("c", &wrong, Extent::Full).unwrap_err();
     assert_eq!(
         wrong.problem,
-        "there is no [variants.\"tuned\"]: there are TLS tuned, repeated"
+        "unknown variant `tuned`: expected one of TLS tuned, repeated"
     );
 }
 
@@ -75,7 +75,7 @@ plot = { kind = "lines", metric = "latency_mean", x = "loss", series = "transpor
         ("c@repeat=now", "@repeat: repeat cannot be `now`"),
         ("c@loss=1%", "@loss: it is a factor of this file"),
         ("c@link=s22/cellular", "a change is KEY=VALUE"),
-        ("c@reapet=off", "@reapet: there is no key"),
+        ("c@reapet=off", "@reapet: unknown key"),
     ] {
         let problem = parse(name).unwrap_err().problem;
         assert!(problem.contains(says), "{name}: {problem}");
@@ -258,8 +258,14 @@ fn excluded_combinations_are_left_out() {
 
     let all = "[[exclude]]\nloss = [\"0%\", \"5%\"]";
     for (exclude, says) in [
-        ("[[exclude]]\nlos = \"5%\"", "no factor `los`"),
-        ("[[exclude]]\nlink = \"s22/wifi\"", "no factor `link`"),
+        (
+            "[[exclude]]\nlos = \"5%\"",
+            "unknown factor `los`: did you mean `loss`?",
+        ),
+        (
+            "[[exclude]]\nlink = \"s22/wifi\"",
+            "unknown factor `link`: expected one of ",
+        ),
         ("[[exclude]]\nloss = \"6%\"", "no level `6%`: it has 0%, 5%"),
         ("[[exclude]]", "at least one factor"),
         (all, "nothing is left"),
@@ -320,13 +326,17 @@ fn a_quantity_that_nobody_measures_and_claims_of_nobody_are_refused() {
         (
             "\"latency_mean\"",
             "\"xi_w20:dleta\"",
-            "no metric `dleta`: did you mean `delta`?",
+            "unknown metric `dleta`: did you mean `delta`?",
         ),
-        ("\"latency_mean\"", "\"xi_w21:delta\"", "no metric"),
+        (
+            "\"latency_mean\"",
+            "\"xi_w21:delta\"",
+            "unknown prefix of a metric `xi_w21`: did you mean `xi_s21`?",
+        ),
         (
             "[\"s22\"]",
             "[\"s23\"]",
-            "no file of claims `s23`: did you mean `s22`?",
+            "unknown file of claims `s23`: did you mean `s22`?",
         ),
     ] {
         let wrong = Campaign::parse("x", &FILE.replace(from, to), Extent::Full).unwrap_err();
@@ -343,7 +353,7 @@ fn mistakes_name_the_line_the_key_and_what_is_right() {
             "link = ",
             "lnik = ",
             8,
-            "there is no key `lnik`: did you mean `link`?",
+            "unknown key `lnik`: did you mean `link`?",
         ),
         ("s22/wifi", "s22/wlan", 8, "s22/wifi"),
         (
@@ -383,7 +393,7 @@ fn mistakes_name_the_line_the_key_and_what_is_right() {
             "link = \"s22/wifi\"",
             "link = \"s22/wifi\"\non_handover = \"reconnect\"",
             9,
-            "there is no handover",
+            "on_handover: `reconnect` needs a `handover`",
         ),
         (
             "link = \"s22/wifi\"",
@@ -414,7 +424,9 @@ fn mistakes_name_the_line_the_key_and_what_is_right() {
     let text = FILE.replace("x = \"loss\"", "x = \"rate\"");
     let wrong = Campaign::parse("x", &text, Extent::Full).unwrap_err();
     assert!(
-        wrong.problem.contains("the factor `rate`"),
+        wrong
+            .problem
+            .contains("unknown factor `rate`: expected one of loss, transport"),
         "{}",
         wrong.problem
     );

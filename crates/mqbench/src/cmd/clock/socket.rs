@@ -55,7 +55,7 @@ impl Stamped {
     }
 }
 
-/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if there is none.
+/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if none has arrived.
 #[cfg(target_os = "linux")]
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, u64)> {
     use std::os::fd::AsRawFd as _;
@@ -84,7 +84,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
     Ok((message.bytes, from, stamp.unwrap_or_else(system_ns)))
 }
 
-/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if there is none.
+/// Reads the next datagram and the system's time of its arrival; `WouldBlock` if none has arrived.
 #[cfg(not(target_os = "linux"))]
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, u64)> {
     let (length, from) = socket.try_recv_from(buffer)?;

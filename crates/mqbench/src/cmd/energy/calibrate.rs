@@ -30,7 +30,10 @@ fn term(name: &str) -> Result<Term, String> {
     let mut all = Term::ALL.into_iter();
     all.find(|term| term.name() == name).ok_or_else(|| {
         let names = Term::ALL.map(Term::name);
-        format!("there is no `{name}`: there are {}", names.join(", "))
+        format!(
+            "unknown term `{name}`: expected one of {}",
+            names.join(", ")
+        )
     })
 }
 

@@ -197,7 +197,7 @@ fn rate(bps: u64) -> String {
     }
 }
 
-/// Names the programs that resumed a set, without those of the revision that began it; `None` if there are none.
+/// Names the programs that resumed a set, without those of the revision that began it; `None` if no other resumed it.
 pub(super) fn continued(report: &Report) -> Option<String> {
     let began = &report.manifest.program;
     let others = report.continued.iter().filter(|one| one.program != *began);

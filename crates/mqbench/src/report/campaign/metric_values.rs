@@ -232,7 +232,7 @@ impl<'a> FinishedRuns<'a> {
         named("tls").or_else(|| named("tcp"))
     }
 
-    /// Pools all values recorded within the runs with these levels in one recorder; `None` if there are none.
+    /// Pools all values recorded within the runs with these levels in one recorder; `None` without any value.
     pub(crate) fn pooled(&self, of: &str, levels: &Levels) -> Option<LatencyRecorder> {
         let mut all = LatencyRecorder::new();
         for run in self.runs_at(levels) {
