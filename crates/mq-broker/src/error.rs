@@ -71,6 +71,7 @@ pub enum Error {
 
 /// A mistake in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Mistake {
     /// The path of the file.
     pub path: PathBuf,

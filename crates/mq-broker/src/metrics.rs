@@ -76,6 +76,7 @@ impl ByReason {
 /// The broker's metrics: the present state (`connections`, `handshakes`, `sessions`,
 /// `subscriptions`, `retained`) and events since its start (the others).
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Metrics {
     /// Links that are open: past the handshake, before and after CONNECT.
     pub connections: Gauge,
@@ -140,6 +141,7 @@ impl Counter {
 /// Metrics of a listener. Bytes, packets and round-trip times are as of each link's last sample:
 /// every 30 s while a link is active, and at its end.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ListenerMetrics {
     /// The address, with the port that was chosen.
     pub address: Address,

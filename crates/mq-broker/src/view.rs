@@ -372,6 +372,7 @@ pub enum CannotBan {
 /// No client of that identifier is connected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no client {} is connected", Escaped(.0))]
+#[non_exhaustive]
 pub struct NotConnected(pub String);
 
 fn since_1970(at: SystemTime) -> u64 {

@@ -42,6 +42,7 @@ pub enum Event {
 
 /// A connection that the server accepted.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Connected {
     /// Session Present of the CONNACK: `true` if the server resumes an earlier session.
     pub session_present: bool,
@@ -55,6 +56,7 @@ pub struct Connected {
 
 /// Times of an attempt to connect that succeeded, and its handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnectTimes {
     /// Start of the attempt, before the look-up of the host name.
     pub dialled_at: Instant,

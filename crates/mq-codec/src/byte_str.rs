@@ -37,6 +37,7 @@ enum Repr {
 
 /// Rule of MQTT strings that bytes break (§1.5.4, `[MQTT-1.5.4-1]`, `[MQTT-1.5.4-2]`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StringError {
     /// Longer than the 65,535 bytes that the length prefix can express.
     #[error("a string of {0} bytes is too long: MQTT allows 65535")]

@@ -30,6 +30,7 @@ pub struct TopicFilter(ByteStr);
 
 /// The parts of a shared subscription's filter `$share/{group}/{filter}`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SharedFilter<'a> {
     /// The share name: at least one character, without `/`, `+` and `#`.
     pub group: &'a str,

@@ -108,6 +108,7 @@ impl Run {
 
 /// A coefficient that was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Fitted {
     /// The term that the coefficient belongs to.
     pub term: Term,
@@ -119,6 +120,7 @@ pub struct Fitted {
 
 /// Fitted coefficients, and figures of how well they explain the runs.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Fit {
     /// The fitted coefficients.
     pub terms: Vec<Fitted>,

@@ -40,6 +40,7 @@ pub struct Activity {
 /// A term of the sum by which a [`Profile`] computes an energy; each term has a coefficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Term {
     /// The power of a machine that does nothing.
     IdlePowerUw,
@@ -97,6 +98,7 @@ impl Term {
 /// Origin of a coefficient, from the most to the least trustworthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Origin {
     /// Fitted from runs with a meter.
     Measured,

@@ -26,6 +26,7 @@ pub const ROOT: &str = "/sys";
 
 /// The kernel's interface to a sensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Class {
     /// Hardware monitoring.
     Hwmon,

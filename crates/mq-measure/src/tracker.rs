@@ -45,6 +45,7 @@ impl Counts {
 
 /// Classification of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Arrival {
     /// The first arrival of its number.
     First {

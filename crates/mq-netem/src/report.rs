@@ -15,6 +15,7 @@ pub struct Addresses {
 
 /// Counts and timing of the packets of one direction.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub struct DirectionReport {
     /// Numbers of packets by fate: lost, dropped, duplicated and the like.
     pub counts: Counts,
@@ -54,6 +55,7 @@ impl Lateness {
 
 /// Both directions of a link.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub struct LinkReport {
     /// Packets in the direction of [`Link::up`](crate::Link::up).
     pub up: DirectionReport,
@@ -76,6 +78,7 @@ pub struct MediumReport {
 
 /// Counts of a packet capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct CaptureReport {
     /// Packets in the file.
     pub packets: u64,

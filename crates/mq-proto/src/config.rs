@@ -48,6 +48,7 @@ pub struct ClientConfig {
 /// A client that has data lanes says in CONNECT (5.0, as a user property) that its packet identifiers are unique over
 /// all lanes, so that a broken lane ends no exchange at a server that knows what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum DataLanes {
     /// No data lanes: the link has none, or this client opens none.
     #[default]

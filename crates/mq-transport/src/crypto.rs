@@ -8,6 +8,7 @@ use crate::Error;
 ///
 /// As text: `aes128-gcm`, `aes256-gcm`, `chacha20-poly1305`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum CipherSuite {
     /// AES-128-GCM; always offered, because QUIC's first packets need it (RFC 9001 §5.2).
     Aes128Gcm,
@@ -43,6 +44,7 @@ fn has_aes_instructions() -> bool {
 
 /// A key-exchange group. As text: `x25519`, `secp256r1`, `x25519mlkem768`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum KeyExchangeGroup {
     /// Curve25519.
     X25519,
@@ -55,6 +57,7 @@ pub enum KeyExchangeGroup {
 
 /// A TLS version; QUIC is always TLS 1.3 (RFC 9001 §4.2). As text: `1.2`, `1.3`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum TlsVersion {
     /// TLS 1.2: no early data.
     Tls12,

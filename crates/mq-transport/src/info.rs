@@ -45,6 +45,7 @@ pub enum EarlyData {
 /// A counter that a transport does not have is `None`. Reading them costs a system call on TCP, TLS
 /// and WebSocket (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct LinkStats {
     /// Application bytes handed to the kernel or the QUIC stack; early data that is sent again
     /// counts once.
@@ -86,6 +87,7 @@ pub struct LinkStats {
 
 /// The addresses of a link's two ends, and its TLS parameters and certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct LinkInfo {
     /// The transport of the link.
     pub scheme: Scheme,
@@ -101,6 +103,7 @@ pub struct LinkInfo {
 
 /// The negotiated parameters of TLS, or of the TLS within QUIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct TlsInfo {
     /// The protocol version.
     pub version: TlsVersion,

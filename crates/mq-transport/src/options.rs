@@ -20,6 +20,7 @@ pub const MQTT_NEXT: &[u8] = b"MQTT-next";
 ///
 /// As text: `reno`, `cubic`, `bbr`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum CongestionControl {
     /// `NewReno`.
     Reno,

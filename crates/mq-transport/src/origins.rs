@@ -5,6 +5,7 @@
 /// A browser names the page that it acts for in the header `Origin`, which the page cannot change. Other
 /// clients send no such header and get in, since they could forge it anyway.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum AllowedOrigins {
     /// Every page.
     #[default]

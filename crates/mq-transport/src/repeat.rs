@@ -23,6 +23,7 @@ use crate::Error;
 /// As text: `off`, `auto`, `probe`, `GAP` or `GAP,COPIES`, where `GAP` is a time such as `3ms` or a share of
 /// the smoothed round-trip time such as `rtt/4`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Repeat {
     /// No copies: only the loss recovery of QUIC itself sends again.
     #[default]

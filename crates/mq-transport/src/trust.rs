@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// Server certificates that a client accepts; by default [`System`](Self::System).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Trust {
     /// Certificates under one of the system's roots.
     #[default]

@@ -8,6 +8,7 @@ use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude
 /// `san-email`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum CertificateUser {
     /// The common name of the subject, which must have exactly one.
     Cn,

@@ -444,6 +444,7 @@ pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
 
 /// The part of a subscription that is granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Grant {
     /// Every topic that the filter matches: messages are not checked one by one.
     All,

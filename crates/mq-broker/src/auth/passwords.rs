@@ -64,6 +64,7 @@ enum Hash {
 
 /// The kind of hash of a new line of a password file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Hashing {
     /// Argon2id: the client sends its password at each log-in.
     Argon2id,

@@ -8,6 +8,7 @@ use serde::Deserialize;
 /// there is a store. All clients without a user are one user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum TakeOverPolicy {
     /// The CONNECT is refused with 0x85, Client Identifier not valid; before 5.0 with return code
     /// 2. The session stays as it is, and its connection open.

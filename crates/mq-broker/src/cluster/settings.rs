@@ -8,6 +8,7 @@ use super::{NatsEngine, NatsSettings};
 
 /// A node of a cluster.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClusterSettings {
     /// The node's name, which no other node has.
     pub node: String,

@@ -14,6 +14,7 @@ use crate::{
 /// The `[auth]` table; `docs/guide/access.md` describes its files.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct AuthConfig {
     /// File with the users and the hashes of their passwords. Default: none; no password is accepted.
     pub password_file: Option<PathBuf>,
@@ -38,6 +39,7 @@ pub struct AuthConfig {
 /// The `[auth.jwt]` table: the tokens that the broker accepts as passwords ([`JwtSettings`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct JwtConfig {
     /// File with the public keys of the issuer, as a JWK Set (RFC 7517). Required.
     pub keys: PathBuf,

@@ -20,6 +20,7 @@ use crate::{
 /// A `[[bridge]]` table: a remote broker that this one is a client of ([`BridgeSettings`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct BridgeConfig {
     /// The bridge's name at this broker, of letters, digits, `-`, `_` and `.`. Required.
     pub name: String,
@@ -95,6 +96,7 @@ pub struct BridgeConfig {
 /// value of `[limits]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct QueueConfig {
     /// Messages that wait in memory.
     pub messages: Option<usize>,
@@ -111,6 +113,7 @@ pub struct QueueConfig {
 /// The condition on which a bridge connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Start {
     /// The bridge connects at once, and always.
     Automatic,
@@ -121,6 +124,7 @@ pub enum Start {
 /// A `[[bridge.topic]]` table: topics that a bridge carries ([`BridgeTopic`]).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TopicConfig {
     /// Topic filter, without the prefixes; may be empty if the prefixes are whole topics.
     #[serde(default)]

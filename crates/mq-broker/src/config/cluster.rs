@@ -13,6 +13,7 @@ use crate::Settings;
 /// The `[cluster]` table: this broker as a node of a cluster on NATS ([`ClusterSettings`](crate::cluster)).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ClusterConfig {
     /// The node's name, which no other node has, of letters, digits, `-` and `_`. Required.
     pub node: String,

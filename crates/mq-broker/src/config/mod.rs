@@ -167,6 +167,7 @@ pub use tables::{
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct Config {
     /// URLs to listen at. Default: loopback, by TCP and QUIC at their usual ports.
     pub listen: Vec<String>,

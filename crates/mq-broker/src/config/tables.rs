@@ -21,6 +21,7 @@ use crate::{AdminSettings, Durability, Overflow, Settings, Storage, StoreFile};
 /// The `[quic]` table: recovery from loss, and streams, for all listeners over QUIC ([`QuicOptions`]).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct QuicConfig {
     /// Policy by which small datagrams are sent a second time, a [`Repeat`] as text: `off`, `auto`, `probe`, or a gap
     /// such as `3ms`. Default: `off`.
@@ -134,6 +135,7 @@ pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Durat
 /// The `[store]` table: the file that keeps what outlives the broker. Without the table nothing does.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct StoreConfig {
     /// Path of the store's file, which is made if it is missing. Required.
     pub path: PathBuf,
@@ -153,6 +155,7 @@ pub struct StoreConfig {
 /// A [`Durability`] as the configuration file names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum DurabilityName {
     /// [`Durability::Always`].
     #[default]
@@ -213,6 +216,7 @@ impl StoreConfig {
 /// The `[tls]` table, for TLS, QUIC and WebSocket over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct TlsConfig {
     /// File with the certificate chain, the broker's own first, PEM; needs `key`. Default: none; the program
     /// `mqbroker` then makes one for development.
@@ -240,6 +244,7 @@ pub struct TlsConfig {
 /// The certificate that clients must or may show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum ClientCertificate {
     /// [`ClientAuth::Required`].
     Required,
@@ -262,6 +267,7 @@ impl TlsConfig {
 /// The `[reload]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct ReloadConfig {
     /// `true` if replaced files of certificates, revocation lists, users and rules are reloaded without a signal.
     /// Default: `true`.
@@ -277,6 +283,7 @@ impl Default for ReloadConfig {
 /// The `[ws]` table, for WebSocket over TCP and over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct WsConfig {
     /// Origins of the web pages that may connect; `["*"]` is all. Default: all, or where clients without a user are
     /// accepted, pages of the listener's own host ([`AllowedOrigins::SameHost`]).
@@ -297,6 +304,7 @@ impl WsConfig {
 /// The `[admin]` table: the interfaces for operators ([`AdminSettings`]).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct AdminConfig {
     /// Address and port of the HTTP listener. Default: none.
     pub http: Option<SocketAddr>,
@@ -331,6 +339,7 @@ impl AdminConfig {
 /// table.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct LogConfig {
     /// Format of a line, `text` or `json`. Default: `text`.
     pub format: LogFormat,
@@ -354,6 +363,7 @@ pub enum LogFormat {
 /// The `[limits]` table. An absent key has the default of [`Settings`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct LimitsConfig {
     /// Connections at once, those in their handshake included. Default: 100,000.
     pub max_connections: Option<usize>,
@@ -421,6 +431,7 @@ pub struct LimitsConfig {
 /// The names of [`Overflow`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum OverflowName {
     /// [`Overflow::Spill`].
     Spill,

@@ -23,6 +23,7 @@ pub struct MailboxLimits {
 /// fallen to half; then the policy decides. QoS 0 messages are dropped and counted under each
 /// policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Overflow {
     /// The queue continues in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
     /// then as [`Evict`](Self::Evict). Without a store that can be read while the broker runs it is

@@ -47,6 +47,7 @@ impl Places {
 
 /// A receiver, with the options of its matching subscriptions combined.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Target {
     /// The session that receives the message.
     pub session: SessionKey,

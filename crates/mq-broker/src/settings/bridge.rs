@@ -70,6 +70,7 @@ pub struct BridgeSettings {
 /// The brokers that publish the bridge's state, a retained message at QoS 1: `1` while the remote
 /// broker has accepted the bridge's connection, `0` otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum BridgeNotifications {
     /// The state is not published.
     Off,
@@ -102,6 +103,7 @@ pub struct BridgeQueue {
 
 /// The condition on which a bridge connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum BridgeStart {
     /// The bridge connects at once, and again whenever a connection has ended.
     #[default]

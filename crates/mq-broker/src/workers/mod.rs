@@ -48,6 +48,7 @@ const GATHERED_BURST: usize = 32;
 
 /// The threads that a broker starts for its connections, and their work when they are idle.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Workers {
     /// The number of threads.
     pub count: NonZeroUsize,

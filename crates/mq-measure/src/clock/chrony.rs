@@ -6,6 +6,7 @@ use crate::{Error, convert};
 
 /// A line of `chronyc -c tracking`, in the parts that are used here.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Tracking {
     /// NTP stratum of this machine: the number of hops to a reference clock; 0 if the clock follows nothing.
     pub stratum: u32,

@@ -25,6 +25,7 @@ pub struct Side {
 /// A reader of the file relates the clocks anew, by the exchanges. The summary is for people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ClockFile {
     /// [`SCHEMA`].
     pub schema: String,

@@ -45,6 +45,7 @@ pub struct Step {
 /// A [`ClockFit`] in a few numbers, for the time over which the clocks were compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct FitSummary {
     /// The middle of the time that was measured, by the local clock.
     pub at_ns: u64,

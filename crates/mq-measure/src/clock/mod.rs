@@ -47,6 +47,7 @@ pub use wire::{DATAGRAM, HOST_NAME, Kind, Probe};
 
 /// A time of one clock, as another clock shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// The time, by the other clock.
     pub at_ns: u64,

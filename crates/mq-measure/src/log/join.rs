@@ -13,6 +13,7 @@ use crate::{Counts, Sample, Samples};
 
 /// A send log and a receive log, matched by sequence number.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Joined {
     /// A sample for each message sent, in the send log's order, with its first arrival. All times are of the
     /// receiver's clock if the clocks are related.

@@ -9,6 +9,7 @@ use crate::{Error, table};
 
 /// A log that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadLog<R> {
     /// The log's first line: run, clock and host.
     pub meta: LogMeta,

@@ -73,6 +73,7 @@ pub fn memory(pid: u32) -> Result<Memory, Error> {
 
 /// CPU time and memory of a process in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// CPU time in the span.
     pub cpu: CpuTimes,

@@ -7,6 +7,7 @@ use crate::stats::{Moments, nearest_rank};
 /// Source of the percentiles of a [`Summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum PercentileSource {
     /// Percentiles are exact: all samples are kept.
     Samples,
@@ -21,6 +22,7 @@ pub enum PercentileSource {
 /// percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Summary {
     /// Number of latencies.
     pub count: u64,

@@ -4,6 +4,7 @@ use super::interpolated;
 
 /// A box with its whiskers, and the outliers beyond them.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct BoxPlot {
     /// The first quartile, the lower edge of the box.
     pub q1: f64,

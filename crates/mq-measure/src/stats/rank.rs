@@ -10,6 +10,7 @@ use crate::convert;
 
 /// The outcome of a Kruskal-Wallis test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct KruskalWallis {
     /// The statistic H, corrected for ties.
     pub h: f64,
@@ -45,6 +46,7 @@ pub fn kruskal_wallis(groups: &[&[f64]]) -> Option<KruskalWallis> {
 
 /// Two groups in Dunn's test.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Dunn {
     /// The indices of the two groups.
     pub pair: (usize, usize),

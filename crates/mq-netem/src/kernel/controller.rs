@@ -40,6 +40,7 @@ pub struct Applied<'a> {
 
 /// The state of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Standing {
     /// The interface's name.
     pub interface: String,
@@ -57,6 +58,7 @@ pub struct Standing {
 
 /// Result of clearing an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Cleared {
     /// The interface is restored.
     Restored {

@@ -71,6 +71,7 @@ impl Present {
 
 /// Numbers of packets of one direction, by fate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Counts {
     /// Handed to the link.
     pub arrived: u64,
@@ -90,6 +91,7 @@ pub struct Counts {
 
 /// Fate of one packet on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Fate {
     /// The packet is lost by chance, or dropped at the full queue.
     Gone,

@@ -7,6 +7,7 @@ use serde::Deserialize;
 /// Distribution of jitter around the delay, with netem's names and tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Distribution {
     /// Evenly between the delay minus the jitter and the delay plus the jitter.
     #[default]

@@ -75,6 +75,7 @@ pub struct Direction {
 /// Limit of a direction's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
+#[non_exhaustive]
 pub enum Queue {
     /// Limit in packets of any size, with those on their way through the delay: netem's `limit`.
     Packets(u64),
@@ -94,6 +95,7 @@ impl Default for Queue {
 
 /// Model of packet loss, with the names of netem's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum Loss {
     /// Each packet is lost by itself, with this probability.
     Bernoulli(Probability),

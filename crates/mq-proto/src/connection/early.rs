@@ -7,6 +7,7 @@ use super::{Connection, State};
 /// Until then the bytes may be an attacker's copy of a first flight that overtook the original, which the
 /// client will send again (RFC 8446 §8, RFC 9001 §9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum EarlyPackets {
     /// CONNECT alone.
     Connect,

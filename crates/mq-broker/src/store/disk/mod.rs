@@ -47,6 +47,7 @@ const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 /// The time at which changes are on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Durability {
     /// Changes are on the disk before they are settled: acknowledged messages survive a crash and a power failure.
     #[default]

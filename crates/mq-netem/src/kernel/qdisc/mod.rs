@@ -30,6 +30,7 @@ pub(super) const TBF_MAJOR: u16 = 0x4D52;
 /// queue in bytes:    root 4d51: netem with all but the rate --- 4d51:1 --- 4d52: tbf with the rate
 /// ```
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Shape {
     /// The netem at the root.
     pub netem: Netem,
@@ -122,6 +123,7 @@ impl Shape {
 
 /// Difference in one quantity between the settings made and those read from the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Difference {
     /// Name of the quantity.
     pub what: &'static str,

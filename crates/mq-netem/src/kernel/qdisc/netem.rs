@@ -41,6 +41,7 @@ const PACKETS_PER_SECOND: u64 = 1_000_000;
 
 /// The parameters of a netem.
 #[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub struct Netem {
     /// Packets that it holds; on most kernels those in its children too.
     pub limit: u32,
@@ -66,6 +67,7 @@ pub struct Netem {
 
 /// The ways in which netem loses packets; shares of 2^32 - 1, in the order of `linux/pkt_sched.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NetemLoss {
     /// Each packet by itself.
     Random(u32),

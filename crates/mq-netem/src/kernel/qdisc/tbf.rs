@@ -35,6 +35,7 @@ const BURST: Duration = Duration::from_micros(200);
 
 /// The parameters of a tbf.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Tbf {
     /// Bytes a second.
     pub rate: u64,

@@ -14,6 +14,7 @@ const MAX_REPLICAS: usize = 5;
 
 /// The NATS servers of a cluster, and a node's credentials there.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NatsSettings {
     /// The cluster's name: of letters, digits, `-` and `_`. Streams and subjects begin with it.
     pub cluster: String,
