@@ -19,17 +19,17 @@ pub struct Gauge(AtomicUsize);
 
 impl Gauge {
     /// Adds `count`.
-    pub fn add(&self, count: usize) {
+    pub(crate) fn add(&self, count: usize) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Subtracts `count`.
-    pub fn sub(&self, count: usize) {
+    pub(crate) fn sub(&self, count: usize) {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Replaces the number.
-    pub fn set(&self, count: usize) {
+    pub(crate) fn set(&self, count: usize) {
         self.0.store(count, Ordering::Relaxed);
     }
 
@@ -48,7 +48,7 @@ pub struct ByReason(Mutex<Vec<(&'static str, usize)>>);
 
 impl ByReason {
     /// Counts one event.
-    pub fn add(&self, reason: &'static str) {
+    pub(crate) fn add(&self, reason: &'static str) {
         let mut counts = self.lock();
         match counts.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
@@ -127,7 +127,7 @@ pub struct Counter(AtomicU64);
 
 impl Counter {
     /// Adds `count`.
-    pub fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
