@@ -133,10 +133,10 @@ impl Window {
         }
     }
 
-    /// Returns the length of the window in nanoseconds.
+    /// Returns the length of the window in nanoseconds; 0 if its end is before its beginning.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
-        self.to_ns - self.from_ns
+        self.to_ns.saturating_sub(self.from_ns)
     }
 
     /// Returns the overlap with another window, if it is more than a point.
@@ -346,6 +346,11 @@ mod tests {
         );
         assert_eq!(window.overlap(&Window::new(20, 30)), None);
         assert_eq!(Window::new(20, 10).duration_ns(), 0);
+        let reversed = Window {
+            from_ns: 20,
+            to_ns: 10,
+        };
+        assert_eq!(reversed.duration_ns(), 0);
     }
 
     #[test]
