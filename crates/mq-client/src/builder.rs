@@ -500,8 +500,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Requests that may wait for their responses at a time; further ones wait for their turn. At least 1.
-    /// Default: 1,000.
+    /// Sets the number of requests that may wait for their responses at a time; further ones wait for their turn. At
+    /// least 1. Default: 1,000.
     pub fn max_requests(mut self, maximum: usize) -> Self {
         self.max_requests = maximum;
         self

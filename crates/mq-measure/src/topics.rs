@@ -49,17 +49,22 @@ pub struct Topics {
 pub struct TopicFigures {
     /// Number of topics.
     pub topics: NonZeroU32,
-    /// See [`Topics::spread_ns`].
+    /// LW26's inter-topic spread, in nanoseconds; `None` without a window with messages of two topics
+    /// ([`Topics::spread_ns`]).
     pub inter_topic_spread_ns: Option<f64>,
-    /// See [`Topics::spike_isolation_ratio`].
+    /// LW26's spike isolation ratio, from 0 to 1; `None` if no topic spikes ([`Topics::spike_isolation_ratio`]).
     pub spike_isolation_ratio: Option<f64>,
-    /// See [`Topics::above_link_ns`]: the mean over topics.
+    /// Excess of the topics' mean delays over the link's own delay, in nanoseconds, as the mean over topics; `None`
+    /// if the link's delay is unknown or nothing arrived ([`Topics::above_link_ns`]).
     pub above_link_mean_ns: Option<f64>,
-    /// See [`Topics::above_link_ns`]: the topic that fares worst.
+    /// Excess of the mean delay of the topic that fares worst over the link's own delay, in nanoseconds; `None` as
+    /// for `above_link_mean_ns`.
     pub above_link_worst_ns: Option<f64>,
-    /// See [`Topics::late`].
+    /// Share of the arrived messages that were late, from 0 to 1; `None` if the link's delay is unknown or nothing
+    /// arrived ([`Topics::late`]).
     pub late_share: Option<f64>,
-    /// See [`Topics::late_through_others`].
+    /// Share of the arrived messages that were late behind a message of another topic, from 0 to 1; `None` as for
+    /// `late_share`, and for messages due less than 1.5 ms apart ([`Topics::late_through_others`]).
     pub late_through_others: Option<f64>,
 }
 
@@ -148,8 +153,8 @@ impl Topics {
         (some > 0).then(|| convert::float(every) / convert::float(some))
     }
 
-    /// Excess of the topics' mean delays over the link's own delay `link_ns`, in nanoseconds: the mean over topics, and
-    /// the worst topic. `None` if nothing arrived.
+    /// Returns the excess of the topics' mean delays over the link's own delay `link_ns`, in nanoseconds: the mean
+    /// over topics, and the worst topic. `None` if nothing arrived.
     #[must_use]
     pub fn above_link_ns(&self, link_ns: u64) -> Option<(f64, f64)> {
         let all = self.delays();

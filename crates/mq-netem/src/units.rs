@@ -16,7 +16,7 @@ impl Rate {
         (bits > 0).then_some(Self(bits))
     }
 
-    /// Bits a second.
+    /// Returns the rate in bits a second.
     #[must_use]
     pub fn bits_per_second(self) -> u64 {
         self.0

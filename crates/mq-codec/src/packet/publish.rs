@@ -198,15 +198,15 @@ pub(super) fn check_response_topic(topic: Option<&ByteStr>) -> Result<(), Decode
 /// [`properties`](Self::properties) are taken from here, so that they can be replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishHead<'a> {
-    /// See [`Publish::dup`].
+    /// DUP: `true` if the message may have been sent before ([`Publish::dup`]).
     pub dup: bool,
-    /// See [`Publish::qos`].
+    /// Quality of service of this delivery ([`Publish::qos`]).
     pub qos: QoS,
-    /// See [`Publish::retain`].
+    /// RETAIN flag of this delivery ([`Publish::retain`]).
     pub retain: bool,
-    /// See [`Publish::topic`].
+    /// Topic name; empty only if `topic_alias` stands for it ([`Publish::topic`]).
     pub topic: &'a TopicName,
-    /// See [`Publish::packet_id`].
+    /// Packet identifier, for QoS 1 and 2 only ([`Publish::packet_id`]).
     pub packet_id: Option<PacketId>,
     /// Replaces [`PublishProperties::topic_alias`].
     pub topic_alias: Option<u16>,

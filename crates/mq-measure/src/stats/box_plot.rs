@@ -21,8 +21,8 @@ pub struct BoxPlot {
 }
 
 impl BoxPlot {
-    /// Whiskers to the last values within 1.5 times the box's height from the box: Tukey's, and S21's
-    /// (§6.1).
+    /// Computes the box with whiskers to the last values within 1.5 times the box's height from the box: Tukey's, and
+    /// S21's (§6.1).
     ///
     /// `None` if there is no value. As Matplotlib draws it, a whisker is never inside the box.
     #[must_use]
@@ -40,7 +40,7 @@ impl BoxPlot {
         Some(plot)
     }
 
-    /// Whiskers at the 5th and the 95th percentile, so that a tenth of all values is drawn as
+    /// Computes the box with whiskers at the 5th and the 95th percentile, so that a tenth of all values is drawn as
     /// outliers: S22's (§5.1).
     ///
     /// `None` if there is no value.
