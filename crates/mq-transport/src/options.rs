@@ -4,7 +4,10 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 #[cfg(feature = "quic")]
 use crate::Qlog;
-use crate::{AllowedOrigins, CryptoOptions, Error, Repeat, ServerIdentity, Trust, crypto::names};
+use crate::{
+    AllowedOrigins, CryptoOptions, Error, KeyExchangeGroup, Repeat, ServerIdentity, Trust,
+    crypto::names,
+};
 #[cfg(feature = "tls")]
 use crate::{HandshakePool, TicketCache, TicketStore};
 
@@ -311,7 +314,8 @@ pub struct ListenOptions {
     /// Default: no. An expired list still revokes the certificates on it, and a failed delivery of the next list must
     /// not lock a whole fleet out.
     pub enforce_crl_expiry: bool,
-    /// Ciphers, groups, versions.
+    /// Ciphers, groups, versions. Default: that of [`CryptoOptions`], and behind X25519 the group P-256, which is all that
+    /// the TLS of some small devices has. A client that prefers X25519 gets it.
     pub crypto: CryptoOptions,
     /// Application protocols that clients may offer (ALPN, RFC 7301), over TLS as over QUIC; the
     /// first of these that a client offers is taken.
@@ -378,7 +382,10 @@ impl Default for ListenOptions {
             client_auth: ClientAuth::Off,
             client_crls: Vec::new(),
             enforce_crl_expiry: false,
-            crypto: CryptoOptions::default(),
+            crypto: CryptoOptions {
+                key_exchange_groups: vec![KeyExchangeGroup::X25519, KeyExchangeGroup::Secp256r1],
+                ..CryptoOptions::default()
+            },
             alpn: vec![
                 #[cfg(feature = "mqtt-next")]
                 MQTT_NEXT.to_vec(),
