@@ -338,6 +338,11 @@ pub struct ListenOptions {
     /// by its flow-control windows instead. Default: 64 KiB, eight times what this crate's client
     /// sends: rejected early data counts several times, see [`ConnectOptions::early_data_limit`].
     pub early_data_limit: u32,
+    /// The most bytes of data in a TLS record that the listener sends, from 512 to 16,384, in the handshake as well. A
+    /// peer holds a whole record before it reads any of it, so a device with buffers of 1 or 2 KB needs small ones. Each
+    /// record costs 22 bytes, or 29 with TLS 1.2. The listener does not negotiate the limit (RFC 6066 §4); QUIC has no
+    /// records. Default: 16,384, the most that TLS allows (RFC 8446 §5.1).
+    pub max_record_size: u16,
     /// Store of session tickets; share one among listeners if a client may reconnect to another of them. Default: a
     /// store of its own for each `ListenOptions::default()`.
     #[cfg(feature = "tls")]
@@ -395,6 +400,7 @@ impl Default for ListenOptions {
             allowed_origins: AllowedOrigins::All,
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
+            max_record_size: 16_384,
             #[cfg(feature = "tls")]
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,

@@ -326,6 +326,8 @@ pub struct TlsConfig {
     pub early_data: Option<String>,
     /// The file that keeps tickets over a restart; see [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
+    /// See [`max_record_size`](mq_transport::ListenOptions::max_record_size).
+    pub max_record_size: Option<u16>,
     /// The CAs that sign clients' certificates, PEM.
     pub client_ca: Option<PathBuf>,
     /// `required`, the default with a `client_ca`, or `optional`.
@@ -348,6 +350,16 @@ pub enum ClientCertificate {
 }
 
 impl TlsConfig {
+    /// Returns the size of records, if one is set.
+    pub(super) fn record_size(&self) -> Result<Option<u16>, String> {
+        match self.max_record_size {
+            Some(size) if !(512..=16_384).contains(&size) => {
+                Err(format!("tls.max_record_size: {size} is not 512 to 16384"))
+            }
+            size => Ok(size),
+        }
+    }
+
     pub(super) fn client_auth(&self) -> Result<ClientAuth, String> {
         match (&self.client_ca, self.client_certificate) {
             (None, None) if self.client_crls.is_empty() => Ok(ClientAuth::Off),
