@@ -22,6 +22,7 @@ over_each_transport!(
     subscriptions_sessions_and_retained_messages_beyond_their_quota_are_refused,
     a_client_that_publishes_too_fast_is_read_slowly_and_loses_nothing,
     connections_beyond_those_of_an_address_are_refused,
+    a_message_that_an_absent_subscriber_of_qos_0_misses_is_no_error,
 );
 
 async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
@@ -326,5 +327,20 @@ async fn quic_clients_prove_their_address_while_many_handshakes_are_under_way() 
     client.publish("t", "x", QoS::AtLeastOnce).await.unwrap();
     assert_eq!(metrics.retried.get(), 1);
     drop(silent);
+    broker.shutdown().await;
+}
+
+async fn a_message_that_an_absent_subscriber_of_qos_0_misses_is_no_error(scheme: Scheme) {
+    let broker = TestBroker::start().await;
+    let away = broker.client(scheme, "away").clean_start(false);
+    let away = away.session_expiry(Duration::from_hours(1));
+    let away = away.build().await.unwrap();
+    let _missed = away.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    let writer = connect(&broker, scheme, "writer").await;
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let mut receipt = writer.send(message(qos)).await.unwrap();
+        receipt.acknowledged().await.unwrap();
+    }
     broker.shutdown().await;
 }

@@ -26,6 +26,7 @@ mod end_to_end;
 mod energy;
 mod examples;
 mod faults;
+mod home;
 mod idle_streams;
 #[cfg(unix)]
 mod inspect;

@@ -4,7 +4,10 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 #[cfg(feature = "quic")]
 use crate::Qlog;
-use crate::{AllowedOrigins, CryptoOptions, Error, Repeat, ServerIdentity, Trust, crypto::names};
+use crate::{
+    AllowedOrigins, CryptoOptions, Error, KeyExchangeGroup, Repeat, ServerIdentity, Trust,
+    crypto::names,
+};
 #[cfg(feature = "tls")]
 use crate::{HandshakePool, TicketCache, TicketStore};
 
@@ -312,7 +315,8 @@ pub struct ListenOptions {
     /// Default: no. An expired list still revokes the certificates on it, and a failed delivery of the next list must
     /// not lock a whole fleet out.
     pub enforce_crl_expiry: bool,
-    /// Ciphers, groups, versions.
+    /// Ciphers, groups, versions. Default: that of [`CryptoOptions`], and behind X25519 the group P-256, which is all that
+    /// the TLS of some small devices has. A client that prefers X25519 gets it.
     pub crypto: CryptoOptions,
     /// Application protocols that clients may offer (ALPN, RFC 7301), over TLS as over QUIC; the
     /// first of these that a client offers is taken.
@@ -335,6 +339,11 @@ pub struct ListenOptions {
     /// by its flow-control windows instead. Default: 64 KiB, eight times what this crate's client
     /// sends: rejected early data counts several times, see [`ConnectOptions::early_data_limit`].
     pub early_data_limit: u32,
+    /// The most bytes of data in a TLS record that the listener sends, from 512 to 16,384, in the handshake as well. A
+    /// peer holds a whole record before it reads any of it, so a device with buffers of 1 or 2 KB needs small ones. Each
+    /// record costs 22 bytes, or 29 with TLS 1.2. The listener does not negotiate the limit (RFC 6066 §4); QUIC has no
+    /// records. Default: 16,384, the most that TLS allows (RFC 8446 §5.1).
+    pub max_record_size: u16,
     /// Store of session tickets; share one among listeners if a client may reconnect to another of them. Default: a
     /// store of its own for each `ListenOptions::default()`.
     #[cfg(feature = "tls")]
@@ -379,7 +388,10 @@ impl Default for ListenOptions {
             client_auth: ClientAuth::Off,
             client_crls: Vec::new(),
             enforce_crl_expiry: false,
-            crypto: CryptoOptions::default(),
+            crypto: CryptoOptions {
+                key_exchange_groups: vec![KeyExchangeGroup::X25519, KeyExchangeGroup::Secp256r1],
+                ..CryptoOptions::default()
+            },
             alpn: vec![
                 #[cfg(feature = "mqtt-next")]
                 MQTT_NEXT.to_vec(),
@@ -389,6 +401,7 @@ impl Default for ListenOptions {
             allowed_origins: AllowedOrigins::All,
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
+            max_record_size: 16_384,
             #[cfg(feature = "tls")]
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,

@@ -40,6 +40,7 @@ pub use tables::{
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
+/// max_record_size = 16384         # bytes of data in a TLS record
 /// client_ca = "clients.pem"       # authorities of clients' certificates; none are asked for if absent
 /// client_certificate = "required" # or optional
 /// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
@@ -271,6 +272,8 @@ impl Config {
         let mut settings = Settings::new(listeners(&self.listen, mistakes));
         let client_auth = mistakes.note(self.tls.client_auth());
         set(&mut settings.listen.client_auth, client_auth);
+        let record_size = mistakes.note(self.tls.record_size());
+        set(&mut settings.listen.max_record_size, record_size.flatten());
         settings.listen.client_crls = self.tls.client_crls;
         settings.listen.enforce_crl_expiry = self.tls.enforce_crl_expiry;
         settings.watch_files = self.reload.watch;

@@ -229,6 +229,9 @@ pub struct TlsConfig {
     /// File that keeps session tickets over an orderly restart, in a folder of the broker's own. Default: none; see
     /// [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
+    /// Size of the largest TLS record that the broker sends, in bytes, from 512 to 16,384. Default: 16,384;
+    /// see [`max_record_size`](mq_transport::ListenOptions::max_record_size).
+    pub max_record_size: Option<u16>,
     /// File with the authorities that sign clients' certificates, PEM. Default: none; no certificate is requested.
     pub client_ca: Option<PathBuf>,
     /// Demand on clients for a certificate, `required` or `optional`; needs `client_ca`. Default: `required`.
@@ -253,6 +256,16 @@ pub enum ClientCertificate {
 }
 
 impl TlsConfig {
+    /// Returns the size of records, if one is set.
+    pub(super) fn record_size(&self) -> Result<Option<u16>, String> {
+        match self.max_record_size {
+            Some(size) if !(512..=16_384).contains(&size) => {
+                Err(format!("tls.max_record_size: {size} is not 512 to 16384"))
+            }
+            size => Ok(size),
+        }
+    }
+
     pub(super) fn client_auth(&self) -> Result<ClientAuth, String> {
         match (&self.client_ca, self.client_certificate) {
             (None, None) if self.client_crls.is_empty() => Ok(ClientAuth::Off),

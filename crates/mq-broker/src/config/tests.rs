@@ -23,13 +23,14 @@ fn read(text: &str) -> Result<Settings, String> {
 fn values_reach_the_settings() {
     let settings = read(
         "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-         ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
+         ticket_file = \"t\"\nmax_record_size = 1024\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
          overflow = \"drop-oldest\"\nspill_bytes = 3\nmemory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
     )
     .unwrap();
     assert_eq!(settings.listeners[0].port, 1);
     assert_eq!(settings.listen.early_data, EarlyDataPolicy::Off);
     assert_eq!(settings.ticket_file, Some("t".into()));
+    assert_eq!(settings.listen.max_record_size, 1024);
     let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);
     assert_eq!(settings.listen.allowed_origins, listed);
     assert_eq!(settings.admin.socket, Some("s".into()));
@@ -368,6 +369,10 @@ fn mistakes_are_named_with_line_and_key() {
         (
             "[limits]\nmaximum_qos = 3\n",
             "limits.maximum_qos: 3 is not 0, 1 or 2",
+        ),
+        (
+            "[tls]\nmax_record_size = 511\n",
+            "tls.max_record_size: 511 is not 512 to 16384",
         ),
         ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
         ("[limits]\noverflow = \"spill\"\n", "needs a store"),

@@ -116,6 +116,9 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
     // take out of a store.
     config.session_storage = Arc::new(options.ticket_store.scoped(scope));
     config.send_tls13_tickets = options.tickets_per_connection;
+    if scheme != Scheme::Quic {
+        config.max_fragment_size = Some(record_size(options.max_record_size)?);
+    }
     if options.early_data != EarlyDataPolicy::Off {
         // RFC 9001 §4.6.1: QUIC has its own limits, and knows only this value here.
         config.max_early_data_size = match scheme {
@@ -131,6 +134,19 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
         config.key_log = key_log;
     }
     Ok(ServerTls { config, scope })
+}
+
+/// Returns rustls' size of a record with so many bytes of data: it counts the header as well (RFC 8446 §5.1).
+fn record_size(data: u16) -> Result<usize, Error> {
+    const HEADER: usize = 5;
+    match data {
+        512..=16_384 => Ok(usize::from(data) + HEADER),
+        _ => Err(Error::InvalidOption {
+            option: "TLS record size",
+            value: data.to_string(),
+            remedy: "give 512 to 16384 bytes".into(),
+        }),
+    }
 }
 
 /// Makes the configuration of one connection, whose tickets are held back, and returns it with its tickets.

@@ -216,6 +216,21 @@ async fn quic_packets_that_are_too_small_are_refused() {
 }
 
 #[tokio::test]
+async fn a_tls_record_of_an_impossible_size_is_refused() {
+    for (max_record_size, size) in [(511, "511"), (16_385, "16385")] {
+        let options = ListenOptions {
+            max_record_size,
+            ..listen_options()
+        };
+        let bound = Listener::bind(&any_address(Scheme::Tls), &options).await;
+        assert_one_line(
+            &bound.unwrap_err(),
+            &format!("TLS record size cannot be {size}: give 512 to 16384 bytes"),
+        );
+    }
+}
+
+#[tokio::test]
 async fn each_congestion_control_works_or_is_refused_in_one_line() {
     for scheme in [Scheme::Tcp, Scheme::Quic, Scheme::Wss] {
         for name in [

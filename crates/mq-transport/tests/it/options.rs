@@ -114,6 +114,18 @@ async fn the_order_of_the_clients_groups_decides(scheme: Scheme) {
     }
 }
 
+over!(a_listener_takes_a_client_that_has_p256_alone: tls, quic, wss);
+async fn a_listener_takes_a_client_that_has_p256_alone(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
+    let connector = Connector::new(ConnectOptions {
+        crypto: groups(&[KeyExchangeGroup::Secp256r1]),
+        ..connect_options()
+    });
+    let (client, _server) = connect(&connector.unwrap(), &mut listener).await;
+    let group = client.info().tls.unwrap().key_exchange_group;
+    assert_eq!(group.as_deref(), Some("secp256r1"));
+}
+
 over!(the_order_of_the_clients_ciphers_decides: tls, quic, wss);
 async fn the_order_of_the_clients_ciphers_decides(scheme: Scheme) {
     use CipherSuite::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};

@@ -34,6 +34,7 @@ impl RoutedMessage {
         let Outcome {
             receivers,
             lost,
+            lacked_room,
             is_retained,
             received,
             topic,
@@ -48,8 +49,10 @@ impl RoutedMessage {
         };
         if receivers == 0 {
             acknowledgement.reason = ReasonCode::NoMatchingSubscribers;
-        } else if is_refused || lost >= receivers && !is_retained && publisher.can_refuse {
-            // No receiver had room for it.
+        } else if is_refused
+            || lacked_room && lost >= receivers && !is_retained && publisher.can_refuse
+        {
+            // No receiver takes it, for want of room.
             if let Some((packet_id, flow)) = received {
                 let change = SessionChange::ReceivedReleased { packet_id, flow };
                 publisher.journal.record_of(from, change);

@@ -212,6 +212,7 @@ impl<'a> Delivering<'a> {
     /// Counts the message as lost to one receiver.
     fn lose(&mut self, session: &Session, delivery: &Delivery) {
         self.routed.outcome.lost += 1;
+        self.routed.outcome.lacked_room |= delivery.qos > QoS::AtMostOnce;
         dropped(self.metrics, session, delivery, self.journal);
     }
 

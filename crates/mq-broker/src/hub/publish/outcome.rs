@@ -38,6 +38,9 @@ pub(super) struct Outcome {
     pub(super) receivers: u32,
     /// Receivers for which it was dropped.
     pub(super) lost: u32,
+    /// `true` if one of them had no room for it. A session without a connection keeps no QoS 0 message, however much room
+    /// it has (MQTT 5.0, §4.1).
+    pub(super) lacked_room: bool,
     pub(super) is_retained: bool,
     /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
     pub(super) received: Option<(PacketId, Option<FlowId>)>,
@@ -62,6 +65,7 @@ impl RoutedMessage {
         self.outcome = Outcome {
             receivers: 1,
             lost: 1,
+            lacked_room: true,
             topic: Some(Box::new(topic.clone())),
             ..Outcome::default()
         };

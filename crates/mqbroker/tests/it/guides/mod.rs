@@ -246,6 +246,13 @@ fn five_minutes_to_a_broker() {
 }
 
 #[test]
+fn a_broker_at_home() {
+    if let Some(machine) = Machine::new() {
+        machine.has_packages().follow("home.md", "");
+    }
+}
+
+#[test]
 fn moving_from_emqx() {
     if let Some(machine) = Machine::new() {
         machine.has_packages().follow("from-emqx.md", "");
