@@ -276,6 +276,15 @@ impl<'a> Seen<'a> {
         message.is_unsure || self.set_back.as_ref().is_some_and(is_of_before)
     }
 
+    /// Returns `true` if nodes may choose different members for the message, since the storage was set back just before.
+    fn is_unsettled(&self, message: &Published) -> bool {
+        let until = self
+            .set_back
+            .as_ref()
+            .map(|set_back| set_back.at + RECORDS_WRITTEN);
+        until.is_some_and(|until| message.at <= until)
+    }
+
     fn times(&self, client: usize, topic: &str, payload: &str) -> usize {
         let received = self.received.get(&client).into_iter().flatten();
         received.filter(|one| **one == (topic, payload)).count()
@@ -304,8 +313,7 @@ impl<'a> Seen<'a> {
                     ));
                 }
             }
-            // Nodes disagree about the turn after a set-back, if one of them has begun since.
-            if self.set_back.is_some() {
+            if self.is_unsettled(message) {
                 continue;
             }
             let of_group = (FIRST_MEMBER..FIRST_MORTAL)
@@ -336,7 +344,7 @@ impl<'a> Seen<'a> {
                     ));
                 }
             }
-            if self.set_back.is_some() {
+            if self.is_unsettled(message) {
                 continue;
             }
             let members = FIRST_MEMBER..FIRST_MORTAL;

@@ -115,10 +115,14 @@ fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
 
 /// Runs a shortened schedule of two nodes, whose steps have pauses in milliseconds before them.
 fn check_schedule(seed: u64, logs: u16, steps: &[(u64, Step)]) {
+    check_schedule_of(2, seed, logs, steps);
+}
+
+fn check_schedule_of(nodes: usize, seed: u64, logs: u16, steps: &[(u64, Step)]) {
     let steps = steps.iter().copied();
     let schedule = Schedule {
         seed,
-        nodes: 2,
+        nodes,
         is_last_spared: false,
         logs,
         reads_logs_again: false,
@@ -237,6 +241,42 @@ fn a_group_loses_no_message_whose_member_was_at_a_node_that_ends_for_long() {
         (4, Step::Kill { node: 0 }),
     ];
     check_schedule(12_219, 2, &steps);
+}
+
+/// Sets the logs back while two nodes live and one begins, which does not know whose turn it is in the group.
+#[test]
+fn nodes_choose_the_same_member_after_a_set_back() {
+    let steps = [
+        (2_488, Step::Copy),
+        (4, publishes(0, 0, QoS::ExactlyOnce)),
+        (750, publishes(0, 2, QoS::ExactlyOnce)),
+        (43, publishes(1, 0, QoS::AtLeastOnce)),
+        (16, publishes(1, 0, QoS::AtLeastOnce)),
+        (72, publishes(0, 2, QoS::ExactlyOnce)),
+        (5_437, Step::Kill { node: 1 }),
+        (0, Step::SetBack(Part::Logs)),
+    ];
+    check_schedule_of(3, 55, 2, &steps);
+}
+
+/// Sets the logs back by one entry, at whose place a node that begins appends another one: no number tells the others.
+#[test]
+fn nodes_that_have_read_other_entries_at_the_same_places_notice_it() {
+    let go = |client, node| Step::Go { client, node };
+    let steps = [
+        (2, go(FIRST_MEMBER, 0)),
+        (
+            18,
+            Step::Vanish {
+                client: FIRST_MEMBER,
+            },
+        ),
+        (79, Step::Copy),
+        (8_628, Step::Kill { node: 0 }),
+        (1, publishes(1, 1, QoS::AtLeastOnce)),
+        (1, Step::SetBack(Part::Logs)),
+    ];
+    check_schedule_of(3, 2_793, 2, &steps);
 }
 
 /// Runs a schedule, and prints its history if it fails.

@@ -95,7 +95,8 @@ use tracing::error;
 
 use crate::{
     auth::TakeOverPolicy,
-    hub::{LocalSessions, LogMark, MemberState, NodeFuture, Nodes, NotAppended, RefusedAppends},
+    hub::{LocalSessions, LogMark, NodeFuture, Nodes, NotAppended, RefusedAppends},
+    session::MemberState,
     store::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
     },

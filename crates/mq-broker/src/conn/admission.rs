@@ -17,9 +17,8 @@ use crate::{
     broker_mark::BrokerMark,
     clock,
     escaped::Escaped,
-    hub::MemberState,
     refusal_log::ClientLine,
-    session::{KeptWill, Presence},
+    session::{KeptWill, MemberState, Presence},
     store::{SessionChange, User},
 };
 

@@ -9,12 +9,12 @@ use mq_codec::{ByteStr, ReasonCode};
 use mq_proto::Delivery;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Hub, MAX_RIVALS, MemberState, unqueued};
+use super::{Hub, MAX_RIVALS, unqueued};
 use crate::{
     auth::{Principal, TakeOverPolicy},
     journal::Journal,
     lock::write,
-    session::{KeptWill, OperatorView, Presence, Session, SessionState},
+    session::{KeptWill, MemberState, OperatorView, Presence, Session, SessionState},
     store::{SessionChange, User},
 };
 

@@ -6,14 +6,14 @@ use mq_codec::{QoS, TopicFilter};
 use mq_proto::Delivery;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::{Hub, MemberState, RoutedMessage};
+use super::{Hub, RoutedMessage};
 use crate::{
     clock,
     delivery::DeliveryTag as _,
     journal::Journal,
     lock::{read, write},
     mailbox::LeftMessages,
-    session::{Session, SessionState},
+    session::{MemberState, Session, SessionState},
     store::SessionChange,
 };
 

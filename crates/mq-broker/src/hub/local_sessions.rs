@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     lock::read,
+    session::Session,
     store::{LogPosition, SessionRecord, StoredMessage, StoredWill, User},
 };
 
@@ -73,6 +74,12 @@ pub(crate) trait LocalSessions: Send + Sync {
 
     /// Returns the number of subscriptions that have ended.
     fn filters_ended(&self) -> u64;
+
+    /// Publishes once more the part of each session of this node in its shared subscriptions.
+    fn publish_memberships_again(&self);
+
+    /// Publishes once more whether a client's session at this node is a member of a shared subscription.
+    fn publish_membership_again(&self, client_id: &ByteStr, filter: &TopicFilter);
 }
 
 impl LocalSessions for Hub {
@@ -135,21 +142,36 @@ impl LocalSessions for Hub {
     }
 
     fn filters(&self, take: &mut dyn FnMut(&TopicFilter) -> bool) {
-        let (mut from, mut is_end) = (0, false);
-        while !is_end {
-            let some;
-            (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
-            if !some
-                .iter()
-                .all(|session| session.subscriptions.lock().keys().all(&mut *take))
-            {
-                return;
-            }
-            from += SESSIONS_A_TURN;
-        }
+        self.all_sessions(&mut |session| session.subscriptions.lock().keys().all(&mut *take));
     }
 
     fn filters_ended(&self) -> u64 {
         read(&self.routing).ended
+    }
+
+    fn publish_memberships_again(&self) {
+        self.all_sessions(&mut |session| {
+            self.publish_memberships_again(session);
+            true
+        });
+    }
+
+    fn publish_membership_again(&self, client_id: &ByteStr, filter: &TopicFilter) {
+        self.publish_membership_again(client_id, filter);
+    }
+}
+
+impl Hub {
+    /// Calls `take` with each session of this node, until it returns `false`.
+    fn all_sessions(&self, take: &mut dyn FnMut(&Session) -> bool) {
+        let (mut from, mut is_end) = (0, false);
+        while !is_end {
+            let some;
+            (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
+            if !some.iter().all(|session| take(session)) {
+                return;
+            }
+            from += SESSIONS_A_TURN;
+        }
     }
 }

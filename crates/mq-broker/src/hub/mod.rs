@@ -71,7 +71,7 @@ use bans::Bans;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use local_sessions::LocalSessions;
-pub(crate) use nodes::{LogMark, MAX_RIVALS, MemberState, NodeFuture, Nodes, NotAppended};
+pub(crate) use nodes::{LogMark, MAX_RIVALS, NodeFuture, Nodes, NotAppended};
 pub(crate) use operators::{BridgeStatus, Operators};
 use publish::Repeats;
 pub(crate) use publish::{

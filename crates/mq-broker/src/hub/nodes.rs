@@ -8,7 +8,7 @@ use super::{Hub, RefusedAppends};
 use crate::{
     auth::TakeOverPolicy,
     journal::Journal,
-    session::Session,
+    session::{MemberState, Session},
     store::{Change, LogPosition, Position, StoredMessage, StoredWill, User},
 };
 
@@ -80,17 +80,6 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     fn session_ended(&self, id: &ByteStr);
 }
 
-/// The part that a session has in a shared subscription.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MemberState {
-    /// The session has a connection.
-    Present,
-    /// The session has no connection: it gets messages if no other member is present.
-    Away,
-    /// The session is no member any more.
-    Gone,
-}
-
 /// The mark by which the next owner of a session knows a message of its client in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LogMark {
@@ -150,13 +139,10 @@ impl Hub {
         if self.cluster.is_none() {
             return;
         }
-        let filters: Vec<_> = {
-            let all = session.subscriptions.lock();
-            let shared = all.keys().filter(|filter| filter.shared().is_some());
-            shared.cloned().collect()
-        };
-        for filter in filters {
-            self.update_membership(session, &filter, state, journal);
+        let mut published = session.member_state();
+        *published = state;
+        for position in self.publish_memberships(session, state) {
+            journal.note_recorded(position);
         }
     }
 
@@ -171,8 +157,53 @@ impl Hub {
         if let Some(cluster) = &self.cluster
             && filter.shared().is_some()
         {
+            let _published = session.member_state();
             let (id, lasts) = (&session.client_id, session.is_persistent());
             journal.note_recorded(cluster.update_membership(id, filter, state, lasts));
         }
+    }
+
+    /// Publishes once more what the nodes know of the memberships of a session.
+    pub(super) fn publish_memberships_again(&self, session: &Session) {
+        let published = session.member_state();
+        if *published != MemberState::Gone {
+            self.publish_memberships(session, *published);
+        }
+    }
+
+    /// Publishes once more whether a client's session at this node is a member of a shared subscription.
+    pub(super) fn publish_membership_again(&self, client: &ByteStr, filter: &TopicFilter) {
+        let Some(cluster) = &self.cluster else {
+            return;
+        };
+        if let Some(session) = self.sessions.get(client) {
+            let published = session.member_state();
+            let is_member = session.subscriptions.lock().contains_key(filter);
+            let state = if is_member {
+                *published
+            } else {
+                MemberState::Gone
+            };
+            cluster.update_membership(client, filter, state, session.is_persistent());
+            return;
+        }
+        cluster.update_membership(client, filter, MemberState::Gone, true);
+        // A session that has begun meanwhile may have published before.
+        if let Some(session) = self.sessions.get(client) {
+            self.publish_memberships_again(&session);
+        }
+    }
+
+    /// Publishes the part that a session has in all its shared subscriptions; by a caller that has locked it.
+    fn publish_memberships(&self, session: &Session, state: MemberState) -> Vec<Position> {
+        let Some(cluster) = &self.cluster else {
+            return Vec::new();
+        };
+        let all = session.subscriptions.lock();
+        let shared = all.keys().filter(|filter| filter.shared().is_some());
+        let (id, lasts) = (&session.client_id, session.is_persistent());
+        shared
+            .map(|filter| cluster.update_membership(id, filter, state, lasts))
+            .collect()
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use mq_codec::{ByteStr, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Hub, MemberState, attach::take_state};
+use super::{Hub, attach::take_state};
 use crate::{
     clock,
     lock::write,
     router::{LaneSlot, Subscriber},
-    session::{KeptWill, Session, SessionState},
+    session::{KeptWill, MemberState, Session, SessionState},
     store::{SessionRecord, StoredWill, User},
 };
 
@@ -128,7 +128,13 @@ impl Hub {
         let Some(mut state) = take_state(&session).await else {
             return false;
         };
-        is_settled.await && self.forget(&session, &mut state, then)
+        // What is published of it from here on would come behind what its next node publishes.
+        let member_state = core::mem::replace(&mut *session.member_state(), MemberState::Gone);
+        let is_released = is_settled.await && self.forget(&session, &mut state, then);
+        if !is_released && !state.ended {
+            *session.member_state() = member_state;
+        }
+        is_released
     }
 
     /// See [`LocalSessions::end_unkeepable`](super::LocalSessions::end_unkeepable).

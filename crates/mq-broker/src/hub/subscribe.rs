@@ -5,14 +5,14 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{HeldSession, Hub, MemberState, Routing, queued};
+use super::{HeldSession, Hub, Routing, queued};
 use crate::{
     auth::Grant,
     delivery::DeliveryTag as _,
     journal::Journal,
     lock::write,
     router::{Cursor, LaneSlot, Retained, Subscriber},
-    session::{RetainedSearch, SessionState},
+    session::{MemberState, RetainedSearch, SessionState},
     store::SessionChange,
 };
 
@@ -110,11 +110,11 @@ impl Hub {
             slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
+        let subscriptions = &hold.state.subscriptions;
+        subscriptions.lock().insert(filter.clone(), subscriber);
         self.update_membership(session, &filter, MemberState::Present, journal);
-        let kept = filter.clone();
-        hold.state.subscriptions.lock().insert(filter, subscriber);
         let cluster = self.cluster.as_ref();
-        if let Some(position) = cluster.and_then(|cluster| cluster.note_filter(&kept)) {
+        if let Some(position) = cluster.and_then(|cluster| cluster.note_filter(&filter)) {
             journal.note_recorded(position);
         }
         ReasonCode::granted(options.qos)

@@ -1,6 +1,7 @@
 //! A session: the state that the broker keeps for one client identifier.
 
 mod kept_protocol;
+mod member_state;
 mod presence;
 mod retained_search;
 mod subscriptions;
@@ -30,6 +31,7 @@ use crate::{
 };
 
 pub(crate) use kept_protocol::KeptProtocol;
+pub(crate) use member_state::MemberState;
 pub(crate) use presence::{ConnectionFigures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
@@ -70,6 +72,8 @@ pub(crate) struct Session {
     worker: WorkerOfConnection,
     /// `true` if the client that has it is a remote broker's bridge.
     has_remote_bridge: AtomicBool,
+    /// The part in its shared subscriptions that the nodes of a cluster know; `Gone` before they know any.
+    member_state: Mutex<MemberState>,
 }
 
 /// The number of a worker, or none, in one atomic word.
@@ -259,7 +263,14 @@ impl Session {
             last_number: AtomicU64::new(0),
             user: RwLock::new(user),
             owner: RwLock::new(None),
+            member_state: Mutex::new(MemberState::Gone),
         }
+    }
+
+    /// Returns the part in its shared subscriptions that the nodes of a cluster know. Publishing another one is done under
+    /// this lock, so that the last one published is the present one.
+    pub(crate) fn member_state(&self) -> MutexGuard<'_, MemberState> {
+        lock(&self.member_state)
     }
 
     /// Notes whether the client that has it is a remote broker's bridge.

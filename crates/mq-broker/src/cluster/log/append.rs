@@ -17,6 +17,7 @@ use super::{
     author::Author,
     entry::{BatchItem, LogEntry, LogMessage},
     groups::Membership,
+    ledger::Ledger,
     log_state::{Checkpoint, CheckpointCandidates, LogState},
     progress::Progress,
     recent::RecentEntries,
@@ -99,6 +100,12 @@ impl Queue {
         self.last_position = item.position;
         self.items.push_back(item);
     }
+
+    fn push_first(&mut self, item: QueuedItem) {
+        self.bytes += item.bytes.len();
+        self.last_position = item.position;
+        self.items.push_front(item);
+    }
 }
 
 impl Shard {
@@ -134,6 +141,20 @@ impl Shard {
         let (sent, since) = appending.unzip();
         let time = since.map_or(Duration::ZERO, |since| since.elapsed());
         (queued + sent.unwrap_or_default(), time)
+    }
+
+    /// Has an item appended before all that waits.
+    pub(super) fn append_first(&self, bytes: Bytes, ledger: &Ledger) {
+        let mut queue = lock(&self.queue);
+        let position = ledger.begin(1);
+        queue.push_first(QueuedItem {
+            bytes,
+            position,
+            refused: None,
+            received_from: None,
+        });
+        drop(queue);
+        self.queue_grew.notify_one();
     }
 
     /// Waits for the next batch.
@@ -280,7 +301,8 @@ impl Cluster {
         outage: &mut Outage,
     ) -> Appended {
         let items: Vec<_> = batch.iter().map(|item| item.bytes.clone()).collect();
-        let entry = LogEntry::batch(&self.author, count, &items);
+        let read = lock(&shard.state).trail.last();
+        let entry = LogEntry::batch(&self.author, count, read, &items);
         let mut read_back = shard.read_back.subscribe();
         let is_back = read_back.wait_for(|last| *last >= count);
         let is_back = self.appending_empty_entries(shard.number..shard.number + 1, is_back);

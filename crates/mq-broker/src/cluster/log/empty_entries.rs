@@ -6,7 +6,10 @@ use std::{convert::Infallible, ops::Range, sync::atomic::Ordering, time::Duratio
 use tokio::time::sleep;
 
 use super::{author::Author, entry::LogEntry};
-use crate::cluster::{Cluster, engine::EngineError};
+use crate::{
+    cluster::{Cluster, engine::EngineError},
+    lock::lock,
+};
 
 /// Time after which an entry that has not come back is followed by an empty one.
 const EMPTY_ENTRY_INTERVAL: Duration = Duration::from_secs(3);
@@ -39,7 +42,8 @@ impl Cluster {
         let Author { node, life } = &self.author;
         let number = self.empty_entries_sent.fetch_add(1, Ordering::Relaxed);
         let id = format!("{node}.{life}.{shard}.push.{number}");
-        let entry = LogEntry::empty(&self.author);
+        let read = lock(&self.shards[usize::from(shard)].state).trail.last();
+        let entry = LogEntry::empty(&self.author, read);
         self.engine.append(shard, id, entry).await
     }
 }

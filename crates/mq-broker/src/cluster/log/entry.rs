@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
-use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership};
+use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership, trail::Milestone};
 use crate::{
     cluster::engine::{Malformed, Reader, Writer},
     store::StoredMessage,
 };
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// An entry of a log.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +19,8 @@ pub(in crate::cluster) enum LogEntry {
         author: Author,
         /// Counts the author's batches in this log, from 1; 0 with no items says nothing.
         count: u64,
+        /// The place up to which the author had read this log.
+        read: Milestone,
         items: Vec<BatchItem>,
     },
     /// The end of a life: entries of that author, or of an earlier life of its node, count for nothing from here on.
@@ -31,6 +33,9 @@ pub(in crate::cluster) enum BatchItem {
     Message(LogMessage),
     /// A session of the author is a member of a shared subscription, or is not any more.
     Member(Membership),
+    /// The [groups](super::groups::SharedGroups) of the log as its author knows them after a set-back, encoded: they replace
+    /// those of each reader.
+    Groups(Bytes),
 }
 
 /// A message.
@@ -141,6 +146,10 @@ impl BatchItem {
                 to.byte(1);
                 membership.write(&mut to);
             }
+            Self::Groups(groups) => {
+                to.byte(2);
+                to.bytes(groups);
+            }
         }
         Ok(to.finish())
     }
@@ -150,6 +159,7 @@ impl BatchItem {
         let item = match from.byte()? {
             0 => Self::Message(LogMessage::decode(from.bytes()?)?),
             1 => Self::Member(Membership::read(&mut from)?),
+            2 => Self::Groups(Bytes::copy_from_slice(from.bytes()?)),
             _ => return Err(Malformed),
         };
         from.expect_end()?;
@@ -159,18 +169,35 @@ impl BatchItem {
 
 impl LogEntry {
     /// Encodes a batch of items that were encoded.
-    pub(in crate::cluster) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
+    pub(in crate::cluster) fn batch(
+        author: &Author,
+        count: u64,
+        read: Milestone,
+        items: &[Bytes],
+    ) -> Bytes {
         let mut to = Writer::new(VERSION);
         to.byte(0);
         author.write(&mut to);
         to.number(count);
+        read.write(&mut to);
         to.list(items.iter(), |to, item| to.bytes(item));
         to.finish()
     }
 
     /// Encodes a batch of nothing, which is no author's first one.
-    pub(in crate::cluster) fn empty(author: &Author) -> Bytes {
-        Self::batch(author, 0, &[])
+    pub(in crate::cluster) fn empty(author: &Author, read: Milestone) -> Bytes {
+        Self::batch(author, 0, read, &[])
+    }
+
+    /// Returns `true` for the bytes of a batch of nothing.
+    pub(super) fn is_empty(bytes: &[u8]) -> bool {
+        let count = || {
+            let mut from = Reader::new(bytes, VERSION)?;
+            let kind = from.byte()?;
+            Author::read(&mut from)?;
+            Ok((kind, from.number()?))
+        };
+        matches!(count(), Ok::<_, Malformed>((0, 0)))
     }
 
     pub(in crate::cluster) fn fence(author: &Author) -> Bytes {
@@ -186,6 +213,7 @@ impl LogEntry {
             0 => Self::Batch {
                 author: Author::read(&mut from)?,
                 count: from.number()?,
+                read: Milestone::read(&mut from)?,
                 items: from.list(|from| BatchItem::decode(from.bytes()?))?,
             },
             1 => Self::Fence(Author::read(&mut from)?),

@@ -26,6 +26,21 @@ impl Fences {
         }
     }
 
+    /// Forgets the fences of a log in entries that it has lost. Returns the lives that they have ended.
+    pub(super) fn forget(&mut self, shard: u16, is_lost: impl Fn(u64) -> bool) -> Vec<Author> {
+        let mut forgotten = Vec::new();
+        for (node, lives) in &mut self.0 {
+            for (life, fence) in lives {
+                if fence.0.get(&shard).is_some_and(|entry| is_lost(*entry)) {
+                    fence.0.remove(&shard);
+                    let (node, life) = (node.clone(), *life);
+                    forgotten.push(Author { node, life });
+                }
+            }
+        }
+        forgotten
+    }
+
     /// Returns the last life of each node whose fence stands in each of so many logs.
     pub(in crate::cluster) fn ended_lives(&self, shards: u16) -> Vec<Author> {
         let nodes = self.0.iter();
@@ -109,5 +124,8 @@ mod tests {
         }
         assert!(fences.complete_fence(&author(1), 2).is_some());
         assert!(fences.complete_fence(&author(3), 2).is_none());
+        assert!(fences.forget(0, |entry| entry > 10).is_empty());
+        assert_eq!(fences.forget(0, |entry| entry > 9), [author(2)]);
+        assert!(!fences.rejects(&author(2), 0, 11), "another entry is there");
     }
 }

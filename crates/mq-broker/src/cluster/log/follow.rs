@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::{
+    append::Shard,
     author::Author,
     entry::{BatchItem, LogEntry, LogMessage},
+    groups::SharedGroups,
 };
 use crate::{
     cluster::{Cluster, engine::Entry},
@@ -29,23 +31,27 @@ impl Cluster {
         while let Some(entry) = entries.recv().await {
             lock(&here.state).begin_entry();
             lock(&here.recent).push(&entry);
+            let mut is_synced = false;
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
-                    if self.is_ended_by(&author) {
-                        return self.fail("fenced by another node");
+                    if !self.read_fence(here, &author, entry.number) {
+                        return;
                     }
-                    write(&self.fences).note(&author, shard, entry.number);
-                    let mut state = lock(&here.state);
-                    state.counts.end_life(&author);
-                    state.groups.end_life(&author);
-                    self.fences_noted.send_modify(|count| *count += 1);
                 }
                 Ok(LogEntry::Batch {
                     author,
                     count,
+                    read,
                     items,
                 }) => {
-                    let is_new = lock(&here.state).counts.is_new(&author, count);
+                    let (is_new, is_contradicted) = {
+                        let mut state = lock(&here.state);
+                        let is_contradicted = state.trail.contradicts(read);
+                        (state.counts.is_new(&author, count), is_contradicted)
+                    };
+                    if is_contradicted {
+                        self.ask_for_sync(here);
+                    }
                     if is_new && !self.is_fenced_off(&author, shard, &entry) {
                         for (index, item) in items.into_iter().enumerate() {
                             let at = At::new(entry.number, index);
@@ -56,6 +62,16 @@ impl Cluster {
                                 BatchItem::Message(item) => {
                                     let position = LogPosition { shard, at };
                                     self.deliver_logged(position, item, &*local, &mut publisher);
+                                }
+                                BatchItem::Groups(groups) => {
+                                    let Ok(groups) = SharedGroups::decode(&groups) else {
+                                        return self.fail("malformed groups in a log");
+                                    };
+                                    if !self.read_missed(here, &*local, &mut publisher).await {
+                                        return;
+                                    }
+                                    self.replace_groups(here, groups, &*local);
+                                    is_synced = true;
                                 }
                             }
                         }
@@ -71,10 +87,24 @@ impl Cluster {
                     return self.fail("malformed log entry");
                 }
             }
-            lock(&here.state).finish_entry(entry.number);
+            lock(&here.state).finish_entry(&entry, is_synced);
             here.progress.finish(At::end_of(entry.number));
         }
         self.fail("log has no next entry");
+    }
+
+    /// Notes the end of a life in one log. Returns `false` if it is this one.
+    pub(super) fn read_fence(&self, here: &Shard, author: &Author, entry: u64) -> bool {
+        if self.is_ended_by(author) {
+            self.fail("fenced by another node");
+            return false;
+        }
+        write(&self.fences).note(author, here.number, entry);
+        let mut state = lock(&here.state);
+        state.counts.end_life(author);
+        state.groups.end_life(author);
+        self.fences_noted.send_modify(|count| *count += 1);
+        true
     }
 
     /// Returns `true` if an entry is behind the fence of its author.
@@ -87,7 +117,7 @@ impl Cluster {
         read(&self.fences).rejects(author, shard, entry.number)
     }
 
-    fn deliver_logged(
+    pub(super) fn deliver_logged(
         &self,
         position: LogPosition,
         item: LogMessage,
@@ -98,7 +128,7 @@ impl Cluster {
             from,
             packet_id,
             session,
-            message,
+            mut message,
         } = item;
         let packet_id = packet_id.filter(|_| self.session_number(&from) == Some(session));
         let here = &self.shards[usize::from(position.shard)];
@@ -106,7 +136,7 @@ impl Cluster {
         let chosen = {
             let mut state = lock(&here.state);
             if message.retain {
-                state.retain(position.at, &message);
+                message.retain = state.retain(position.at, &message);
             }
             let topic = message.message.topic.as_bytes();
             state.groups.choose(position.at, topic)

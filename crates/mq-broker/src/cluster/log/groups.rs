@@ -1,15 +1,16 @@
 //! Shared subscriptions of a whole cluster: each node knows their members, by what stands in a log, and so which of
 //! them a message of that log is for.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
+use bytes::Bytes;
 use mq_codec::{ByteStr, QoS, TopicFilter};
 
 use super::author::Author;
 use crate::{
     cluster::engine::{Malformed, Reader, Writer},
-    hub::MemberState,
     router::{FanOut, LaneSlot, Router, SessionKey, Subscriber},
+    session::MemberState,
     store::At,
 };
 
@@ -217,9 +218,33 @@ impl SharedGroups {
         }
     }
 
-    /// Writes the groups for [`read`](Self::read); the choices are left out.
-    pub(in crate::cluster) fn write(&self, to: &mut Writer) {
+    /// Takes over the groups of another node. The choices that were made so far stay.
+    pub(super) fn replace(&mut self, with: Self) {
+        let chosen = core::mem::take(&mut self.chosen);
+        *self = Self { chosen, ..with };
+    }
+
+    /// Returns the members that one life has published, each with its filter.
+    pub(super) fn members_of(&self, author: &Author) -> Vec<(ByteStr, TopicFilter)> {
+        let groups = self.groups.iter().flatten();
+        let members =
+            groups.flat_map(|group| group.members.iter().map(move |member| (group, member)));
+        let own = members.filter(|(_, member)| member.author == *author);
+        own.map(|(group, member)| (member.client.clone(), group.filter.clone()))
+            .collect()
+    }
+
+    /// Returns the lives that have published a member, each once.
+    pub(super) fn authors(&self) -> BTreeSet<Author> {
+        let groups = self.groups.iter().flatten();
+        let members = groups.flat_map(|group| &group.members);
+        members.map(|member| member.author.clone()).collect()
+    }
+
+    /// Encodes the groups; the choices are left out.
+    pub(in crate::cluster) fn encode(&self) -> Bytes {
         let groups: Vec<_> = self.groups.iter().flatten().collect();
+        let mut to = Writer::default();
         to.list(groups.into_iter(), |to, group| {
             to.bytes(group.filter.as_bytes());
             to.number(group.turn);
@@ -229,9 +254,11 @@ impl SharedGroups {
                 to.byte(u8::from(member.is_present) | u8::from(member.is_persistent) << 1);
             });
         });
+        to.finish()
     }
 
-    pub(in crate::cluster) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::without_version(bytes);
         let all = from.list(|from| {
             Ok(Group {
                 filter: from.filter()?,
@@ -248,6 +275,7 @@ impl SharedGroups {
                 })?,
             })
         })?;
+        from.expect_end()?;
         let mut groups = Self::default();
         for group in all {
             let number = groups.add(group.filter.clone());
@@ -365,10 +393,7 @@ mod tests {
             say(&mut groups, "a", client, MemberState::Present, true);
         }
         groups.choose(At::new(1, 0), b"t/1");
-        let mut to = Writer::default();
-        groups.write(&mut to);
-        let bytes = to.finish();
-        let mut read = SharedGroups::read(&mut Reader::without_version(&bytes)).unwrap();
+        let mut read = SharedGroups::decode(&groups.encode()).unwrap();
         assert_eq!(three(&mut groups, 2), three(&mut read, 2));
     }
 }

@@ -4,9 +4,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use mq_codec::TopicName;
 
-use super::{author::Author, groups::SharedGroups};
+use super::{
+    author::Author,
+    groups::SharedGroups,
+    trail::{Milestone, Trail},
+};
 use crate::{
-    cluster::engine::{Malformed, Reader, Writer},
+    cluster::engine::{Entry, Malformed, Reader, Writer},
     store::{At, StoredMessage},
 };
 
@@ -29,6 +33,7 @@ pub(in crate::cluster) struct LogState {
     is_mid_entry: bool,
     pub(in crate::cluster) counts: BatchCounts,
     pub(in crate::cluster) groups: SharedGroups,
+    pub(in crate::cluster) trail: Trail,
     /// Topics whose retained message has changed, and is in no value yet.
     pub(super) retained: BTreeMap<TopicName, RetainedChange>,
 }
@@ -49,6 +54,8 @@ pub(super) struct RetainedChange {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::cluster) struct Checkpoint {
     pub(in crate::cluster) entry: u64,
+    /// Hash over the entries up to that one, as [`Milestone`] has it.
+    pub(in crate::cluster) hash: u64,
     /// Entries before this one are not kept.
     pub(in crate::cluster) first: u64,
     pub(in crate::cluster) counts: BatchCounts,
@@ -82,6 +89,10 @@ impl LogState {
             is_mid_entry: false,
             counts: checkpoint.counts.clone(),
             groups: checkpoint.groups().unwrap_or_default(),
+            trail: Trail::from_milestone(Milestone {
+                entry: checkpoint.entry,
+                hash: checkpoint.hash,
+            }),
             retained: BTreeMap::new(),
         }
     }
@@ -91,9 +102,13 @@ impl LogState {
         self.is_mid_entry = true;
     }
 
-    /// Notes that an entry has been read.
-    pub(in crate::cluster) fn finish_entry(&mut self, entry: u64) {
-        self.entry = entry;
+    /// Notes that an entry has been read, and whether it brought the groups of another node.
+    pub(in crate::cluster) fn finish_entry(&mut self, entry: &Entry, is_synced: bool) {
+        self.entry = entry.number;
+        if is_synced {
+            self.trail.sync(entry.number);
+        }
+        self.trail.push(entry);
         self.is_mid_entry = false;
     }
 
@@ -103,23 +118,26 @@ impl LogState {
         if self.is_mid_entry {
             return None;
         }
-        let mut groups = Writer::default();
-        self.groups.write(&mut groups);
         Some(Checkpoint {
             entry: self.entry,
+            hash: self.trail.last().hash,
             first: 0,
             counts: self.counts.clone(),
             fences,
-            groups: groups.finish(),
+            groups: self.groups.encode(),
         })
     }
 
-    /// Notes a retained message that has come.
-    pub(in crate::cluster) fn retain(&mut self, at: At, message: &StoredMessage) {
+    /// Notes a retained message that has come. Returns `false` if its topic has one of a later place.
+    pub(in crate::cluster) fn retain(&mut self, at: At, message: &StoredMessage) -> bool {
         let topic = message.message.topic.detached();
         let is_end = message.message.payload.is_empty();
+        if self.retained.get(&topic).is_some_and(|known| known.at > at) {
+            return false;
+        }
         let message = (!is_end).then(|| message.clone());
         self.retained.insert(topic, RetainedChange { at, message });
+        true
     }
 
     /// Forgets what was retained up to that entry, which values have.
@@ -161,6 +179,7 @@ impl Checkpoint {
     pub(in crate::cluster) fn encode(&self) -> bytes::Bytes {
         let mut to = Writer::new(VERSION);
         to.number(self.entry);
+        to.number(self.hash);
         to.number(self.first);
         let number = |to: &mut Writer, (author, number): (&Author, &u64)| {
             author.write(to);
@@ -177,10 +196,7 @@ impl Checkpoint {
         if self.groups.is_empty() {
             return Ok(SharedGroups::default());
         }
-        let mut from = Reader::without_version(&self.groups);
-        let groups = SharedGroups::read(&mut from)?;
-        from.expect_end()?;
-        Ok(groups)
+        SharedGroups::decode(&self.groups)
     }
 
     pub(in crate::cluster) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -188,6 +204,7 @@ impl Checkpoint {
         let number = |from: &mut Reader<'_>| Ok((Author::read(from)?, from.number()?));
         let checkpoint = Self {
             entry: from.number()?,
+            hash: from.number()?,
             first: from.number()?,
             counts: BatchCounts(from.list(number)?.into_iter().collect()),
             fences: from.list(number)?,
@@ -238,6 +255,7 @@ mod tests {
         assert!(counts.is_new(&author(2), 7));
         let checkpoint = Checkpoint {
             entry: 300,
+            hash: 7,
             first: 12,
             counts,
             fences: vec![(author(1), 4)],
@@ -258,7 +276,11 @@ mod tests {
         state.begin_entry();
         assert!(state.counts.is_new(&author(1), 1));
         assert_eq!(state.checkpoint(Vec::new()), None);
-        state.finish_entry(1);
+        let entry = Entry {
+            number: 1,
+            bytes: bytes::Bytes::new(),
+        };
+        state.finish_entry(&entry, false);
         let checkpoint = state.checkpoint(Vec::new()).unwrap();
         assert_eq!(checkpoint.entry, 1);
         let mut later = LogState::from_checkpoint(&checkpoint);
@@ -277,7 +299,7 @@ mod tests {
         let mut state = LogState::default();
         for (entry, payload) in [(1, "x"), (2, "")] {
             let at = At::new(entry, 0);
-            state.retain(at, &message(payload));
+            assert!(state.retain(at, &message(payload)));
             let change = &state.retained[&TopicName::new("t").unwrap()];
             assert_eq!(
                 RetainedChange::decode(&change.encode().unwrap()).as_ref(),
@@ -285,6 +307,7 @@ mod tests {
             );
             assert_eq!((change.at, change.message.is_some()), (at, entry == 1));
         }
+        assert!(!state.retain(At::new(1, 1), &message("late")));
         state.forget_retained_up_to(1);
         assert_eq!(state.retained.len(), 1);
         state.forget_retained_up_to(2);

@@ -17,6 +17,8 @@ mod recent;
 mod set_back;
 mod set_backs;
 mod storage;
+mod sync;
+mod trail;
 
 pub(super) use append::{Shard, hash_partition};
 pub(super) use arrival_marks::ArrivalMarks;

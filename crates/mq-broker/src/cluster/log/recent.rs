@@ -27,8 +27,7 @@ impl RecentEntries {
     pub(in crate::cluster) fn push(&mut self, entry: &Entry) {
         let bytes = entry.bytes.len();
         if bytes > self.max_bytes {
-            self.entries.clear();
-            self.bytes = 0;
+            self.clear();
             return;
         }
         self.bytes += bytes;
@@ -41,6 +40,12 @@ impl RecentEntries {
         {
             self.bytes -= first.bytes.len();
         }
+    }
+
+    /// Forgets all entries: others may stand at their places.
+    pub(in crate::cluster) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
     }
 
     /// Returns the entries of these numbers, both included; `None` if not all of them are here.

@@ -4,7 +4,8 @@
 //! No place of a log stands for two messages, or sessions would skip those that come at places that they are past. So the
 //! node that sees it fills the log with entries that say nothing, until it is longer than all that anybody may have read,
 //! and appends nothing else meanwhile. A batch that was appended before that is appended once more: whoever has read it at
-//! its first place knows it by its count.
+//! its first place knows it by its count. Behind the filled places stand the groups of shared subscriptions, as that node knows
+//! them: nodes that have read different entries would choose different members for ever.
 //!
 //! ```text
 //!  what was read  1 2 3 4 5 6 7 8
@@ -22,12 +23,13 @@ use tokio::{
 };
 use tracing::{error, info};
 
-use super::append::Shard;
+use super::{append::Shard, author::Author};
 use crate::{
     cluster::{
         Cluster,
         engine::{EngineError, RETRY_INTERVAL},
     },
+    lock::write,
     store::At,
 };
 
@@ -82,10 +84,10 @@ impl Cluster {
 
     /// Notes that an entry which was appended just now has a number that is not behind the last one that is known.
     pub(super) fn note_set_back(&self, shard: &Shard, appended: u64, known: u64) {
-        let here = &shard.set_backs;
+        let (here, number) = (&shard.set_backs, shard.number);
         let end = appended.saturating_sub(1);
         let missing = known - end;
-        if !here.begin(missing) {
+        if !here.begin(appended..=known) {
             return;
         }
         error!(
@@ -95,22 +97,34 @@ impl Cluster {
             missing,
             "cluster: log was set back; acknowledged messages in the missing entries are lost"
         );
-        self.keep_lost_messages(shard, end);
+        self.keep_lost_messages(shard, |entry| entry > end);
+        let ended = write(&self.fences).forget(number, |entry| entry > end);
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        self.runtime
-            .spawn(this.fill_log(shard.number, known + MARGIN));
+        self.runtime.spawn(async move {
+            this.fill_log(number, known + MARGIN).await;
+            this.append_lost_fences(ended).await;
+        });
+    }
+
+    /// Ends lives again whose fences a log has lost: their nodes may live, and not know.
+    pub(super) async fn append_lost_fences(&self, ended: Vec<Author>) {
+        for author in ended {
+            while self.append_fences(&author).await.is_err() && !self.ledger.has_failed() {
+                sleep(RETRY_INTERVAL).await;
+            }
+        }
     }
 
     /// Appends entries that say nothing until a log has that number.
-    async fn fill_log(self: Arc<Self>, shard: u16, until: u64) {
+    async fn fill_log(self: &Arc<Self>, shard: u16, until: u64) {
         let mut appending = JoinSet::new();
         let mut end = 0;
         let mut appended = 0_u64;
         while end < until && !self.ledger.has_failed() {
             while appending.len() < MAX_APPENDS_IN_FLIGHT {
-                let cluster = Arc::clone(&self);
+                let cluster = Arc::clone(self);
                 appending.spawn(async move { cluster.append_empty_entry(shard).await });
             }
             match appending.join_next().await {
@@ -125,6 +139,8 @@ impl Cluster {
             shard,
             end, appended, "cluster: log in use again after it was set back"
         );
-        self.shards[usize::from(shard)].set_backs.end();
+        let here = &self.shards[usize::from(shard)];
+        self.append_groups(here);
+        here.set_backs.end();
     }
 }

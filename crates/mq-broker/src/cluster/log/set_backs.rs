@@ -1,10 +1,17 @@
 //! The state of one log that may have been [set back](super::set_back).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::RangeInclusive,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-use crate::store::At;
+use crate::{lock::lock, store::At};
 
 /// The set-backs of one log, as a node has seen them.
 #[derive(Debug)]
@@ -14,6 +21,9 @@ pub(in crate::cluster) struct SetBacks {
     lost_entries: AtomicU64,
     /// `true` while the log is being filled.
     is_filling: watch::Sender<bool>,
+    /// Places of the log that have other entries than this node has read.
+    replaced: Mutex<Option<RangeInclusive<u64>>>,
+    sync_asked_at: Mutex<Option<Instant>>,
     /// The log's last entry when this node began.
     end_at_start: AtomicU64,
 }
@@ -24,18 +34,44 @@ impl SetBacks {
             count: AtomicU64::default(),
             lost_entries: AtomicU64::default(),
             is_filling: watch::Sender::new(false),
+            replaced: Mutex::default(),
+            sync_asked_at: Mutex::default(),
             end_at_start: AtomicU64::default(),
         }
     }
 
-    /// Begins to fill the log, which has lost so many entries. Returns `false` if that is being done already.
-    pub(super) fn begin(&self, lost: u64) -> bool {
+    /// Begins to fill the log, of which these entries were lost; others have their places. Returns `false` if that is being done
+    /// already.
+    pub(super) fn begin(&self, lost: RangeInclusive<u64>) -> bool {
         let begins = !self.is_filling.send_replace(true);
         if begins {
-            self.lost_entries.fetch_add(lost, Ordering::Relaxed);
+            let entries = 1 + lost.end().saturating_sub(*lost.start());
+            self.lost_entries.fetch_add(entries, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::AcqRel);
+            let mut replaced = lock(&self.replaced);
+            *replaced = Some(match replaced.take() {
+                Some(known) => *lost.start().min(known.start())..=*lost.end().max(known.end()),
+                None => lost,
+            });
         }
         begins
+    }
+
+    /// Takes the places of the log that have other entries than this node has read.
+    pub(super) fn take_replaced(&self) -> Option<RangeInclusive<u64>> {
+        lock(&self.replaced).take()
+    }
+
+    /// Returns `true` if this node may ask for one view of the log, and notes that it does: not while the log is being
+    /// filled, and not twice within `interval`.
+    pub(super) fn may_sync(&self, now: Instant, interval: Duration) -> bool {
+        let mut last = lock(&self.sync_asked_at);
+        let may = !*self.is_filling.borrow()
+            && last.is_none_or(|last| now.duration_since(last) >= interval);
+        if may {
+            *last = Some(now);
+        }
+        may
     }
 
     /// Notes that the log has new places.

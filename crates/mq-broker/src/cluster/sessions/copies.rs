@@ -149,10 +149,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Keeps messages that a log has lost behind its new end in the records of this node's sessions, as far as they are
-    /// in memory. Records forget the others: their places may stand for other messages from now on.
-    pub(in crate::cluster) fn keep_lost_messages(&self, shard: &Shard, end: u64) {
-        let is_lost = |at: &LogPosition| at.shard == shard.number && at.at.entry() > end;
+    /// Keeps the messages of entries that a log has lost in the records of this node's sessions, as far as they are in memory.
+    /// Records forget the others: their places may stand for other messages from now on.
+    pub(in crate::cluster) fn keep_lost_messages(
+        &self,
+        shard: &Shard,
+        is_lost: impl Fn(u64) -> bool,
+    ) {
+        let is_lost = |at: &LogPosition| at.shard == shard.number && is_lost(at.at.entry());
         let mut sessions = lock(&self.sessions);
         let round = lock(&self.floor).round;
         let mut entries = HashMap::new();
@@ -212,7 +216,7 @@ fn messages_in_memory(shard: &Shard, entry: u64) -> HashMap<At, StoredMessage> {
     });
     let messages = items.enumerate().filter_map(|(index, item)| match item {
         BatchItem::Message(item) => Some((At::new(entry, index), item.message)),
-        BatchItem::Member(_) => None,
+        BatchItem::Member(_) | BatchItem::Groups(_) => None,
     });
     messages.collect()
 }

@@ -344,6 +344,7 @@ impl Cluster {
             author,
             count,
             items,
+            ..
         }) = LogEntry::decode(&entry.bytes)
         else {
             return;

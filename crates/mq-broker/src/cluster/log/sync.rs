@@ -1,0 +1,177 @@
+//! The way back to one view of a log for nodes that have read different entries at the same places, as the log was
+//! [set back](super::set_back) between their reading. A node that sees it, by its [trail](super::trail) or after it has filled
+//! the log, appends the groups of shared subscriptions as it knows them. Each reader that comes to them reads what it has
+//! missed at earlier places, goes on with those groups, and publishes its own members once more.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use tokio::time::{Instant, timeout};
+use tracing::{error, warn};
+
+use super::{
+    append::Shard,
+    author::Author,
+    entry::{BatchItem, LogEntry},
+    groups::SharedGroups,
+};
+use crate::{
+    cluster::{Cluster, engine::Entry},
+    hub::{LocalSessions, Publisher},
+    lock::{lock, write},
+    store::{At, LogPosition},
+};
+
+/// Bytes of the groups of a log that one entry has room for, at most: about 8,000 members.
+const MAX_GROUPS_BYTES: usize = 512 << 10;
+
+/// Interval at which a node asks for one view of a log at most.
+const SYNC_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time for which a node goes on with a log that brings nothing.
+const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// Asks for one view of a log, as another node has read other entries than this one.
+    pub(super) fn ask_for_sync(&self, shard: &Shard) {
+        if shard.set_backs.may_sync(Instant::now(), SYNC_INTERVAL) {
+            warn!(
+                shard = shard.number,
+                "cluster: another node has read other log entries; log is read again"
+            );
+            self.append_groups(shard);
+        }
+    }
+
+    /// Has all readers go on with the groups as this node knows them, ahead of what waits to be appended.
+    pub(super) fn append_groups(&self, shard: &Shard) {
+        let groups = lock(&shard.state).groups.encode();
+        if groups.len() > MAX_GROUPS_BYTES {
+            warn!(
+                shard = shard.number,
+                bytes = groups.len(),
+                "cluster: shared subscriptions too large to be put right; restart all nodes"
+            );
+            return;
+        }
+        if let Ok(item) = BatchItem::Groups(groups).encode() {
+            shard.append_first(item, &self.ledger);
+        }
+    }
+
+    /// Goes on with the groups of the node that has filled the log, and publishes again what that node need not know: the
+    /// members of this node, and the ends of lives.
+    pub(super) fn replace_groups(
+        &self,
+        shard: &Shard,
+        groups: SharedGroups,
+        local: &dyn LocalSessions,
+    ) {
+        let known = groups.members_of(&self.author);
+        let authors = groups.authors();
+        lock(&shard.state).groups.replace(groups);
+        local.publish_memberships_again();
+        for (client, filter) in known {
+            local.publish_membership_again(&client, &filter);
+        }
+        let ended: Vec<_> = authors
+            .into_iter()
+            .filter(|author| self.is_over(author))
+            .collect();
+        self.begin_fencing_again(ended);
+    }
+
+    /// Reads what came to places that this node was past, as the log was set back. Returns `false` if it ends this life.
+    pub(super) async fn read_missed(
+        &self,
+        here: &Shard,
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) -> bool {
+        let missed = self.missed_entries(here).await;
+        let Some(first) = missed.first() else {
+            return true;
+        };
+        error!(
+            shard = here.number,
+            first = first.number,
+            entries = missed.len(),
+            "cluster: log had other entries than were read, as it was set back; they are read now"
+        );
+        let is_missed = |number| {
+            missed
+                .binary_search_by_key(&number, |entry| entry.number)
+                .is_ok()
+        };
+        self.keep_lost_messages(here, is_missed);
+        lock(&here.recent).clear();
+        let ended = write(&self.fences).forget(here.number, is_missed);
+        self.begin_fencing_again(ended);
+        for entry in missed {
+            match LogEntry::decode(&entry.bytes) {
+                Ok(LogEntry::Fence(author)) if !self.read_fence(here, &author, entry.number) => {
+                    return false;
+                }
+                Ok(LogEntry::Batch {
+                    author,
+                    count,
+                    items,
+                    ..
+                }) if !self.is_fenced_off(&author, here.number, &entry) => {
+                    lock(&here.state).counts.is_new(&author, count);
+                    for (index, item) in items.into_iter().enumerate() {
+                        // Groups come whole.
+                        if let BatchItem::Message(item) = item {
+                            let position = LogPosition {
+                                shard: here.number,
+                                at: At::new(entry.number, index),
+                            };
+                            self.deliver_logged(position, item, local, publisher);
+                        }
+                    }
+                }
+                // Of no life any more, or malformed: the reader that came to it in its turn has said so.
+                _ => {}
+            }
+        }
+        true
+    }
+
+    fn begin_fencing_again(&self, ended: Vec<Author>) {
+        if let Some(this) = self.this.upgrade().filter(|_| !ended.is_empty()) {
+            self.runtime
+                .spawn(async move { this.append_lost_fences(ended).await });
+        }
+    }
+
+    /// Returns the entries of a log that this node has not read, up to the last place that it has read.
+    async fn missed_entries(&self, shard: &Shard) -> Vec<Entry> {
+        let (remembered, last) = {
+            let state = lock(&shard.state);
+            (state.trail.first().unwrap_or(u64::MAX), state.entry)
+        };
+        let replaced = shard.set_backs.take_replaced();
+        let first_replaced = replaced.as_ref().map(|replaced| *replaced.start());
+        let first = remembered.min(first_replaced.unwrap_or(u64::MAX));
+        if first > last {
+            return Vec::new();
+        }
+        let mut missed = Vec::new();
+        let mut entries = self.engine.follow(shard.number, first - 1);
+        while let Ok(Some(entry)) = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await {
+            if entry.number > last {
+                break;
+            }
+            let is_last = entry.number == last;
+            let is_replaced = |replaced: &RangeInclusive<u64>| replaced.contains(&entry.number);
+            let may_be_missed =
+                entry.number >= remembered || replaced.as_ref().is_some_and(is_replaced);
+            if may_be_missed && !lock(&shard.state).trail.has_read(&entry) {
+                missed.push(entry);
+            }
+            if is_last {
+                break;
+            }
+        }
+        missed
+    }
+}
