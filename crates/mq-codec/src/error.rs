@@ -60,16 +60,17 @@ pub enum DecodeError {
     /// DUP set on a QoS 0 PUBLISH `[MQTT-3.3.1-2]`.
     #[error("a PUBLISH of QoS 0 has DUP set")]
     DupWithQos0,
-    /// The topic name of a PUBLISH.
+    /// A PUBLISH whose topic name is not valid; the variant holds the rule that it breaks.
     #[error("the topic name is not valid: {0}")]
     TopicName(TopicError),
-    /// The topic of a will.
+    /// A will whose topic is not valid; the variant holds the rule that it breaks.
     #[error("the Will Topic is not valid: {0}")]
     WillTopic(TopicError),
-    /// The Response Topic of a PUBLISH or of a will `[MQTT-3.3.2-14]`.
+    /// A PUBLISH or a will whose Response Topic is not valid `[MQTT-3.3.2-14]`; the variant holds the rule that it
+    /// breaks.
     #[error("the Response Topic is not valid: {0}")]
     ResponseTopic(TopicError),
-    /// A topic filter of SUBSCRIBE or UNSUBSCRIBE.
+    /// A SUBSCRIBE or UNSUBSCRIBE with a topic filter that is not valid; the variant holds the rule that it breaks.
     #[error("the topic filter is not valid: {0}")]
     TopicFilter(TopicError),
     /// A PUBLISH without topic name and without topic alias (§3.3.2.1).

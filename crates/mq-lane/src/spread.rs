@@ -159,12 +159,13 @@ enum Place {
 /// Stage of the move from the control lane to lanes by topic.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Messages of all topics go on the control lane.
+    /// The move has not begun: messages of all topics go on the control lane.
     NotYet { looked_at: Option<Instant> },
-    /// The peer is asked for an answer to everything on the control lane, and no message is sent until it
-    /// comes.
+    /// The move is under way: the peer is asked for an answer to everything on the control lane, and no message
+    /// is sent until it comes.
     Waiting,
-    /// Topics have lanes of their own, or share them.
+    /// The move is over, or was not needed: each topic goes on the lane that is chosen for it, which is its own, one
+    /// that topics share, or the control lane.
     Done,
 }
 

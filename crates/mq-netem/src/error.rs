@@ -20,7 +20,7 @@ pub enum Error {
     ReadProfile {
         /// The path of the profile's file.
         name: String,
-        /// I/O error of reading the file.
+        /// Source of this error: the I/O error of reading the file.
         source: io::Error,
     },
     /// A profile has a wrong key or value.
@@ -43,7 +43,7 @@ pub enum Error {
     Capture {
         /// Path of the capture file that could not be written.
         file: PathBuf,
-        /// I/O error of creating the file or of starting the capture.
+        /// Source of this error: the I/O error of creating the file or of starting the capture.
         source: io::Error,
     },
     /// A step of building the network failed.
@@ -51,7 +51,7 @@ pub enum Error {
     Setup {
         /// Step that failed, as an infinitive: "start a thread of the emulator".
         step: &'static str,
-        /// I/O error of the step.
+        /// Source of this error: the I/O error of the step.
         source: io::Error,
     },
     /// The kernel's netem and tbf cannot do what the link says.
@@ -93,7 +93,7 @@ pub enum Error {
         qdisc: String,
         /// Root discipline that the interface had before this program changed it.
         before: String,
-        /// The file that remembers it.
+        /// The file that remembers the root discipline from before.
         file: PathBuf,
     },
     /// The SSH session that this program was started from goes through the interface.
@@ -135,7 +135,7 @@ pub enum Error {
     Differs {
         /// Name of the interface.
         interface: String,
-        /// Each difference.
+        /// The differences, separated by semicolons.
         differences: String,
     },
     /// The root discipline that an interface had before could not be restored.
@@ -150,7 +150,7 @@ pub enum Error {
         before: String,
         /// The kernel's reason, and the discipline that the interface has now.
         says: String,
-        /// The file that remembers it.
+        /// The file that remembers the root discipline from before.
         file: PathBuf,
     },
     /// The root discipline that an interface had before was restored, but its options or children read back
@@ -170,7 +170,7 @@ pub enum Error {
     Memory {
         /// Path of the file or directory.
         path: PathBuf,
-        /// I/O error of the access.
+        /// Source of this error: the I/O error of the access.
         source: io::Error,
     },
 }

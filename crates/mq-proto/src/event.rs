@@ -39,7 +39,8 @@ pub enum Event {
         packet_id: PacketId,
         /// Success, or the peer's reason for refusing the message.
         reason: ReasonCode,
-        /// The message; `None` for a QoS 2 message whose PUBREC was received, which is no longer kept.
+        /// The message that is complete or was refused. `None` for a QoS 2 message whose PUBREC was received: it is
+        /// no longer kept.
         delivery: Option<Delivery>,
     },
     /// PUBREC was received for a QoS 2 message: the receiver has it, and PUBREL is in the outbox.

@@ -54,7 +54,7 @@ impl SlowStore {
         }
     }
 
-    /// Queues may go on here beyond what memory holds. Messages are read one at a time.
+    /// Makes the store take queued messages beyond those that memory holds. Messages are read one at a time.
     #[must_use]
     pub fn spilling(self) -> Self {
         Self {
@@ -75,8 +75,8 @@ impl SlowStore {
         }
     }
 
-    /// Fails for good at this call of `record`, counted from 1: neither this call nor pending ones are
-    /// ever settled.
+    /// Makes the store fail for good at this call of `record`, counted from 1: neither this call nor pending ones
+    /// are ever settled.
     #[must_use]
     pub fn failing_at(self, call: u64) -> Self {
         self.lock().fails_at = Some(call);

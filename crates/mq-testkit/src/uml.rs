@@ -20,7 +20,7 @@ const NOBODY: u32 = 65_534;
 /// Lets the kernel run on a processor that has AMX.
 const MORE_REGISTERS: &str = include_str!("xstate.c");
 
-/// Free bytes of a tmpfs that takes the memory of some kernels.
+/// The least number of free bytes with which a tmpfs is chosen for the memory of some kernels.
 const ROOM: u64 = 1 << 30;
 
 /// A kernel that can be started, and a folder that its guest may write.

@@ -30,7 +30,7 @@ use crate::{
     systemd::notify,
 };
 
-/// Options of the broker.
+/// Command-line options of the broker.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BrokerArgs {
     /// Configuration file (TOML); options on the command line override it

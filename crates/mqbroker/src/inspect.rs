@@ -27,7 +27,7 @@ pub struct Where {
     pub json: bool,
 }
 
-/// Questions to a running broker.
+/// Subcommands that query a running broker.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Ask {
     /// Show the state of a running broker, and how often it refused what
@@ -141,7 +141,7 @@ pub enum Ask {
     },
 }
 
-/// Questions to a node of a cluster.
+/// Subcommands that query a node of a cluster.
 #[derive(Subcommand, Clone, Debug)]
 pub enum AskCluster {
     /// Show a node: the others that it has heard of, how far it has read the logs, and what waits

@@ -16,7 +16,8 @@ use sha2::Sha256;
 /// The prefix of the password file's line that has the secret; other readers take it for a comment.
 pub(super) const LINE: &str = "#stand-in:";
 
-/// A secret of this broker. Whoever knows it can predict the answers for unknown users.
+/// Secret key of 32 bytes, from which the answers for unknown users are derived. Whoever knows it can predict these
+/// answers.
 #[derive(Clone)]
 pub(super) struct Secret([u8; 32]);
 
@@ -26,7 +27,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A kind of hash that users have.
+/// Kind of password hash that some users have, with the number of these users.
 #[derive(Debug)]
 pub(super) struct Kind {
     /// The properties that all hashes of the kind share.

@@ -149,7 +149,8 @@ impl Wire {
         }
     }
 
-    /// Waits before CONNECT is read where clients of the same address have broken the protocol repeatedly.
+    /// Delays the read of CONNECT if clients of the same address have broken the protocol repeatedly: by half of the
+    /// timeout of CONNECT at most. A shutdown of the broker ends the delay.
     pub(super) async fn slow_down(&mut self) {
         let peer = self.link.info().peer_address;
         let most = self.settings.protocol.connect_timeout / 2;

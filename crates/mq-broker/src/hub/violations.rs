@@ -22,11 +22,11 @@ use crate::{
 
 /// Violations of an address that cost nothing: a client with a defect is seldom alone, and people try again.
 const FREE: f64 = 5.0;
-/// Time that each further one costs.
+/// Time by which each violation beyond [`FREE`] delays the address's next client.
 const STEP: Duration = Duration::from_millis(100);
-/// Time that a client waits at most: half of its time for CONNECT, or this.
+/// Upper bound of a client's delay, together with half of the timeout of CONNECT.
 const MAX_DELAY: Duration = Duration::from_secs(2);
-/// Addresses that are remembered; others make room at random.
+/// Greatest number of addresses that are remembered; beyond it, forgiven ones make room, else any other.
 const MAX_ADDRESSES: usize = 4_096;
 
 /// Violations by address.

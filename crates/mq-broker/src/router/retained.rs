@@ -41,12 +41,12 @@ struct Node {
     retained: Option<Box<(u64, Retained)>>,
 }
 
-/// The size of the tree of topics.
+/// Numbers of nodes in the tree of topics, from which its memory is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Size {
-    /// Nodes below the root.
+    /// Number of nodes, without the root.
     nodes: usize,
-    /// Nodes that have children.
+    /// Number of nodes that have children; the root counts as well.
     tables: usize,
 }
 

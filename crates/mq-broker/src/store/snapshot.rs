@@ -46,11 +46,13 @@ pub struct SessionRecord {
     pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     /// Identifiers of QoS 2 messages that were received and not released.
     pub received: HashSet<PacketId>,
-    /// Flows (MQTT-next) that are kept.
+    /// Records of the flows (MQTT-next) whose state the session keeps, by flow identifier.
     pub flows: HashMap<FlowId, FlowRecord>,
-    /// The slots of subscriptions that were made on a flow.
+    /// Slots of the flows on which subscriptions were made, by filter. A subscription that was made on no flow is
+    /// absent.
     pub slots: HashMap<TopicFilter, u16>,
-    /// The slots of messages in flight whose PUBREC was received, where they have one.
+    /// Slots of messages in flight whose PUBREC was received, by packet identifier. A message of slot 0, the control
+    /// lane, is absent.
     pub released_slots: HashMap<PacketId, u16>,
 }
 

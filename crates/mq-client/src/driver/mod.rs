@@ -388,7 +388,8 @@ impl Driver {
     }
 }
 
-/// Ends every wait for the task, however the task ends.
+/// Ends all that waits for the driver when it is dropped, however its task ends: receipts, requests, and the streams of
+/// messages and events.
 impl Drop for Driver {
     fn drop(&mut self) {
         let error = self.ended.clone();

@@ -317,7 +317,8 @@ async fn follow_link(
     }
 }
 
-/// Describes a client that is connected.
+/// Returns the state of the link of a connected client: the broker's address, the kind of its handshake and the
+/// round-trip time `rtt`.
 fn up(client: &Client, rtt: Option<Duration>) -> Link {
     let how = match client.last_connected() {
         None => String::new(),

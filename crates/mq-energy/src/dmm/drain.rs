@@ -46,7 +46,7 @@ pub(super) struct Drain {
 #[derive(Debug)]
 struct Timing {
     triggered: Instant,
-    /// The middle of the first reading, on the run's clock.
+    /// The middle of the first reading, in nanoseconds since the run began.
     first_ns: u64,
     uncertainty_ns: u64,
     spacing: Duration,

@@ -9,7 +9,7 @@ use super::Settings;
 use crate::Error;
 use mq_measure::convert;
 
-/// Readings as text: columns that [`csv`](crate::csv) reads.
+/// Writer of the file that keeps each reading before it is used: text with columns that [`csv`](crate::csv) reads.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
@@ -46,7 +46,7 @@ impl Journal {
         })
     }
 
-    /// Notes that the first reading was taken `ago`.
+    /// Sets the time of the first reading: `ago` before now, by the system's clock.
     pub(super) fn begins(&mut self, ago: Duration) {
         let now = SystemTime::now();
         let began = now.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -78,7 +78,7 @@ pub struct FitSummary {
 pub struct ClockFit {
     origin: Origin,
     stretches: Vec<Stretch>,
-    /// The first and the last exchange, from the origin.
+    /// Times of the first and the last exchange, in nanoseconds from the origin.
     first: f64,
     last: f64,
     least_round_trip_ns: u64,
@@ -233,7 +233,10 @@ impl ClockFit {
         }
     }
 
-    /// Returns the offset beyond the origin's, and its uncertainty.
+    /// Returns the offset (remote minus local clock) beyond the origin's, and its uncertainty, both in nanoseconds.
+    ///
+    /// `x` is the local time, in nanoseconds from the origin. Beside a step, the uncertainty covers all stretches that
+    /// may hold there.
     fn offset(&self, x: f64) -> (f64, f64) {
         let candidates: Vec<(f64, f64)> = (0..self.stretches.len())
             .filter(|index| {
@@ -248,8 +251,8 @@ impl ClockFit {
         cover(&candidates)
     }
 
-    /// Returns the range of local times in which a stretch may hold: from the last point but one before it to the
-    /// second after it.
+    /// Returns the range of local times, in nanoseconds from the origin, in which a stretch may hold: from the last
+    /// point but one before it to the second after it.
     ///
     /// A step lies between two points. The range has one point more at each end, so that it still covers the
     /// step if that is found one point off.

@@ -14,11 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::convert;
 
-/// CPU time since a process began, over all of its threads, ended ones too.
+/// CPU times of a process in nanoseconds, over all of its threads, ended ones too: since the process began, or between
+/// two readings (see [`since`](Self::since)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuTimes {
-    /// User and system together, by the process's CPU-time clock: exact to the nanosecond.
+    /// CPU time in user mode and in the kernel together, by the process's CPU-time clock: exact to the nanosecond.
     pub total_ns: u64,
     /// CPU time in user mode; `/proc/PID/stat` counts in ticks, mostly of 10 ms.
     pub user_ns: u64,
@@ -38,7 +39,7 @@ impl CpuTimes {
     }
 }
 
-/// Memory of a process.
+/// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {

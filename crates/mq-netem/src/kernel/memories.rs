@@ -30,7 +30,7 @@ pub(super) struct Memory {
     pub(super) gso_max_segs: Option<u32>,
 }
 
-/// The directory of a network namespace's files.
+/// The memories of one network namespace: files in a directory, one for each interface.
 #[derive(Clone, Debug)]
 pub(super) struct Memories {
     directory: PathBuf,
@@ -45,7 +45,11 @@ pub(super) struct Lock {
 }
 
 impl Memories {
-    /// Opens the directory of the calling thread's network namespace.
+    /// Makes the memories of the calling thread's network namespace, whose files are in `directory`. The directory need
+    /// not exist yet.
+    ///
+    /// # Errors
+    /// An I/O error if the id of the machine's boot or the namespace cannot be read from `/proc`.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Self {

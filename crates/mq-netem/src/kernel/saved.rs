@@ -25,7 +25,7 @@ const SIMPLE: &[&str] = &[
 pub(super) struct Before {
     /// `None` for the kernel's default, which comes back by itself when the root is deleted.
     root: Option<Saved>,
-    /// A tbf behind a netem.
+    /// The tbf behind a netem at the root; `None` if there is none.
     child: Option<Saved>,
 }
 
@@ -36,7 +36,7 @@ struct Saved {
     kind: String,
     handle: u32,
     parent: u32,
-    /// Hexadecimal.
+    /// The kernel's options of the discipline, as bytes; hexadecimal digits in the file.
     #[serde(with = "hexadecimal")]
     options: Vec<u8>,
 }

@@ -132,7 +132,8 @@ pub struct Connection {
     wants_datagrams: bool,
     #[cfg(feature = "mqtt-next")]
     flows: Flows,
-    /// Server: the spread that CONNECT asked for.
+    /// Server: the rule that CONNECT asked for, by which the server spreads its messages to the client over lanes
+    /// that it opens; `None` if CONNECT asked for none.
     deliveries: Option<Spread>,
     /// Server: the identifier of the [`ping`](Self::ping) whose answer is due.
     ping: Option<PacketId>,

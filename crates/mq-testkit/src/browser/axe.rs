@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Page;
 use crate::{program, skipped};
 
-/// Name and version of the package.
+/// Manifest for npm, as JSON text, which requires axe-core in one fixed version.
 const PACKAGE: &str = include_str!("axe/package.json");
 
 /// Loads axe-core's script; reports a skipped test if it cannot be had.

@@ -141,7 +141,7 @@ fn the_documented_file_loads() {
     }
 }
 
-/// Checks that a claim has the fields of its form and no others.
+/// Asserts that a claim has the fields of its form and no others.
 fn check_form(claim: &Claim) {
     let has = [
         ("compare", claim.compare.is_some()),
@@ -174,7 +174,7 @@ fn check_form(claim: &Claim) {
     assert_eq!(unit, Some(&claim.unit[..]), "{}: unit", claim.id);
 }
 
-/// Checks that a claim names existing levels, and that they determine its cells.
+/// Asserts that a claim names existing levels, and that they determine its cells.
 fn check_levels(claim: &Claim, campaign: &Campaign) {
     assert!(is_metric(&claim.metric), "{}: {}", claim.id, claim.metric);
     let mut places = vec![claim.at.clone()];

@@ -16,7 +16,7 @@ use crate::{
 /// Number of comparisons of clocks before a run, and after it.
 pub(super) const COMPARISONS: usize = 40;
 
-/// The pause between comparisons.
+/// Fixed pause between two comparisons of clocks.
 pub(super) const COMPARISON_PAUSE: Duration = Duration::from_millis(10);
 
 /// Time within which a host has to answer with its time.

@@ -232,7 +232,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<Option<Point>>,
 }
 
-/// A cell's figure.
+/// Statistics of one cell, in the unit of the campaign's metric: a point, a bar or a box of a [`Panel`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
     /// Number of repetitions.
