@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
-use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership, trail::Milestone};
+use super::{arrival_marks::ArrivalMark, author::Author, groups::Membership, milestone::Milestone};
 use crate::{
     cluster::engine::{Malformed, Reader, Writer},
     store::StoredMessage,

@@ -4,11 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use mq_codec::TopicName;
 
-use super::{
-    author::Author,
-    groups::SharedGroups,
-    trail::{Milestone, Trail},
-};
+use super::{author::Author, groups::SharedGroups, milestone::Milestone, trail::Trail};
 use crate::{
     cluster::engine::{Entry, Malformed, Reader, Writer},
     store::{At, StoredMessage},

@@ -11,6 +11,7 @@ mod follow;
 mod groups;
 mod ledger;
 mod log_state;
+mod milestone;
 mod progress;
 mod qos0;
 mod recent;

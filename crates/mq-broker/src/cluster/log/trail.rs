@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use super::entry::LogEntry;
+use super::{entry::LogEntry, milestone::Milestone};
 use crate::{
-    cluster::engine::{Entry, Malformed, Reader, Writer},
+    cluster::engine::Entry,
     fnv::{FNV_BASIS, fnv1a},
 };
 
@@ -18,13 +18,6 @@ const DIGEST_BYTES: usize = 64;
 /// Returns the digest of an entry.
 fn digest(bytes: &[u8]) -> u64 {
     fnv1a(FNV_BASIS, &bytes[..bytes.len().min(DIGEST_BYTES)])
-}
-
-/// A place of a log, and a hash over all that was read up to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::cluster) struct Milestone {
-    pub(super) entry: u64,
-    pub(super) hash: u64,
 }
 
 /// The last entries of a log that a node has read.
@@ -109,20 +102,6 @@ impl Trail {
     pub(super) fn has_read(&self, entry: &Entry) -> bool {
         let digest = digest(&entry.bytes);
         LogEntry::is_empty(&entry.bytes) || self.entries.iter().any(|read| read.digest == digest)
-    }
-}
-
-impl Milestone {
-    pub(super) fn write(self, to: &mut Writer) {
-        to.number(self.entry);
-        to.number(self.hash);
-    }
-
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            entry: from.number()?,
-            hash: from.number()?,
-        })
     }
 }
 
