@@ -87,50 +87,88 @@ impl Cluster {
         local: &dyn LocalSessions,
         publisher: &mut Publisher,
     ) -> bool {
-        let missed = self.missed_entries(here).await;
-        let Some(first) = missed.first() else {
+        let (remembered, last) = {
+            let state = lock(&here.state);
+            (state.trail.first().unwrap_or(u64::MAX), state.entry)
+        };
+        let replaced = here.set_backs.take_replaced();
+        let first_replaced = replaced.as_ref().map(|replaced| *replaced.start());
+        let first = remembered.min(first_replaced.unwrap_or(u64::MAX));
+        if first > last {
             return true;
-        };
-        error!(
-            shard = here.number,
-            first = first.number,
-            entries = missed.len(),
-            "cluster: log had other entries than were read, as it was set back; they are read now"
-        );
-        let is_missed = |number| {
-            missed
-                .binary_search_by_key(&number, |entry| entry.number)
-                .is_ok()
-        };
-        self.keep_lost_messages(here, is_missed);
+        }
+        let mut missed = 0_u64;
+        let mut entries = self.engine.follow(here.number, first.saturating_sub(1));
+        let mut next = first;
+        while next <= last
+            && let Ok(Some(entry)) = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await
+            && entry.number <= last
+        {
+            next = entry.number + 1;
+            let is_replaced = |replaced: &RangeInclusive<u64>| replaced.contains(&entry.number);
+            let is_replaced = replaced.as_ref().is_some_and(is_replaced);
+            let may_be_missed = is_replaced || entry.number >= remembered;
+            if !may_be_missed || lock(&here.state).trail.has_read(&entry) {
+                continue;
+            }
+            missed += 1;
+            if !is_replaced {
+                self.forget_read_at(here, entry.number);
+            }
+            if !self.read_late(here, &entry, local, publisher) {
+                return false;
+            }
+        }
         lock(&here.recent).clear();
-        let ended = write(&self.fences).forget(here.number, is_missed);
+        if missed > 0 {
+            error!(
+                shard = here.number,
+                entries = missed,
+                "cluster: log had other entries than were read, as it was set back"
+            );
+        }
+        true
+    }
+
+    /// Forgets what this node has read at a place of which another entry has become known.
+    fn forget_read_at(&self, here: &Shard, number: u64) {
+        let is_lost = |lost| lost == number;
+        self.keep_lost_messages(here, is_lost);
+        let ended = write(&self.fences).forget(here.number, is_lost);
         self.begin_fencing_again(ended);
-        for entry in missed {
-            match LogEntry::decode(&entry.bytes) {
-                Ok(LogEntry::Fence(author)) if !self.read_fence(here, &author, entry.number) => {
-                    return false;
-                }
-                Ok(LogEntry::Batch {
-                    author,
-                    count,
-                    items,
-                    ..
-                }) if !self.is_fenced_off(&author, here.number, &entry) => {
-                    lock(&here.state).counts.is_new(&author, count);
-                    for (index, item) in items.into_iter().enumerate() {
-                        // Groups come whole.
-                        if let BatchItem::Message(item) = item {
-                            let position = LogPosition {
-                                shard: here.number,
-                                at: At::new(entry.number, index),
-                            };
-                            self.deliver_logged(position, item, local, publisher);
-                        }
-                    }
-                }
-                // Of no life any more, or malformed: the reader that came to it in its turn has said so.
-                _ => {}
+    }
+
+    /// Reads an entry that this node was past. Returns `false` if it ends this life.
+    fn read_late(
+        &self,
+        here: &Shard,
+        entry: &Entry,
+        local: &dyn LocalSessions,
+        publisher: &mut Publisher,
+    ) -> bool {
+        let (author, count, items) = match LogEntry::decode(&entry.bytes) {
+            Ok(LogEntry::Fence(author)) => return self.read_fence(here, &author, entry.number),
+            Ok(LogEntry::Batch {
+                author,
+                count,
+                items,
+                ..
+            }) => (author, count, items),
+            // The reader that came to it in its turn has said so.
+            Err(_) => return true,
+        };
+        if self.is_fenced_off(&author, here.number, entry) {
+            return true;
+        }
+        lock(&here.state).counts.is_new(&author, count);
+        for (index, item) in items.into_iter().enumerate() {
+            // Groups come whole.
+            if let BatchItem::Message(item) = item {
+                let position = LogPosition {
+                    shard: here.number,
+                    at: At::new(entry.number, index),
+                };
+                self.deliver_logged(position, item, local, publisher);
             }
         }
         true
@@ -141,37 +179,5 @@ impl Cluster {
             self.runtime
                 .spawn(async move { this.append_lost_fences(ended).await });
         }
-    }
-
-    /// Returns the entries of a log that this node has not read, up to the last place that it has read.
-    async fn missed_entries(&self, shard: &Shard) -> Vec<Entry> {
-        let (remembered, last) = {
-            let state = lock(&shard.state);
-            (state.trail.first().unwrap_or(u64::MAX), state.entry)
-        };
-        let replaced = shard.set_backs.take_replaced();
-        let first_replaced = replaced.as_ref().map(|replaced| *replaced.start());
-        let first = remembered.min(first_replaced.unwrap_or(u64::MAX));
-        if first > last {
-            return Vec::new();
-        }
-        let mut missed = Vec::new();
-        let mut entries = self.engine.follow(shard.number, first - 1);
-        while let Ok(Some(entry)) = timeout(LOG_SILENCE_TIMEOUT, entries.recv()).await {
-            if entry.number > last {
-                break;
-            }
-            let is_last = entry.number == last;
-            let is_replaced = |replaced: &RangeInclusive<u64>| replaced.contains(&entry.number);
-            let may_be_missed =
-                entry.number >= remembered || replaced.as_ref().is_some_and(is_replaced);
-            if may_be_missed && !lock(&shard.state).trail.has_read(&entry) {
-                missed.push(entry);
-            }
-            if is_last {
-                break;
-            }
-        }
-        missed
     }
 }
