@@ -24,12 +24,13 @@ pub(crate) struct Control {
     pub(crate) requests: VecDeque<Request>,
     /// Bounded by the Receive Maximum (3.x: by the messages that the application keeps).
     pub(crate) acks: Vec<ManualAck>,
-    /// Subscriptions whose streams were dropped.
+    /// Subscriptions whose streams the application has dropped.
     pub(crate) dropped: Vec<SubscriptionId>,
     pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
     /// `true` if the driver has to leave the link and connect again.
     pub(crate) reconnect: bool,
-    /// Time within which the driver has to end, from the first request for its end.
+    /// Time within which the driver has to end, from the first request for its end; `None` until there is such a
+    /// request.
     pub(crate) end: Option<Duration>,
 }
 

@@ -10,10 +10,10 @@ use mq_measure::Error as FileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file that cannot be read or written, or is not what its format asks for.
+    /// A file cannot be read or written, or is not what its format asks for.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A meter that this machine does not have, or that cannot be used.
+    /// This machine does not have the meter, or the meter cannot be used.
     #[error("meter {meter}: {problem}")]
     NoMeter {
         /// The meter as the user named it.
@@ -21,7 +21,7 @@ pub enum Error {
         /// Reason, with the meters that exist or the value that would be right where there is one.
         problem: String,
     },
-    /// A command that an instrument did not take, or answered with something else.
+    /// An instrument refused a command, or its answer does not fit the command.
     #[error("{instrument}: {command}: {problem}")]
     Instrument {
         /// Address of the instrument, as `HOST:PORT`.
@@ -40,13 +40,13 @@ pub enum Error {
         /// Failure of the connection, or the command without an answer.
         problem: String,
     },
-    /// Points of a trace that are not in ascending order, or of which one is no number.
+    /// The points of a trace are not in ascending order, or one of them is no number.
     #[error("point {at} is not after the one before it, or is no number")]
     Points {
         /// Index of the first bad point of the trace, from 0.
         at: usize,
     },
-    /// An energy profile that does not exist, or holds an impossible value.
+    /// The energy profile does not exist, or holds an impossible value.
     #[error("energy profile {name}: {problem}")]
     Profile {
         /// Name or file of the energy profile.
@@ -54,7 +54,7 @@ pub enum Error {
         /// Key or value that is wrong, and a right one.
         problem: String,
     },
-    /// Runs from which no coefficients can be found.
+    /// No coefficients can be found from the runs.
     #[error("cannot fit: {problem}")]
     Fit {
         /// Reason: too few runs, a term that the runs cannot separate from others, or a run that cannot be used.

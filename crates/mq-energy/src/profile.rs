@@ -42,22 +42,22 @@ pub struct Activity {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Term {
-    /// The power of a machine that does nothing.
+    /// Term of the elapsed time; its coefficient is the power of a machine that does nothing, in microwatt.
     IdlePowerUw,
-    /// The power of a busy core on top of the idle power.
+    /// Term of the CPU time; its coefficient is the power of a busy core on top of the idle power, in microwatt.
     CpuPowerUw,
-    /// The energy of a packet sent.
+    /// Term of the packets sent; its coefficient is the energy of a packet, in nanojoule.
     SentPacketNj,
-    /// The energy of a packet received.
+    /// Term of the packets received; its coefficient is the energy of a packet, in nanojoule.
     ReceivedPacketNj,
-    /// The energy of a byte sent.
+    /// Term of the bytes sent; its coefficient is the energy of a byte, in nanojoule.
     SentByteNj,
-    /// The energy of a byte received.
+    /// Term of the bytes received; its coefficient is the energy of a byte, in nanojoule.
     ReceivedByteNj,
 }
 
 impl Term {
-    /// All terms.
+    /// All terms, in the order of their declaration.
     pub const ALL: [Self; 6] = [
         Self::IdlePowerUw,
         Self::CpuPowerUw,

@@ -23,7 +23,7 @@ pub enum Spread {
     Control,
     /// Each topic has a lane, and keeps it. Topics beyond the number of lanes share these lanes.
     PerTopic {
-        /// The greatest number of data lanes.
+        /// Bound of this rule: the greatest number of data lanes, besides the control lane.
         most: u16,
     },
     /// Each message has a lane of its own, which ends after it; the control lane if the peer grants no further
@@ -32,7 +32,7 @@ pub enum Spread {
     /// All messages go on the control lane until something holds them up, then as with
     /// [`PerTopic`](Self::PerTopic).
     Auto {
-        /// The greatest number of data lanes.
+        /// Bound of this rule: the greatest number of data lanes, besides the control lane.
         most: u16,
     },
 }

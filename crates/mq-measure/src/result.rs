@@ -42,9 +42,9 @@ pub struct TransportResult {
     pub transport: String,
     /// The broker's address.
     pub url: String,
-    /// Latency from the intended send time; `None` if nothing arrived.
+    /// Summary of the latencies from the intended send time; `None` if nothing arrived.
     pub latency: Option<Summary>,
-    /// Latency from the actual send time.
+    /// Summary of the latencies from the actual send time; `None` if nothing arrived.
     pub latency_from_send: Option<Summary>,
     /// DL's estimate of the round trip, see [`LastSendEstimator`](crate::LastSendEstimator);
     /// `None` if there was no round trip.
@@ -174,7 +174,7 @@ pub struct Round {
     pub round: u32,
     /// The transport's turn in the round, from 0: the order changes so that drift hits all alike.
     pub turn: u32,
-    /// Latency from the intended send time; `None` if nothing arrived.
+    /// Summary of the latencies from the intended send time; `None` if nothing arrived.
     pub latency: Option<Summary>,
     /// Time from the first send to the last arrival: S21's Δ where the loop was closed, Fig. 6a.
     pub duration_ns: u64,

@@ -4,7 +4,8 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::Deserialize;
 
-/// Bits a second, such as `20mbit`, with the units of `tc`: `bit`, `kbit`, `mbit`, `gbit`.
+/// A bit rate, at least 1 bit a second. As text it is a number with a unit of `tc`: `bit`, `kbit`, `mbit` or `gbit`,
+/// such as `20mbit`, up to `1000gbit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Rate(u64);
@@ -78,13 +79,13 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A probability, such as `5%` or `0.05`.
+/// A probability from 0 to 1, as text such as `5%` or `0.05`.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Probability(f64);
 
 impl Probability {
-    /// Never.
+    /// The probability 0, of an event that never happens.
     pub const ZERO: Self = Self(0.0);
 
     /// Makes the probability `share`, from 0 to 1; `None` outside of that.
@@ -99,7 +100,7 @@ impl Probability {
         self.0
     }
 
-    /// Draws whether the event happens this time.
+    /// Returns `true` if the event happens this time, as drawn from `random`.
     pub(crate) fn happens(self, random: &mut fastrand::Rng) -> bool {
         // An impossible event draws no number, so that switching off one kind of event leaves the rest of
         // a seeded run as it was.
@@ -128,7 +129,7 @@ impl fmt::Display for Probability {
     }
 }
 
-/// A time, such as `25ms`: a number with `us`, `ms` or `s`.
+/// A duration that parses from text such as `25ms`: a number with `us`, `ms` or `s`, from 0 s to 60 s.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Time(pub Duration);
@@ -147,7 +148,7 @@ impl FromStr for Time {
     }
 }
 
-/// A time since a link's start, such as `90s`: up to a day.
+/// A time since a link's start that parses from text such as `90s`: a number with `us`, `ms` or `s`, up to a day.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Moment(pub(crate) Duration);
@@ -167,6 +168,7 @@ impl FromStr for Moment {
     }
 }
 
+/// Parses a number with `us`, `ms` or `s`; the error is one line.
 fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let scale = match unit {
@@ -181,11 +183,12 @@ fn time(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("`{text}` is no time: write a number with us, ms or s, such as 25ms"))
 }
 
-/// Converts a time to whole nanoseconds; 64 bits hold 584 years.
+/// Converts a time to whole nanoseconds; `u64::MAX` stands for more than 584 years.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Splits a quantity into its number and its unit.
 fn split(text: &str) -> (&str, &str) {
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     text.split_at(unit.unwrap_or(text.len()))

@@ -106,7 +106,7 @@ pub enum Event {
         /// state is kept.
         expiry: Option<Duration>,
     },
-    /// Server: a flow has no lane any more, or is forgotten.
+    /// Server: the lane of a flow has ended, or the flow was forgotten. [`FlowEnd`] names the state that is kept of it.
     FlowEnded(FlowEnd),
     /// The connection is over: the last event. Write the rest of the outbox, then close the link.
     Closed(CloseReason),

@@ -29,10 +29,11 @@ const ROOM: u64 = 1 << 30;
 /// of the machine, and is root in the guest.
 #[derive(Debug)]
 pub struct Uml {
-    /// Kernel as the package installs it.
+    /// Path of the kernel that was found, such as the one in Debian's package.
     original: PathBuf,
+    /// Path of the kernel's copy in `folder`, which is started.
     kernel: PathBuf,
-    /// Kernel for a processor with AMX.
+    /// Path of the shared library that lets the kernel run on a processor with AMX.
     more_registers: PathBuf,
     folder: TempDir,
     /// `true` if this process is root on the machine, and not only in its own namespaces.

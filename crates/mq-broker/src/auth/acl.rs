@@ -20,13 +20,14 @@ pub(super) struct Acl {
     patterns: Vec<Pattern>,
 }
 
-/// Rules of one rank: a denial outweighs a permission.
+/// Rules of equal rank: where a denial and a permission match, the denial holds.
 #[derive(Debug, Default)]
 struct Tier {
     deny: Vec<Filter>,
     allow: Vec<(Filter, Access)>,
 }
 
+/// Effect of a rule on the topics that it matches: the right that it grants, or a denial of both rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
     Read,
@@ -35,22 +36,25 @@ enum Access {
     Deny,
 }
 
-/// A topic filter, taken apart.
+/// A topic filter, split into its levels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Filter(Vec<Level>);
 
-/// The placeholders for a client's names in rules.
+/// Pair of the texts that a rule's filter has in place of a client's user name and client identifier, such as `%u` and
+/// `%c`. Access files and tokens have different ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) user: &'static str,
     pub(super) client_id: &'static str,
 }
 
+/// The placeholders of access files, as in mosquitto.
 const MARKS: Marks = Marks {
     user: "%u",
     client_id: "%c",
 };
 
+/// Level of a topic filter: a name, `+` or `#`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Level {
     Name(String),
@@ -58,6 +62,7 @@ enum Level {
     Hash,
 }
 
+/// A rule for every client, into whose filter the client's names are substituted.
 #[derive(Debug)]
 struct Pattern {
     access: Access,
@@ -73,7 +78,7 @@ pub(super) struct Rights {
     tiers: [Arc<Tier>; 2],
 }
 
-/// The rights of one principal, and the generation of the rules that they are from.
+/// The rights of one principal, kept with the generation of the rules from which they were computed.
 #[derive(Default)]
 pub(super) struct CachedRights(Mutex<Option<(u64, Arc<Rights>)>>);
 
@@ -144,7 +149,7 @@ impl Acl {
         Ok(acl)
     }
 
-    /// Computes the rights of one client: rules of its user and the patterns, filled in.
+    /// Computes the rights of one client: the rules of its user, and the patterns with the client's names substituted.
     pub(super) fn rights(&self, who: &Principal) -> Rights {
         let own = match who.user() {
             Some(user) => self.users.get(user).cloned().unwrap_or_default(),
@@ -220,7 +225,8 @@ impl Access {
 }
 
 impl Pattern {
-    /// Returns the pattern's filter for one client; `None` if the pattern does not concern it.
+    /// Returns the pattern's filter with one client's names substituted; `None` if the pattern does not concern the
+    /// client.
     fn of(&self, who: &Principal) -> Option<Filter> {
         let denies = self.access == Access::Deny;
         self.filter.filled(MARKS, denies, who)
@@ -259,14 +265,14 @@ impl Filter {
 }
 
 impl Marks {
-    /// Returns `true` if a level begins with a placeholder.
+    /// Returns `true` if the name of a level begins with one of these placeholders.
     fn begin(self, name: &str) -> bool {
         name.starts_with(self.user) || name.starts_with(self.client_id)
     }
 }
 
-/// Substitutes the user name and the client identifier for their placeholders in one level. The
-/// `bool` is `true` if the result is one level without wildcards. `None` if the level has the
+/// Substitutes the user name and the client identifier for their placeholders in one level. The `bool` is `true` if the
+/// names have no `/`, `+` or `#`, so that the result is one level without wildcards. `None` if the level has the
 /// placeholder of the user name and the client has no user.
 fn fill_in(name: &str, marks: Marks, who: &Principal) -> Option<(String, bool)> {
     let mut filled = String::new();

@@ -1,4 +1,5 @@
-//! Lives of nodes: how one begins, how others see that it goes on, and how it is ended.
+//! Lives of nodes: how one begins, how others see that it goes on, and how it is ended. A life lasts from a start of
+//! the node's broker to its end.
 
 use std::{
     collections::BTreeMap,
@@ -28,20 +29,20 @@ const VERSION: u8 = 1;
 /// Heartbeats of a node in one lease.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// Heartbeats after which the records are written of sessions of which no change is urgent. A change that is in no
-/// record yet comes again from a node that dies, at QoS 1.
+/// Heartbeats from one round to the next. In a round a node writes the records of the sessions whose changes could
+/// wait. If it dies before, a message of QoS 1 may be delivered again.
 const HEARTBEATS_PER_ROUND: u64 = 10;
 
-/// Time that a fence may take.
+/// Time within which the fences of a life have to be read back from all logs.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a node without heartbeats has to answer that it lives.
+/// Time within which a node without heartbeats has to answer that it lives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Leases for which a node that answers may send no heartbeat.
+/// Leases without a heartbeat after which a node counts as dead, even if it answers.
 const MAX_SPARED_LEASES: u32 = 10;
 
-/// Earlier lives of a node of which it is known how complete their records are.
+/// Lives of a node, with the present one, whose floors its status has.
 const MAX_REMEMBERED_LIVES: usize = 16;
 
 /// The last heartbeats of all nodes, by name.
@@ -53,10 +54,12 @@ pub(super) struct LastHeartbeat {
     life: u64,
     /// The heartbeat's number in that life. The version of its value would not do: it goes back with the servers' storage.
     heartbeat: u64,
-    /// The number of this node's own heartbeats since. So a node that was stopped, or cut off with all others, takes
-    /// none of them for dead.
+    /// The number of this node's own heartbeats that were read back since. So a node that was stopped, or cut off with
+    /// all others, takes none of them for dead.
     missed: u32,
+    /// Time of the last heartbeat or answer.
     at: Instant,
+    /// Time of the last heartbeat.
     heartbeat_at: Instant,
 }
 
@@ -67,7 +70,7 @@ impl LastHeartbeat {
         self.missed >= HEARTBEATS_PER_LEASE && self.at.elapsed() >= lease
     }
 
-    /// Returns the node's present life, as far as it is known.
+    /// Returns the life that the last heartbeat of `node` was of.
     pub(super) fn author(&self, node: &str) -> Author {
         Author {
             node: node.to_owned(),
@@ -75,18 +78,20 @@ impl LastHeartbeat {
         }
     }
 
+    /// Returns the time since the last sign of life.
     pub(super) fn silent_for(&self) -> Duration {
         self.at.elapsed()
     }
 }
 
-/// The value of a node's key.
+/// Status of a node, which is the value of its key in the engine and is written with each heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct NodeStatus {
     life: u64,
-    /// Grows while it lives.
+    /// Number of the life's last heartbeat.
     heartbeat: u64,
-    /// Places up to which the records of its sessions are complete (see [`Floor`](super::sessions::Floor)), by life.
+    /// Floors by life: the places, by log, up to which the records of the life's sessions are complete. See
+    /// [`Floor`](super::sessions::Floor).
     floors: BTreeMap<u64, Vec<At>>,
 }
 
@@ -118,18 +123,18 @@ impl NodeStatus {
         })
     }
 
-    /// Returns the places, by log, up to which the records are complete of sessions that a life had when it last showed
-    /// itself.
+    /// Returns the floor of a life at its last heartbeat: the places, by log, up to which the records of its sessions
+    /// are complete. `None` if it is not known.
     pub(super) fn floor_of(&self, life: u64) -> Option<&[At]> {
         self.floors.get(&life).map(Vec::as_slice)
     }
 
-    /// Returns what [`floor_of`](Self::floor_of) does of all lives.
+    /// Returns the floors of all lives that the status has.
     pub(super) fn floors(&self) -> impl Iterator<Item = &[At]> {
         self.floors.values().map(Vec::as_slice)
     }
 
-    /// Returns the place in that log up to which the records are complete of sessions that the life that goes on owns.
+    /// Returns the floor of the present life in one log; place 0 if it is not known.
     pub(super) fn present_floor(&self, shard: u16) -> At {
         let floor = self.floor_of(self.life);
         let at = floor.and_then(|floor| floor.get(usize::from(shard)));
@@ -144,7 +149,7 @@ impl NodeStatus {
     }
 }
 
-/// Begins a life of a node, the next after the last.
+/// Begins a node's next life: writes a status with the life's number, and returns node and number.
 pub(super) async fn begin_life(engine: &dyn Engine, node: String) -> Result<Author, EngineError> {
     loop {
         let (version, mut status) = read_status(engine, &node).await?;
@@ -162,7 +167,10 @@ pub(super) async fn begin_life(engine: &dyn Engine, node: String) -> Result<Auth
     }
 }
 
-/// Returns the last status of a node, with its version.
+/// Returns the last status of a node, with the version of its value; version 0 and an empty status if there is none.
+///
+/// # Errors
+/// If the engine does not answer, or the status has a form that this node does not know.
 pub(super) async fn read_status(
     engine: &dyn Engine,
     node: &str,
@@ -177,7 +185,8 @@ pub(super) async fn read_status(
 }
 
 impl Cluster {
-    /// Shows that this node lives, and writes what could wait.
+    /// Sends the heartbeats of this node until the node fails, and begins a round after each [`HEARTBEATS_PER_ROUND`]
+    /// of them.
     pub(super) async fn send_heartbeats(self: Arc<Self>) {
         let mut ticks = interval(self.lease / HEARTBEATS_PER_LEASE);
         // Beats that come at once after a pause would make all others seem silent.
@@ -199,7 +208,8 @@ impl Cluster {
         }
     }
 
-    /// Shows that this node lives, with a number of its own or the next one, and up to where its records are complete.
+    /// Writes a heartbeat and the present floor to the status of this node. `heartbeat` is the heartbeat's number;
+    /// `None` for the next one.
     pub(super) async fn write_heartbeat(
         &self,
         heartbeat: Option<u64>,
@@ -228,7 +238,7 @@ impl Cluster {
         Ok(put)
     }
 
-    /// Notes the signs of life of all nodes.
+    /// Notes the heartbeats of all nodes as they come, until the engine sends no more.
     pub(super) async fn watch_heartbeats(self: Arc<Self>) {
         let mut watched = self.engine.watch(KeyKind::Node);
         while let Some((node, value)) = watched.recv().await {
@@ -238,6 +248,7 @@ impl Cluster {
         }
     }
 
+    /// Notes a heartbeat, unless a later one of its node is known.
     fn note_heartbeat(&self, node: String, life: u64, heartbeat: u64) {
         let mut lives = lock(&self.lives);
         let is_old = |seen: &LastHeartbeat| (seen.life, seen.heartbeat) >= (life, heartbeat);
@@ -261,7 +272,7 @@ impl Cluster {
         lives.insert(node, seen);
     }
 
-    /// Lives of other nodes that nothing is heard of, and that nobody has ended yet.
+    /// Returns the lives of nodes that were silent for a lease, and that no node has ended yet.
     pub(super) fn dead_nodes(&self) -> Vec<Author> {
         let lives = lock(&self.lives);
         let silent = lives.iter().filter(|(_, seen)| seen.is_silent(self.lease));
@@ -269,8 +280,8 @@ impl Cluster {
         silent.filter(|author| !self.is_over(author)).collect()
     }
 
-    /// Returns `true` if every life but the present one of each living node is over, and this node would know otherwise: its
-    /// own heartbeats come back.
+    /// Returns `true` if every life but the present one of each living node is over. Returns `false` while this node
+    /// cannot know, as its own heartbeats do not come back.
     pub(super) fn are_ended_lives_over(&self) -> bool {
         let lives = lock(&self.lives);
         let own = lives.get(&self.author.node);
@@ -301,7 +312,7 @@ impl Cluster {
         living
     }
 
-    /// Returns the nodes that may still tell or append something, by what is known.
+    /// Returns the nodes whose present life is not over, as far as this node knows: they may still send and append.
     fn unfenced_nodes(&self) -> Vec<String> {
         let lives = lock(&self.lives);
         let nodes = lives.iter();
@@ -322,7 +333,8 @@ impl Cluster {
         seen.is_some_and(|seen| seen.life > author.life || seen.is_silent(self.lease))
     }
 
-    /// Returns `true` if no entry of this life that counts is still to come.
+    /// Returns `true` if the life has ended, and this node has read every log up to the fence at which it ends: no
+    /// entry of the life that counts is still to come.
     pub(super) fn is_over(&self, author: &Author) -> bool {
         let fences = read(&self.fences);
         let Some(fence) = fences.complete_fence(author, self.engine.shards()) else {
@@ -334,8 +346,8 @@ impl Cluster {
         })
     }
 
-    /// Ends the life of a node that has died. One that answers lives: its heartbeats are late, as the engine is slow. It is
-    /// spared for [`MAX_SPARED_LEASES`].
+    /// Ends the life of a node that has died. A node that answers lives, with heartbeats that a slow engine delays: it
+    /// is spared for [`MAX_SPARED_LEASES`].
     pub(super) async fn end_life_if_dead(&self, author: &Author) -> Result<(), EngineError> {
         // Many clients may come at once for sessions of one node.
         let _turn = self.ending_lives.lock().await;
@@ -369,7 +381,10 @@ impl Cluster {
         answers
     }
 
-    /// Ends a life, and waits until nothing of it can come any more.
+    /// Ends a life by a fence in every log, and waits until this node has read all fences.
+    ///
+    /// # Errors
+    /// If a fence cannot be appended, or is not read back within [`FENCE_TIMEOUT`].
     pub(super) async fn end_life(&self, author: &Author) -> Result<(), EngineError> {
         if self.is_over(author) {
             return Ok(());
@@ -388,7 +403,7 @@ impl Cluster {
         })
     }
 
-    /// Has the logs say that a life ends there.
+    /// Appends a fence of a life to every log: what the life appends behind it counts for nothing.
     pub(super) async fn append_fences(&self, author: &Author) -> Result<(), EngineError> {
         for shard in &self.shards {
             shard.set_backs.until_filled().await;
@@ -400,7 +415,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until nothing that this life has appended is still to come.
+    /// Waits until a life is over, see [`is_over`](Self::is_over).
     pub(super) async fn until_over(&self, author: &Author) {
         let mut noted = self.fences_noted.subscribe();
         while !self.is_over(author) {

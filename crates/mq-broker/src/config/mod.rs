@@ -267,7 +267,7 @@ impl Config {
         }
     }
 
-    /// Returns the settings, but for the values that are not allowed.
+    /// Converts the file to settings, and notes each value that is not allowed.
     fn check_values(self, path: &Path, mistakes: &mut Mistakes) -> Settings {
         let mut settings = Settings::new(listeners(&self.listen, mistakes));
         let client_auth = mistakes.note(self.tls.client_auth());
@@ -368,7 +368,7 @@ impl Config {
     }
 }
 
-/// Returns the addresses to listen at: the default ones if there are none.
+/// Parses the URLs to listen at, and notes those that are wrong; without any returns the default addresses.
 fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
     let default = DEFAULT_LISTENERS.map(str::to_owned);
     let urls = if urls.is_empty() { &default[..] } else { urls };
@@ -379,12 +379,13 @@ fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
     addresses.collect()
 }
 
-/// Values of a file that are not allowed.
+/// Collector of the mistakes of one configuration file while its values are checked.
 struct Mistakes {
     path: PathBuf,
-    /// Name of the table that is being checked, where its checks leave that to
-    /// [`within`](Self::within); empty elsewhere.
+    /// Prefix of the problems noted now, with the name of the table that is being checked; empty outside of
+    /// [`within`](Self::within).
     table: String,
+    /// The mistakes so far.
     all: Vec<Error>,
 }
 
@@ -397,6 +398,7 @@ impl Mistakes {
         }
     }
 
+    /// Notes a problem of the file, with the prefix of the table in front.
     fn push(&mut self, problem: impl AsRef<str>) {
         self.all.push(Error::Config {
             path: self.path.clone(),
@@ -404,8 +406,8 @@ impl Mistakes {
         });
     }
 
-    /// Prefixes each mistake that `check` notes with `table`. Returns the value of `check`, or
-    /// `None` if it noted any.
+    /// Calls `check`, and puts `table` in front of each mistake that it notes. Returns the value of `check`, or `None`
+    /// if it noted any.
     fn within<T>(&mut self, table: String, check: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let (outer, before) = (mem::replace(&mut self.table, table), self.all.len());
         let value = check(self);
@@ -413,7 +415,7 @@ impl Mistakes {
         (self.all.len() == before).then_some(value)
     }
 
-    /// Returns the value, or notes the mistake.
+    /// Returns the value, or notes the error as a mistake and returns `None`.
     fn note<T>(&mut self, value: Result<T, String>) -> Option<T> {
         value.map_err(|problem| self.push(problem)).ok()
     }
@@ -444,13 +446,14 @@ impl Settings {
     }
 }
 
-/// Messages that may wait for a session of a cluster: its record names each.
+/// The most that `limits.mailbox_messages` may be at a node of a cluster: a session's record names each message that
+/// waits.
 const CLUSTER_MAILBOX: usize = 50_000;
 
-/// Checks the policy and the bounds of messages that wait.
+/// Checks the bound and the overflow policy of the messages that wait for a session.
 ///
 /// # Errors
-/// The combination that is not allowed, in one line.
+/// The value of `[limits]` that is not allowed, in one line.
 fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     let quotas = &settings.quotas;
     let most = quotas.mailbox.messages;
@@ -465,7 +468,7 @@ fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the reason for which messages cannot be spilled, without a store.
+/// Returns the problem of the overflow policy `spill` without a store, and what would be right.
 fn no_store(settings: &Settings) -> &'static str {
     if settings.cluster.is_some() {
         "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
@@ -474,9 +477,10 @@ fn no_store(settings: &Settings) -> &'static str {
     }
 }
 
-/// The most mistakes of a file that are reported.
+/// The most mistakes of a file's form that are reported.
 const MOST_MISTAKES: usize = 100;
 
+/// Makes the error that `text`, from the file at `path`, is not valid, with the number of the line.
 fn mistake(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text[..start].matches('\n').count() + 1;
@@ -486,8 +490,8 @@ fn mistake(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     }
 }
 
-/// Returns the text with the line at `at` empty, or the whole table if the line is its head. `None`
-/// if it is empty already.
+/// Returns `text` without the line that has the byte `at`, or without the whole table if that line is a table's head.
+/// The lines stay as empty ones, so that others keep their numbers. `None` if the line is empty already.
 fn without(text: &str, at: usize) -> Option<String> {
     let begin = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let is_head = text[begin..].starts_with('[');
@@ -505,7 +509,10 @@ fn without(text: &str, at: usize) -> Option<String> {
     Some(format!("{}{lines}{}", &text[..begin], &text[end..]))
 }
 
-/// Reads a secret from a file of its own.
+/// Reads a secret from a file of its own, without the end of the line.
+///
+/// # Errors
+/// The problem, in one line: every user of the machine can read the file, it cannot be read, or it is empty.
 fn read_secret(path: &Path) -> Result<String, String> {
     let shown = path.display();
     if files::is_open_to_all(path) {

@@ -14,7 +14,7 @@ pub struct Ack {
     pub packet_id: PacketId,
     /// Success, or the reason of a failure; before MQTT 5.0 read as success and not written.
     pub reason: ReasonCode,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: Sparse<AckProperties>,
 }
 

@@ -18,7 +18,7 @@ pub struct ConnAck {
     pub session_present: bool,
     /// Success, or the reason of the refusal.
     pub reason: ReasonCode,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: ConnAckProperties,
 }
 

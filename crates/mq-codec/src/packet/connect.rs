@@ -42,7 +42,7 @@ pub struct Connect {
     pub user_name: Option<ByteStr>,
     /// The password, which the server checks.
     pub password: Option<Bytes>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: ConnectProperties,
 }
 

@@ -12,7 +12,7 @@ use crate::{
 pub struct Disconnect {
     /// The reason; always success before MQTT 5.0.
     pub reason: ReasonCode,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: DisconnectProperties,
 }
 

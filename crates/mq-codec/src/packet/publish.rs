@@ -28,7 +28,7 @@ pub struct Publish {
     pub topic: TopicName,
     /// The packet identifier; present for QoS 1 and 2 only.
     pub packet_id: Option<PacketId>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: Sparse<PublishProperties>,
     /// The application's bytes; may be empty.
     pub payload: Bytes,

@@ -15,7 +15,7 @@ pub struct SubAck {
     /// Reason codes, one for each subscription of the SUBSCRIBE in its order: the granted QoS or a
     /// failure (§3.9.3).
     pub reasons: Vec<ReasonCode>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: SubAckProperties,
 }
 

@@ -15,7 +15,7 @@ pub struct Subscribe {
     pub packet_id: PacketId,
     /// The subscriptions; SUBACK answers in the same order.
     pub subscriptions: Vec<Subscription>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: SubscribeProperties,
 }
 

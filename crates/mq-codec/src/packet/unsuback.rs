@@ -15,7 +15,7 @@ pub struct UnsubAck {
     /// Reason codes, one for each filter of the UNSUBSCRIBE in its order (§3.11.3); none before MQTT
     /// 5.0.
     pub reasons: Vec<ReasonCode>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: UnsubAckProperties,
 }
 

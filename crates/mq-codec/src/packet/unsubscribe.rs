@@ -14,7 +14,7 @@ pub struct Unsubscribe {
     pub packet_id: PacketId,
     /// The filters, in exactly the form of the subscription.
     pub filters: Vec<TopicFilter>,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the packet.
     pub properties: UnsubscribeProperties,
 }
 

@@ -34,7 +34,7 @@ pub struct Will {
     pub qos: QoS,
     /// Will Retain: `true` if the message is published as a retained message (§3.1.2.7).
     pub retain: bool,
-    /// MQTT 5.0 properties.
+    /// MQTT 5.0 properties of the will.
     pub properties: WillProperties,
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     outcome
 }
 
-/// The state, and the clock that its times are of.
+/// State that the tasks of the command share, behind a lock, with the beginning from which its times count.
 struct Shared {
     state: Mutex<State>,
     begin: Instant,

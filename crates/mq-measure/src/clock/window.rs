@@ -31,16 +31,16 @@ impl Origin {
     }
 }
 
-/// The best exchange of a window, in nanoseconds from the [`Origin`].
+/// An exchange as a point of time and offset, both in nanoseconds from the [`Origin`]; one of each window is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     /// The middle of the exchange, by the local clock.
     pub(super) at: f64,
-    /// The middle of what the offset can be.
+    /// The middle of the values that the offset can have.
     pub(super) offset: f64,
-    /// The most that `offset` is wrong by.
+    /// The greatest error of `offset`, in nanoseconds.
     pub(super) half: f64,
-    /// Duration of the exchange.
+    /// Duration of the exchange, in nanoseconds.
     pub(super) took: f64,
 }
 

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{Direction, Error};
 
-/// TCP hands over single packets: netem would delay and lose a bundle of segments as one.
+/// Packets that TCP may hand over in one bundle (`gso_max_segs`) to a shaped interface: netem would delay and lose a
+/// larger bundle as one packet.
 const NO_BUNDLES: u32 = 1;
 
 /// Sets links on the interfaces of the network namespace that it was opened in.
@@ -48,11 +49,11 @@ pub struct Standing {
     pub root: String,
     /// Disciplines below the root, each in the form of `root`.
     pub others: Vec<String>,
-    /// The link that this program has set.
+    /// Name of the link that this program has set; `None` if it has set none.
     pub link: Option<String>,
     /// Root discipline that this program will restore; `None` if this program has changed nothing.
     pub before: Option<String>,
-    /// The process that will restore it when it ends.
+    /// Id of the process that holds the interface and restores it at its end; `None` if no process does.
     pub process: Option<String>,
 }
 
@@ -67,7 +68,7 @@ pub enum Cleared {
         /// Root discipline that was restored.
         before: String,
     },
-    /// The interface had nothing of this program.
+    /// The interface had no link of this program: nothing was changed.
     Untouched {
         /// Name of the interface.
         interface: String,
@@ -92,14 +93,15 @@ impl fmt::Display for Cleared {
 }
 
 impl Controller {
-    /// The default directory of the memories: root may write there, and it is empty after a restart, when
-    /// interfaces are not shaped either.
+    /// Default directory of the files that remember what each interface had before it was shaped. Root may write there,
+    /// and it is empty after a restart, when interfaces are not shaped either.
     pub const DIRECTORY: &str = "/run/mqbench/net";
 
-    /// Opens a controller for the calling thread's network namespace.
+    /// Opens a controller for the calling thread's network namespace, with its files in `directory`.
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// [`Error::Memory`] if the machine's boot or the namespace cannot be read from `/proc`; another error if the
+    /// kernel does not answer.
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let memories = Memories::open(directory).map_err(|source| Error::Memory {
             path: directory.to_owned(),
@@ -109,11 +111,11 @@ impl Controller {
         Ok(Self { netlink, memories })
     }
 
-    /// Sets `direction` for packets that leave by `interface`, in place of a link that this program had set.
-    /// `link` is the name for people. With `even_ssh` the interface may carry the caller's own SSH session.
+    /// Sets `direction` for packets that leave by `interface`, in place of a link that this program had set. `link` is
+    /// the name for people. With `even_ssh` the interface may carry the caller's own SSH session.
     ///
     /// # Errors
-    /// If the direction cannot be set. Then all is as before, or the error says what is not.
+    /// If the direction cannot be set. Then the interface is as before, or the error names the difference.
     pub fn apply(
         &self,
         interface: &str,
@@ -169,6 +171,10 @@ impl Controller {
         }
     }
 
+    /// Sets the disciplines of a link, and reads them back from the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Differs`] if the kernel has other values than were set; another error if a step is refused.
     fn set(&self, interface: &Interface, shape: &Shape, qdiscs: &[Qdisc]) -> Result<(), Error> {
         let index = interface.index;
         let step = |what| format!("{what} {}", interface.name);
@@ -253,7 +259,7 @@ impl Controller {
     /// Returns the state of one interface, or of all. Any user may ask.
     ///
     /// # Errors
-    /// If there is no such interface.
+    /// If there is no such interface, or its disciplines or its file cannot be read.
     pub fn show(&self, interface: Option<&str>) -> Result<Vec<Standing>, Error> {
         let interfaces = self.interfaces()?;
         let chosen = match interface {
@@ -282,7 +288,8 @@ impl Controller {
     /// Restores an interface, or all interfaces that this program has left shaped.
     ///
     /// # Errors
-    /// If there is no such interface, or another program has changed it since.
+    /// If there is no such interface, another process holds it, another program has changed it since, or it cannot be
+    /// restored.
     pub fn clear(&self, interface: Option<&str>) -> Result<Vec<Cleared>, Error> {
         let interfaces = self.interfaces()?;
         let known = self.memories.all()?;
@@ -327,7 +334,8 @@ impl Controller {
         self.restore(&memory)
     }
 
-    /// Restores what `memory` says, whatever step of the change the interface is in.
+    /// Restores the root discipline and `gso_max_segs` that `memory` has of its interface, and removes the file. A
+    /// change that was interrupted at any step is undone.
     fn restore(&self, memory: &Memory) -> Result<Cleared, Error> {
         let interfaces = self.interfaces()?;
         let fits = |interface: &&Interface| {
@@ -369,7 +377,8 @@ impl Controller {
         })
     }
 
-    /// Sets the kernel's default, which is better than an interface that stays slow. The file stays.
+    /// Makes the error of a failed restore. Before that it sets the kernel's default, which is better than an interface
+    /// that stays slow, unless this user may not change interfaces. The interface's file stays.
     fn not_restored(&self, memory: &Memory, interface: &Interface, refused: &Refused) -> Error {
         if [libc::EPERM, libc::EACCES].contains(&refused.code) {
             return Error::NotPermitted;
@@ -386,8 +395,10 @@ impl Controller {
         }
     }
 
-    /// Makes sure that the interface has this program's link, what it had before, or the kernel's default, and
-    /// nothing that another program has set meanwhile.
+    /// Checks that the interface has this program's link, what it had before, or the kernel's default.
+    ///
+    /// # Errors
+    /// [`Error::Replaced`] if another program has set a root discipline meanwhile.
     fn check_not_replaced(
         &self,
         memory: &Memory,

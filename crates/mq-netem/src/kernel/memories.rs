@@ -14,19 +14,24 @@ use serde::{Deserialize, Serialize};
 use super::{netlink::Interface, saved::Before};
 use crate::Error;
 
-/// The memory of one interface.
+/// State that one interface had before this program changed it, with the marks by which the interface is known again:
+/// the content of its file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Memory {
     /// The id of the machine's boot: the numbers of namespaces and interfaces hold for one boot.
     pub(super) boot: String,
+    /// Name of the interface.
     pub(super) interface: String,
+    /// Index of the interface in its namespace.
     pub(super) index: u32,
     /// The interface's hardware address.
     pub(super) address: Vec<u8>,
     /// The link that was set, for people.
     pub(super) link: String,
+    /// Root discipline from before the first change.
     pub(super) before: Before,
+    /// Packets that TCP could hand over in one bundle before the first change; `None` if that is not known.
     pub(super) gso_max_segs: Option<u32>,
 }
 
@@ -34,11 +39,12 @@ pub(super) struct Memory {
 #[derive(Clone, Debug)]
 pub(super) struct Memories {
     directory: PathBuf,
+    /// Inode number of the network namespace, with which the files' names begin.
     namespace: u64,
     boot: String,
 }
 
-/// A lock that keeps other processes from changing the same interface.
+/// Lock of one interface, which keeps other processes from changing it until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
@@ -59,7 +65,8 @@ impl Memories {
         })
     }
 
-    /// Makes a memory of `interface` as it is now.
+    /// Makes the memory of `interface`, which had the root discipline `before` and gets the link that people know as
+    /// `link`. Writes no file.
     pub(super) fn of(&self, interface: &Interface, link: &str, before: Before) -> Memory {
         Memory {
             boot: self.boot.clone(),
@@ -72,12 +79,17 @@ impl Memories {
         }
     }
 
+    /// Returns the path of the file of the interface with this index.
     pub(super) fn file(&self, index: u32) -> PathBuf {
         let name = format!("{}-{index}.json", self.namespace);
         self.directory.join(name)
     }
 
-    /// Takes the lock of an interface. If another process has it, the error names that process.
+    /// Locks an interface.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], which names the other process, if that has the lock; [`Error::Memory`] or
+    /// [`Error::NotPermitted`] if the lock's file cannot be written.
     pub(super) fn lock(&self, interface: &Interface) -> Result<Lock, Error> {
         let path = self.file(interface.index).with_extension("lock");
         let memory = |source| error(&path, source);
@@ -113,7 +125,7 @@ impl Memories {
         Ok(Lock { _file: file })
     }
 
-    /// Returns the process that has an interface's lock now; `None` if none has.
+    /// Returns the id of the process that has an interface's lock now; `None` if none has.
     pub(super) fn locked_by(&self, index: u32) -> Option<String> {
         let mut file = File::open(self.file(index).with_extension("lock")).ok()?;
         let Err(fs::TryLockError::WouldBlock) = file.try_lock_shared() else {
@@ -124,7 +136,7 @@ impl Memories {
         Some(process.trim().to_owned())
     }
 
-    /// Writes a memory either whole or not at all.
+    /// Writes the file of a memory, either whole or not at all, also at a loss of power.
     pub(super) fn write(&self, memory: &Memory) -> Result<(), Error> {
         let path = self.file(memory.index);
         let draft = path.with_extension("new");
@@ -148,7 +160,7 @@ impl Memories {
         }))
     }
 
-    /// Reads all memories of this namespace.
+    /// Reads all memories of this namespace from the machine's present boot, in the order of the interfaces' indexes.
     pub(super) fn all(&self) -> Result<Vec<Memory>, Error> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -168,6 +180,7 @@ impl Memories {
         Ok(found)
     }
 
+    /// Reads a memory's file; `None` if there is no such file, or it is from an earlier boot.
     fn at(&self, path: &Path) -> Result<Option<Memory>, Error> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -179,6 +192,7 @@ impl Memories {
         Ok(Some(memory).filter(|memory| memory.boot == self.boot))
     }
 
+    /// Removes the file of the interface with this index; does nothing if there is none.
     pub(super) fn forget(&self, index: u32) -> Result<(), Error> {
         let path = self.file(index);
         match fs::remove_file(&path) {

@@ -141,7 +141,7 @@ impl Netlink {
         Ok(found.iter().filter_map(|link| interface(link)).collect())
     }
 
-    /// Interfaces by index, and their addresses.
+    /// Lists the addresses of all interfaces, each with its interface's index.
     pub(super) fn addresses(&self) -> Result<Vec<(u32, IpAddr)>, Refused> {
         let found = self.dump(message::GET_ADDRESS, &[0; ADDRESS])?;
         let address = |message: &Vec<u8>| {

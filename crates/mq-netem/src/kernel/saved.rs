@@ -7,7 +7,7 @@ use super::{
     qdisc::{self, NETEM_MAJOR, Netem, TBF_MAJOR},
 };
 
-/// Disciplines without children that the options returned by the kernel make again.
+/// Kinds of disciplines without children that can be restored from the options that the kernel returns.
 const SIMPLE: &[&str] = &[
     "bfifo",
     "cake",
@@ -19,7 +19,8 @@ const SIMPLE: &[&str] = &[
     "sfq",
 ];
 
-/// The root discipline before: one that somebody had set, or the kernel's default.
+/// Root discipline that an interface had before this program changed it: one that another program had set, or the
+/// kernel's default.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Before {
@@ -44,15 +45,15 @@ struct Saved {
 /// The owner of the discipline that is at the root now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// The kernel, by itself.
+    /// The kernel: the discipline is its default, or there is none.
     Kernel,
-    /// This program.
+    /// This program: the discipline is a netem with the handle that this program's links have.
     Program,
-    /// Somebody else.
+    /// Another program.
     Somebody,
 }
 
-/// Returns the discipline at the root.
+/// Returns the root discipline among all disciplines of an interface; `None` if there is none.
 pub(super) fn root(qdiscs: &[Qdisc]) -> Option<&Qdisc> {
     qdiscs.iter().find(|qdisc| qdisc.parent == ROOT)
 }
@@ -68,7 +69,10 @@ pub(super) fn owner(qdiscs: &[Qdisc]) -> Owner {
 }
 
 impl Before {
-    /// Remembers the root discipline. The error says what could not be restored, and why.
+    /// Builds the copy of an interface's present root discipline and of its child.
+    ///
+    /// # Errors
+    /// The discipline that could not be restored, with the reason.
     pub(super) fn of(index: u32, qdiscs: &[Qdisc], netlink: &Netlink) -> Result<Self, String> {
         let mut others = qdiscs.iter().filter(|qdisc| qdisc.parent != ROOT);
         match (owner(qdiscs), root(qdiscs)) {
@@ -92,7 +96,10 @@ impl Before {
         }
     }
 
-    /// Describes a root that somebody has set, and the discipline below it; an error if they cannot be restored.
+    /// Builds the copy of a root discipline that another program has set, and of the discipline below it.
+    ///
+    /// # Errors
+    /// The discipline that could not be restored, with the reason.
     fn somebodys(root: &Qdisc, others: &[&Qdisc]) -> Result<Self, String> {
         if let Some(entangled) = others.iter().chain([&root]).find(|qdisc| qdisc.entangled) {
             return Err(format!("{entangled} with a size table or shared filters"));
@@ -148,7 +155,8 @@ impl Before {
         self.root.is_some() && half.stands(qdiscs)
     }
 
-    /// Restores it in the place of the present root.
+    /// Restores the saved root discipline and its child in place of the present root; deletes the root if the kernel's
+    /// default was there.
     pub(super) fn put_back(&self, index: u32, netlink: &Netlink) -> Result<(), Refused> {
         let Some(root) = &self.root else {
             let now = netlink.qdiscs(index)?;
@@ -170,7 +178,7 @@ impl Before {
     }
 }
 
-/// The name for people.
+/// Writes the saved disciplines for people, such as `fq_codel 8001:` or `the kernel's default`.
 impl std::fmt::Display for Before {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.root, &self.child) {
@@ -199,7 +207,7 @@ impl From<&Qdisc> for Saved {
     }
 }
 
-/// Returns the tbf behind a netem of this program.
+/// Returns the tbf behind a netem of this program; `None` if there is none.
 pub(super) fn own_tbf(qdiscs: &[Qdisc]) -> Option<&Qdisc> {
     let mut qdiscs = qdiscs.iter();
     qdiscs.find(|qdisc| qdisc.major() == TBF_MAJOR && qdisc.kind == "tbf")

@@ -34,25 +34,26 @@ const LATEST: u64 = 60_000_000_000;
 
 /// Work of an emulator's thread. Times are nanoseconds since the emulator began.
 pub(super) trait Emulation: Send + 'static {
-    /// Numbers of packets so far, by fate.
+    /// Type of the emulation's counts: numbers of packets so far, by fate.
     type Counts: Clone + Send;
 
-    /// Takes every packet that has come.
+    /// Receives every packet that waits in the sockets.
     fn receive(&mut self, clock: &Clock) -> io::Result<()>;
 
-    /// Sends every packet that is due, and reports how late each was.
+    /// Sends every packet that is due, and calls `late` with the lateness of each, in nanoseconds.
     fn send(&mut self, clock: &Clock, late: impl FnMut(u64)) -> io::Result<()>;
 
     /// Returns the time at which the next packet is due; `None` if none is.
     fn next(&self) -> Option<u64>;
 
-    /// Returns the sockets that packets come from.
+    /// Returns the sockets from which packets are received.
     fn inputs(&self) -> impl Iterator<Item = &PacketSocket>;
 
+    /// Returns the counts so far.
     fn counts(&self) -> Self::Counts;
 }
 
-/// The emulator's clock.
+/// Clock of an emulator: time since the emulator began, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(Instant);
 
@@ -62,7 +63,7 @@ impl Clock {
     }
 }
 
-/// A thread that emulates until this value is dropped.
+/// Handle of a thread that emulates a link or a medium; dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Emulator<C> {
     stop: Stop,
@@ -70,11 +71,14 @@ pub(super) struct Emulator<C> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// State that the thread publishes for reports.
+/// State that an emulator's thread publishes for reports.
 #[derive(Debug)]
 struct Shared<C> {
+    /// The counts, and the lateness of the packets that left, in nanoseconds.
     report: Mutex<(C, Histogram<u64>)>,
+    /// Frames that came too fast and were not received, as far as the kernel counts them.
     missed: AtomicU64,
+    /// CPU time of the thread so far, in nanoseconds.
     cpu_ns: AtomicU64,
 }
 
@@ -153,7 +157,7 @@ impl<C> Drop for Emulator<C> {
     }
 }
 
-/// The thread's own state.
+/// State of an emulator's thread, of which other threads see `shared` and `stop` alone.
 struct Worker<E: Emulation> {
     emulation: E,
     clock: Clock,
@@ -164,14 +168,14 @@ struct Worker<E: Emulation> {
     looked: Instant,
     /// Time at which the thread last published its counts.
     told: Instant,
-    /// Lateness that is not in the shared histogram yet.
+    /// Lateness of packets that is not in the shared histogram yet, in nanoseconds.
     late_ns: Vec<u64>,
     shared: Arc<Shared<E::Counts>>,
     stop: Stop,
 }
 
 impl<E: Emulation> Worker<E> {
-    /// Takes packets that have come, sends packets that are due, and waits for either.
+    /// Receives the packets that wait, sends the packets that are due, and waits until there is more to do.
     fn turn(&mut self) -> io::Result<()> {
         self.emulation.receive(&self.clock)?;
         let late_ns = &mut self.late_ns;
@@ -198,6 +202,8 @@ impl<E: Emulation> Worker<E> {
         }
     }
 
+    /// Publishes the counts, and waits for a packet or the signal to stop, at most for the given time; `None` is for
+    /// ever.
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         self.tell();
         if self.looked.elapsed() >= LOOK || at_most.is_none_or(|wait| wait > LOOK) {
@@ -209,7 +215,8 @@ impl<E: Emulation> Worker<E> {
         Ok(())
     }
 
-    /// Publishes the counts since the last time, mostly while there is nothing to do.
+    /// Publishes the counts, and the lateness of the packets sent since the last call. Called before each wait, and
+    /// every [`LOOK`] by a thread that never waits.
     fn tell(&mut self) {
         self.told = Instant::now();
         let report = self.shared.report.lock();
@@ -221,7 +228,7 @@ impl<E: Emulation> Worker<E> {
         }
     }
 
-    /// Asks the kernel what it knows of this thread.
+    /// Reads from the kernel the frames that the sockets have missed and the CPU time of this thread.
     fn look(&mut self) {
         self.looked = Instant::now();
         let dropped = self.emulation.inputs().map(PacketSocket::dropped);
@@ -239,23 +246,24 @@ impl<E: Emulation> Worker<E> {
 /// the occasional longer lateness would keep busy processors busier.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
-    /// About the median of the kernel's lateness.
+    /// Estimate of the median lateness of the kernel's wake-ups.
     usual: Duration,
 }
 
 impl Spin {
-    /// The step by which the median moves at each waking, up or down.
+    /// Step by which the estimate moves at each wake-up, up or down.
     const STEP: Duration = Duration::from_micros(1);
 
     fn new() -> Self {
         Self { usual: SPIN.1 / 2 }
     }
 
+    /// Returns the time to spin before a departure.
     fn time(self) -> Duration {
         self.usual * 2
     }
 
-    /// Learns from a waking that was `late`.
+    /// Updates the estimate by one wake-up, which was `late`.
     fn woken(&mut self, late: Duration) {
         let usual = if late > self.usual {
             self.usual + Self::STEP

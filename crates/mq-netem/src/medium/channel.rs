@@ -49,22 +49,23 @@ use crate::{Medium, units::nanoseconds};
 #[derive(Debug)]
 pub struct Channel<T> {
     medium: Medium,
-    /// The medium's, in nanoseconds.
+    /// Duration of a slot, in nanoseconds; at least 1.
     slot: u64,
     random: fastrand::Rng,
     state: State,
     stations: Vec<Station<T>>,
-    /// Delivered frames that are not handed out yet, oldest first.
+    /// Delivered frames that are not handed out yet, oldest first, each with the time of its delivery in nanoseconds.
     delivered: VecDeque<(u64, T)>,
     in_use: Duration,
 }
 
-/// State of the channel.
+/// State of the channel; times are nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// No station sends data. Acknowledgement and DIFS are over at `slots_from`; counters run from there.
+    /// No station sends data. The last acknowledgement and DIFS are over at `slots_from`, from which back-off counters
+    /// run.
     Free { slots_from: u64 },
-    /// Some station sends, or several collide, until then.
+    /// A station sends, or several collide; the longest of their frames ends at `until`.
     Busy { until: u64 },
 }
 
@@ -75,9 +76,11 @@ struct Station<T> {
     /// Slots left when counters last stood still; `None` if the station had counted down. A station with a
     /// frame in its queue has `Some`, or sends.
     back_off: Option<u64>,
+    /// Contention window of the next back-off, in slots.
     cw: u64,
     /// Failed attempts of the oldest frame.
     failures: u8,
+    /// `true` while the oldest frame is being sent.
     sends: bool,
     counts: StationCounts,
 }
@@ -85,16 +88,15 @@ struct Station<T> {
 /// Numbers of a station's frames by fate, and of its transmissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StationCounts {
-    /// Handed to the station.
+    /// Frames that were handed to the station.
     pub arrived: u64,
-    /// Reached the receiver.
+    /// Frames that reached the receiver.
     pub delivered: u64,
-    /// Given up after the last retry.
+    /// Frames that were given up after the last retry.
     pub lost: u64,
-    /// Dropped because the queue was full.
+    /// Frames that were dropped because the station's queue was full.
     pub overflowed: u64,
-    /// Attempts to send a frame that have ended: as many as were delivered, collided or were
-    /// damaged.
+    /// Attempts to send a frame that have ended: by delivery, a collision or damage.
     pub transmissions: u64,
     /// Transmissions that collided with another.
     pub collisions: u64,
@@ -109,7 +111,8 @@ pub struct StationCounts {
 }
 
 impl<T> Channel<T> {
-    /// Makes an idle channel whose chances are drawn from `seed`.
+    /// Makes an idle channel for so many stations. Back-offs and frame errors are drawn from `seed`: with the same seed
+    /// and the same frames a run repeats.
     #[must_use]
     pub fn new(medium: Medium, stations: usize, seed: u64) -> Self {
         let station = || Station {
@@ -132,10 +135,12 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Gives station `from` an Ethernet frame of `bytes` to send, at `now` in nanoseconds, which never goes
-    /// back.
+    /// Gives station `from` an Ethernet frame of `bytes` to send, at `now` in nanoseconds, which never goes back.
     ///
     /// If the station's queue is full, the frame is dropped and counted.
+    ///
+    /// # Panics
+    /// If there is no station of that number.
     pub fn arrive(&mut self, now: u64, from: usize, bytes: u64, frame: T) {
         self.run(now);
         let station = &mut self.stations[from];
@@ -166,8 +171,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Returns the time at which the channel next changes or has a frame to hand out; `None` if nothing happens before
-    /// a frame arrives.
+    /// Returns the time, in nanoseconds, at which the channel next changes or has a frame to hand out; `None` if
+    /// nothing happens before a frame arrives.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         // A frame that waits to be handed out was due before any coming event.
@@ -175,7 +180,8 @@ impl<T> Channel<T> {
         delivered.or_else(|| self.next_change())
     }
 
-    /// Hands out the frames that were delivered up to `now`, each with its time, in order.
+    /// Calls `deliver` with each frame that was delivered up to `now` and with the time of its delivery, both in
+    /// nanoseconds, in order.
     pub fn advance(&mut self, now: u64, mut deliver: impl FnMut(u64, T)) {
         self.run(now);
         for (at, frame) in self.delivered.drain(..) {
@@ -184,6 +190,9 @@ impl<T> Channel<T> {
     }
 
     /// Returns the counts of a station's frames so far.
+    ///
+    /// # Panics
+    /// If there is no station of that number.
     #[must_use]
     pub fn counts(&self, station: usize) -> StationCounts {
         self.stations[station].counts
@@ -209,6 +218,7 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Returns the time, in nanoseconds, at which a transmission next begins or ends; `None` if no station has a frame.
     fn next_change(&self) -> Option<u64> {
         match self.state {
             State::Busy { until } => Some(until),
@@ -220,7 +230,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Stops all counters; a station that has counted down and has a frame sends it.
+    /// Begins a transmission at `at`: stops all counters, which ran from `slots_from`. A station that has counted down
+    /// and has a frame sends it.
     fn begin(&mut self, at: u64, slots_from: u64) {
         let counted = (at - slots_from) / self.slot;
         let mut until = at;
@@ -239,7 +250,7 @@ impl<T> Channel<T> {
         self.state = State::Busy { until };
     }
 
-    /// Ends the transmissions: each frame is delivered or has failed.
+    /// Ends the transmissions at `at`: each frame is delivered, lost, or kept for a retry.
     fn end(&mut self, at: u64) {
         let collided = self.stations.iter().filter(|s| s.sends).count() > 1;
         let settling = self.medium.settling();

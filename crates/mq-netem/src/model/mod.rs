@@ -27,27 +27,28 @@ pub struct Pipe {
     /// Direction before its first change, as given to `new` or `become_direction`; holds the changes.
     first: Direction,
     present: Present,
+    /// Time of the direction's next change; `u64::MAX` if there is none.
     next_change: u64,
     random: fastrand::Rng,
-    /// Time at which the last packet in order reached the rate; its departure is `departs`.
+    /// Time at which the last packet that was not reordered reached the rate; its departure is `departs`.
     reached: u64,
     departs: u64,
-    /// The trace's first opportunity with bytes left, and their number.
+    /// Number of the trace's first opportunity that has bytes left, and the number of these bytes.
     opportunity: (u64, u64),
-    /// Departures of packets that are under way, in order.
+    /// Departures of the packets that are under way, in ascending order.
     held: VecDeque<u64>,
-    /// Packets that have reached the rate and wait: when they begin to be sent, and bytes.
+    /// Packets that have reached the rate and wait: the time at which the sending of each begins, and its bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
     /// Numbers of packets so far, by fate.
     pub counts: Counts,
 }
 
-/// A direction from one change until the next.
+/// A direction from one change until the next, with the state of its losses.
 #[derive(Debug)]
 struct Present {
     direction: Direction,
-    /// The queue's limit, where it is in bytes.
+    /// Limit of the queue in bytes; `None` if the queue has none in bytes.
     queue_bytes: Option<u64>,
     loss: LossState,
     /// Quantiles of the jitter; empty where there is none or it is uniform.
@@ -73,19 +74,19 @@ impl Present {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Handed to the link.
+    /// Packets that were handed to the link.
     pub arrived: u64,
-    /// Their bytes, as whole frames.
+    /// Bytes of the packets that were handed to the link, as whole frames.
     pub bytes: u64,
-    /// Lost by chance.
+    /// Packets that were lost by chance.
     pub lost: u64,
-    /// Dropped because the queue was full.
+    /// Packets that were dropped because the queue was full.
     pub overflowed: u64,
-    /// Delivered a second time.
+    /// Packets that were delivered a second time.
     pub duplicated: u64,
-    /// Delivered with a wrong bit.
+    /// Packets that were delivered with a wrong bit.
     pub corrupted: u64,
-    /// Sent at once, before others.
+    /// Packets that were sent at once, before others.
     pub reordered: u64,
 }
 
@@ -107,7 +108,8 @@ pub enum Fate {
 }
 
 impl Pipe {
-    /// Makes a direction of a link whose chances are drawn from `seed`.
+    /// Makes a direction of a link. Losses, jitter and the like are drawn from `seed`: with the same seed and the same
+    /// packets a run repeats.
     #[must_use]
     pub fn new(direction: Direction, seed: u64) -> Self {
         Self {
@@ -125,7 +127,7 @@ impl Pipe {
         }
     }
 
-    /// Lets a packet of `bytes` enter the link at `now`, in nanoseconds, which never goes back.
+    /// Adds a packet of `bytes` to the link at `now`, in nanoseconds, which never goes back; returns the packet's fate.
     pub fn arrive(&mut self, now: u64, bytes: u64) -> Fate {
         if now >= self.next_change {
             self.change(now);
@@ -152,14 +154,15 @@ impl Pipe {
         }
     }
 
-    /// Becomes another direction from `now` on. Packets that are under way keep their departures, and the times of
-    /// [`Direction::changes`] count from the beginning as before.
+    /// Replaces the direction by another from `now` on, in nanoseconds. Packets that are under way keep their
+    /// departures, and the times of [`Direction::changes`] count from the beginning as before.
     pub fn become_direction(&mut self, direction: Direction, now: u64) {
         self.first = direction;
         self.change(now);
     }
 
-    /// Becomes what the direction is from the last change on. Packets that are under way keep their departures.
+    /// Takes over the parameters that the direction has at `now`, after its last change. Packets that are under way
+    /// keep their departures.
     fn change(&mut self, now: u64) {
         let (current, next) = self.first.changes.at(now);
         self.present = Present::of(current.unwrap_or(&self.first));
@@ -191,7 +194,8 @@ impl Pipe {
         Some(self.departs)
     }
 
-    /// Draws the delay of a packet. A wide distribution may give a negative one: such a packet does not wait.
+    /// Draws the delay of a packet, in nanoseconds. A wide distribution may give a negative one: such a packet does not
+    /// wait.
     fn delay(&mut self) -> i64 {
         let signed = |time| i64::try_from(nanoseconds(time)).expect("a minute at most");
         let delay = signed(self.present.direction.delay);
@@ -203,7 +207,7 @@ impl Pipe {
         }
     }
 
-    /// Returns the time at which the sending of a packet begins that reaches the rate at `reached`.
+    /// Returns the time at which the sending begins of a packet that reaches the rate at `reached`.
     fn begin(&self, reached: u64) -> u64 {
         match &self.present.direction.trace {
             None => self.departs.max(reached),
@@ -211,7 +215,8 @@ impl Pipe {
         }
     }
 
-    /// Queues a packet if there is room for it, and returns whether there was.
+    /// Adds a packet to a queue in bytes; returns `false` if the queue has no room for it. Returns `true` if the queue
+    /// has no limit in bytes.
     fn fits(&mut self, reached: u64, begins: u64, bytes: u64) -> bool {
         let Some(limit) = self.present.queue_bytes else {
             return true;
@@ -230,7 +235,8 @@ impl Pipe {
         true
     }
 
-    /// Returns the departure of a packet whose sending begins at `begins`, and uses up a trace's opportunities.
+    /// Returns the departure of a packet whose sending begins at `begins`. Where there is a trace, uses up its
+    /// opportunities.
     fn send(&mut self, begins: u64, bytes: u64) -> u64 {
         if let Some(rate) = self.present.direction.rate {
             return begins + rate.nanoseconds_for(bytes);

@@ -12,11 +12,11 @@ use crate::{
 pub(crate) struct Source<'a> {
     name: &'a str,
     text: String,
-    /// `key=value`, with commas.
+    /// The user's changes: `key=value`, separated by commas; empty if there are none.
     changes: &'a str,
 }
 
-/// Makes one change in a profile.
+/// Type of a function that makes the change `key=value` in a profile's table; its error is the problem, in one line.
 type Apply = fn(&mut toml::Table, key: &str, value: &str) -> Result<(), String>;
 
 impl<'a> Source<'a> {
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Makes a source of a text without a name.
+    /// Makes a source of a profile's text, which has no name and no changes.
     pub(crate) fn text(text: &str) -> Self {
         Self {
             name: "in a text",
@@ -73,6 +73,7 @@ impl<'a> Source<'a> {
         read(name, &folder.join(name))
     }
 
+    /// Makes the error that this profile has a wrong key or value.
     pub(crate) fn wrong(&self, problem: String) -> Error {
         Error::Profile {
             name: self.name.to_owned(),
@@ -81,6 +82,7 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Reads a file; the error shows it under `name`.
 fn read(name: &str, file: &Path) -> Result<String, Error> {
     std::fs::read_to_string(file).map_err(|source| Error::ReadProfile {
         name: name.to_owned(),
@@ -88,7 +90,8 @@ fn read(name: &str, file: &Path) -> Result<String, Error> {
     })
 }
 
-/// Puts a value into an inner table, which is created if need be.
+/// Sets `key` to the string `value` in the inner table `section`, which is created if it is absent. Does nothing if
+/// `section` is a value and no table.
 pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str) {
     let section = table
         .entry(section)

@@ -21,10 +21,11 @@ pub(super) struct EnergyModel<'a> {
     profile: Profile,
     process: ProcessMeter,
     began: Instant,
+    /// The emulator's counts at the start.
     before: EmulatorCounts,
 }
 
-/// The emulator's counts at the start.
+/// Counts of the emulator at one moment: CPU time of its threads, and packets of the publisher's link.
 #[derive(Clone, Copy, Debug)]
 struct EmulatorCounts {
     cpu_ns: u64,

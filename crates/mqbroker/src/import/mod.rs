@@ -54,11 +54,12 @@ pub(crate) fn import(path: &Path, accepted: &[String]) -> anyhow::Result<Import>
     translation.finish(path)
 }
 
-/// A line with a key.
+/// A line of a mosquitto configuration file, split into its key and its value.
 #[derive(Clone, Debug)]
 struct Line {
+    /// Place of the line in error messages: file and number.
     place: String,
-    /// Name for `--accept`: the number, or `FILE:NUMBER`.
+    /// Name of the line in `--accept`: its number, or `FILE:NUMBER` in a file that is included.
     name: String,
     key: String,
     value: String,

@@ -1,10 +1,11 @@
 //! Messages of QoS 0 that come too late for a session.
 //!
-//! A broadcast of a node may be held up on its way, for as long as a link is stuck. By then a session may have come
-//! here from another node, where it has got the message already. So each node counts marks, one for each session that
-//! comes, and sends them to the others; each message carries the marks that its node knew. A message of a node that did
-//! not know the mark of a session may be older than the session's arrival, and is not for it: at QoS 0 a message comes
-//! once at most, and may be lost. A message of a life that is over is for nobody: its sessions are elsewhere.
+//! A broadcast of a node may be held up on its way, for as long as a link is stuck. By then a session may have moved to
+//! this node from another one, where it received the message already. So each node counts the sessions that move to it,
+//! and sends this count, its mark, to the others; each message carries the marks that its sender knew. A message whose
+//! sender did not know the mark of a session's arrival may be older than the arrival, and is not for the session: at
+//! QoS 0 a message is delivered once at most, and may be lost. A message of a life that is over is for no session: the
+//! sessions of that life are elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,34 +15,34 @@ use mq_codec::ByteStr;
 use super::author::Author;
 use crate::cluster::engine::{Malformed, Reader, Writer};
 
-/// A node's count of the sessions that have come to it, in one of its lives.
+/// A node's count of the sessions that have moved to it, in one of its lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct ArrivalMark {
     pub(in crate::cluster) author: Author,
     pub(in crate::cluster) count: u64,
 }
 
-/// This node's marks, and those of the others.
+/// The mark of this node, those of the others, and the sessions that not all others know of.
 #[derive(Debug)]
 pub(in crate::cluster) struct ArrivalMarks {
     own: ArrivalMark,
-    /// Sessions that have come, by their marks, until all others know of them.
+    /// Sessions that have moved to this node, each with the count at its arrival, until all other nodes know of them.
     arrived: VecDeque<(u64, ByteStr)>,
     /// The last mark of each other node, by its name.
     node_marks: BTreeMap<String, ArrivalMark>,
-    /// The encoded header, until a mark changes it.
+    /// The encoded header of this node's messages; `None` once a mark has changed.
     header: Option<Bytes>,
-    /// The last header of each other node.
+    /// The last header received from each other node.
     node_headers: Vec<NodeHeader>,
 }
 
 /// The last header of another node.
 #[derive(Debug)]
 struct NodeHeader {
-    /// The header as it came.
+    /// The header as it was received.
     bytes: Bytes,
     author: Author,
-    /// The last of this node's marks that the other node knew.
+    /// The last count of this node that the other node knew; 0 if it knew none.
     acknowledged: u64,
 }
 
@@ -64,7 +65,7 @@ impl ArrivalMark {
 }
 
 impl ArrivalMarks {
-    /// Begins without marks, for a life that begins.
+    /// Makes an empty set of marks, for a life that begins.
     pub(in crate::cluster) fn new(own: Author) -> Self {
         Self {
             own: ArrivalMark {
@@ -78,7 +79,7 @@ impl ArrivalMarks {
         }
     }
 
-    /// Notes that a session comes. Messages are queued for it from here on.
+    /// Counts a session that moves to this node. Messages are queued for it from here on.
     pub(in crate::cluster) fn note_arrival(&mut self, id: &ByteStr) {
         self.own.count += 1;
         self.arrived.push_back((self.own.count, id.clone()));
@@ -89,7 +90,7 @@ impl ArrivalMarks {
         &self.own
     }
 
-    /// Notes the mark that another node has sent.
+    /// Notes the mark that another node has sent, unless a later one is known.
     pub(in crate::cluster) fn note_node_mark(&mut self, mark: ArrivalMark) {
         let known = self.node_marks.get(&mark.author.node);
         if known.is_none_or(|known| known.is_behind(&mark)) {
@@ -98,7 +99,7 @@ impl ArrivalMarks {
         }
     }
 
-    /// Returns the header of this node's messages.
+    /// Returns the header of this node's messages: its life, and the last mark of each other node.
     pub(in crate::cluster) fn header(&mut self) -> Bytes {
         let (own, known) = (&self.own.author, &self.node_marks);
         let write = || {
@@ -137,7 +138,10 @@ impl ArrivalMarks {
         Ok(Some(late.map(|(_, id)| id.clone()).collect()))
     }
 
-    /// Adds the new header of a node, and returns its index.
+    /// Replaces the last header of a node by a new one, and returns its index.
+    ///
+    /// # Errors
+    /// If it is no header.
     fn note_header(&mut self, header: &[u8]) -> Result<usize, Malformed> {
         let mut from = Reader::without_version(header);
         let author = Author::read(&mut from)?;
@@ -155,7 +159,8 @@ impl ArrivalMarks {
         Ok(self.node_headers.len() - 1)
     }
 
-    /// Forgets sessions that all of these nodes know of, and other nodes. They are all that may still tell something.
+    /// Forgets the sessions that all of these nodes know of, and the nodes that are not among them, which send nothing
+    /// any more. Does nothing if this node is not among them.
     pub(in crate::cluster) fn keep_nodes(&mut self, nodes: &[String]) {
         // A node learns of itself last.
         if !nodes.contains(&self.own.author.node) {

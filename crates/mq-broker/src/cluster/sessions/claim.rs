@@ -32,14 +32,19 @@ use crate::{
 /// Time for which a client waits for its session.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Interval at which a node looks again if the owner of a session lives.
+/// Interval at which a node checks again if the owner of a session lives.
 const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Interval at which a node that is behind looks at its progress.
+/// Interval at which a node that has not read its logs far enough checks its progress.
 const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Cluster {
-    /// See [`Nodes::claim`](crate::hub::Nodes::claim).
+    /// Claims a client's session for this node, see [`Nodes::claim`](crate::hub::Nodes::claim). Waits for
+    /// [`CLAIM_TIMEOUT`] at most.
+    ///
+    /// # Errors
+    /// The reason code for the client: the session is another user's, this node shuts down, or the claim failed or
+    /// takes longer.
     pub(in crate::cluster) async fn claim_session(
         &self,
         id: &ByteStr,
@@ -74,7 +79,7 @@ impl Cluster {
         Arc::clone(lock(&self.claims).entry(id.clone()).or_default())
     }
 
-    /// Forgets it, unless somebody else holds it or waits for it.
+    /// Forgets the lock for claims of a session, unless another claim holds it or waits for it.
     pub(super) fn forget_claim_lock(&self, id: &ByteStr) {
         let mut claims = lock(&self.claims);
         if claims
@@ -140,7 +145,8 @@ impl Cluster {
         Err(ClaimRefused::Busy)
     }
 
-    /// See [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
+    /// Returns `true` if another node has the session, or if its record cannot be read; see
+    /// [`Nodes::is_elsewhere`](crate::hub::Nodes::is_elsewhere).
     pub(in crate::cluster) async fn is_owned_elsewhere(&self, id: &ByteStr) -> bool {
         match self.read_record(id).await {
             Ok((record, _)) => self.other_owner(&record).is_some(),
@@ -148,7 +154,7 @@ impl Cluster {
         }
     }
 
-    /// Reads a session's record, and its version; an empty one, and 0, if there is none.
+    /// Reads a session's record and its version; returns an empty record and version 0 if there is none.
     async fn read_record(&self, id: &ByteStr) -> Result<(Record, u64), ClaimRefused> {
         let value = self.engine.get(Key::new(KeyKind::Session, &**id)).await;
         let value = value.map_err(|error| {
@@ -171,8 +177,8 @@ impl Cluster {
         owner.filter(|owner| **owner != self.author && !self.is_over(owner))
     }
 
-    /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it
-    /// meanwhile.
+    /// Writes this node as the owner into the record of a session that no living node owns. `None` if another node has
+    /// changed the record meanwhile.
     async fn claim_record(
         &self,
         id: &ByteStr,
@@ -217,8 +223,8 @@ impl Cluster {
         }))
     }
 
-    /// Lowers places of a record that its logs do not reach, since they were set back while no node lived: what this life
-    /// has seen come is read for the session.
+    /// Lowers places of a record that its logs do not reach, since the logs were set back while no node lived: the
+    /// entries that this life has received are read for the session.
     async fn mend_places(&self, next: &mut [At]) -> Result<(), ClaimRefused> {
         for (shard, next) in self.shards.iter().zip(next) {
             let entry = next.last_before();

@@ -1,31 +1,32 @@
-//! Up to where the records of a node's sessions are complete, written or not.
+//! The floor of a node: the places in the logs up to which the records of its sessions are complete.
 //!
-//! A session for which nothing has come needs no new record, however far the logs have grown: whoever takes it over
-//! begins to read at the floor of its last owner. One that has come from another node counts from its first record on:
-//! until then its record says that it is behind.
+//! A session without new messages needs no new record, however far the logs have grown: a node that takes it over
+//! begins to read at the floor of its last owner. The floor holds for a session that came from another node once its
+//! first record here is written; until then the record says that it is behind.
 
 use crate::store::At;
 
-/// A node's floor, which rises in rounds.
+/// A node's floor, which rises in rounds: in each, the node writes the records of sessions that have changed.
 #[derive(Debug, Default)]
 pub(in crate::cluster) struct Floor {
-    /// Counts them.
+    /// Number of the present round, from 1; 0 before the first.
     pub(in crate::cluster) round: u64,
-    /// The places, by log, before which everything that is still owed is in the records.
+    /// The floor: places, by log, before which each message that a session still has to get is in the session's record.
     pub(in crate::cluster) at: Vec<At>,
-    /// The next floor, and the round from whose beginning no session may lack anything for it.
+    /// The next floor, with the round in which it was proposed. It holds once no session has a change of an earlier
+    /// round that its record lacks.
     pending: Option<(u64, Vec<At>)>,
 }
 
 impl Floor {
-    /// Returns `true` if the floor has reached these places.
+    /// Returns `true` if the floor has reached these places in all logs.
     pub(in crate::cluster) fn has_reached(&self, places: &[At]) -> bool {
         let at = self.at.len() == places.len();
         at && self.at.iter().zip(places).all(|(at, place)| at >= place)
     }
 
-    /// Begins a round. `open`: the first round of which something is not in a record. `next`: what is before these
-    /// places was looked at for all sessions.
+    /// Begins a round. `open` is the earliest round of a change that is in no record yet; `None` if all changes are.
+    /// `next` has the places, by log, before which this node has looked for messages for all its sessions.
     pub(in crate::cluster) fn begin_round(&mut self, open: Option<u64>, next: Vec<At>) {
         if let Some((round, at)) = self.pending.take() {
             if open.is_none_or(|open| open >= round) {

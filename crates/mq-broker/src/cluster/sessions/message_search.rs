@@ -1,4 +1,4 @@
-//! Sessions that this node has claimed, while it reads what they have to get.
+//! Sessions that this node has claimed, while it reads from the logs the messages that they still have to get.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::{
     store::{At, LogPosition, StoredMessage},
 };
 
-/// The reason for which a node does not get a session.
+/// Reason for which a node cannot claim a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ClaimRefused {
     /// The session is another user's.
@@ -23,10 +23,10 @@ pub(super) enum ClaimRefused {
     Busy,
 }
 
-/// The entries that a node reads again for a session that it takes over: by log, from where on, and up to where.
+/// Entries of the logs that a node reads again for sessions that it takes over: by log, the first place and the last.
 pub(super) type EntryRanges = BTreeMap<u16, (At, At)>;
 
-/// A session whose record is this node's now.
+/// A session that this node has just claimed: its record names this node as the owner.
 #[derive(Debug)]
 pub(super) struct ClaimedSession {
     pub(in crate::cluster) id: ByteStr,
@@ -34,7 +34,7 @@ pub(super) struct ClaimedSession {
     pub(in crate::cluster) version: u64,
 }
 
-/// A session whose messages are being read.
+/// A session that this node has claimed and whose earlier messages are being read. New ones are queued already.
 pub(super) struct PendingSession {
     pub(in crate::cluster) id: ByteStr,
     pub(in crate::cluster) version: u64,
@@ -43,7 +43,8 @@ pub(super) struct PendingSession {
 }
 
 impl PendingSession {
-    /// Widens the ranges by the entries that the session needs.
+    /// Widens `ranges`, the entries that are read again from each log, so that they have all messages that the session
+    /// may still have to get.
     pub(super) fn widen(&self, ranges: &mut EntryRanges) {
         let wanted = &self.wanted;
         for (shard, begun) in (0..).zip(&wanted.begun) {
@@ -58,29 +59,33 @@ impl PendingSession {
     }
 }
 
-/// The messages that a session has to get.
+/// Result of a [`MessageSearch`]: the messages that a session still has to get.
 pub(super) struct FoundMessages {
+    /// Messages that wait to be sent: those of the record in the order of its queue, then new ones from the logs.
     pub(in crate::cluster) waiting: Vec<(OwedMessage, StoredMessage)>,
+    /// Messages that were sent and not completed; `None` in place of one whose PUBREC was received.
     pub(super) in_flight: Vec<(PacketId, Option<StoredMessage>)>,
+    /// Packet identifiers of QoS 2 messages that the client has published and that the record may not have yet.
     pub(super) received: HashSet<PacketId>,
-    /// Messages that are not in the logs any more.
+    /// Number of messages that the record names and that were not found in the logs.
     pub(in crate::cluster) lost: usize,
 }
 
-/// The search for the messages that a session has to get.
+/// Search of the logs for the messages that a session still has to get, beginning from its record.
 pub(super) struct MessageSearch {
     pub(in crate::cluster) recorded: RecordedSession,
     id: ByteStr,
-    /// Places, by log, from which on the session's last owner has not looked for its messages.
+    /// Places, by log, from which on the session's last owner has not looked for messages for the session.
     pub(in crate::cluster) next: Vec<At>,
     /// Places, by log, up to which this node had read when it began to queue messages for the session.
     begun: Vec<At>,
-    /// Messages that were for it as a member of shared subscriptions.
+    /// Places of messages for which a shared subscription chose this session among its members.
     pub(in crate::cluster) chosen: HashSet<LogPosition>,
-    /// Messages that the record names by their places.
+    /// Messages that the record names by their places, as far as they were found.
     found_by_position: HashMap<LogPosition, StoredMessage>,
+    /// Places by which the record names messages.
     wanted_positions: HashSet<LogPosition>,
-    /// Messages behind the places that the record has looked at.
+    /// Messages for the session from `next` up to `begun`, which the record does not name.
     new_messages: Vec<(OwedMessage, StoredMessage)>,
     received: HashSet<PacketId>,
     /// `true` if the session's last owner has published the will that the record still has.
@@ -118,6 +123,8 @@ impl MessageSearch {
         next.copied().unwrap_or_default()
     }
 
+    /// Examines a message of a log: keeps it if the session has to get it, and notes it if it is a QoS 2 message or the
+    /// will of the session's own client.
     pub(super) fn examine(&mut self, position: LogPosition, item: &LogMessage) {
         let begun = self.begun.get(usize::from(position.shard));
         let is_ahead = begun.is_none_or(|begun| position.at > *begun);
@@ -146,7 +153,8 @@ impl MessageSearch {
             .push((OwedMessage::Logged(position, form), message));
     }
 
-    /// Returns the form in which the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
+    /// Returns the form in which the session gets a message by its subscriptions; `None` if none matches, or if the
+    /// session gets it at QoS 0, which is not kept.
     fn delivery_form(&self, position: LogPosition, item: &LogMessage) -> Option<DeliveryForm> {
         let topic = &item.message.message.topic;
         let mut form: Option<DeliveryForm> = None;
@@ -168,6 +176,7 @@ impl MessageSearch {
         form.filter(|form| form.qos > QoS::AtMostOnce)
     }
 
+    /// Ends the search; returns the messages that were found.
     pub(in crate::cluster) fn finish(self) -> FoundMessages {
         let Self {
             recorded,

@@ -1,4 +1,4 @@
-//! The sessions of this node, and what becomes of them.
+//! The sessions that this node owns: their changes, and how their ownership ends.
 
 use mq_codec::ByteStr;
 use tokio::sync::watch;
@@ -10,11 +10,12 @@ use crate::{
     store::{At, LogPosition, Position, SessionChange, StoredMessage, StoredWill},
 };
 
-/// A session of this node.
+/// A session that this node owns, and the progress of its record.
 #[derive(Debug)]
 pub(in crate::cluster) struct OwnedSession {
+    /// State of the session as the record is to have it.
     pub(in crate::cluster) recorded: RecordedSession,
-    /// The version of the record.
+    /// The version of the record as it was last written.
     pub(in crate::cluster) version: u64,
     /// The state of the session's ownership.
     pub(in crate::cluster) fate: SessionFate,
@@ -22,21 +23,23 @@ pub(in crate::cluster) struct OwnedSession {
     pub(super) queued_up_to: Option<Vec<At>>,
     /// The call that published the will: no record is written without the will before it is settled.
     pub(super) will_call: Option<Position>,
-    /// Calls that are settled by the next write.
+    /// Calls of the hub that the next write of the record settles.
     pub(super) waiting: Vec<Position>,
     /// `true` if the record is to be written.
     pub(super) is_changed: bool,
     /// `true` while a task writes the record.
     pub(super) is_writing: bool,
-    /// The round since which the record lacks a change, apart from those that are being written.
+    /// The round of the earliest change that the record lacks, apart from those that are being written; `None` if there
+    /// is none.
     pub(super) changed_in_round: Option<u64>,
-    /// The first round of the changes that are being written.
+    /// The round of the earliest change that is being written; `None` if none is.
     pub(super) writing_round: Option<u64>,
     /// The hash of the record's content as it was last written.
     pub(super) written_hash: u64,
     /// `true` while the messages that the session had at another node are being read: the record has more.
     pub(super) awaits_messages: bool,
-    /// Tells of a change of `fate`. Dropped with the session.
+    /// Signal that the session stays after all, as its release has failed. Dropped with the session, which signals the
+    /// end.
     fate_changed: watch::Sender<()>,
 }
 
@@ -72,7 +75,8 @@ impl OwnedSession {
         }
     }
 
-    /// Returns the first round of which the record may lack something.
+    /// Returns the round of the earliest change that the record may lack; `None` if it lacks none, or if the session's
+    /// earlier messages are still being read. A session that is being let go counts from round 0.
     pub(super) fn first_unwritten_round(&self) -> Option<u64> {
         if self.awaits_messages {
             return None;
@@ -87,13 +91,13 @@ impl OwnedSession {
             .min()
     }
 
-    /// Notes that the session has the messages that it had at another node.
+    /// Notes in a round that the messages which the session had at another node have been read.
     pub(super) fn messages_arrived(&mut self, round: u64) {
         self.awaits_messages = false;
         self.changed_in_round = Some(round);
     }
 
-    /// Makes a change, in a round. Returns whether it has to be in the record before anybody learns of it.
+    /// Applies a change, in a round. Returns `true` if the change has to be in the record before anybody learns of it.
     pub(in crate::cluster) fn apply(
         &mut self,
         change: SessionChange,
@@ -104,7 +108,8 @@ impl OwnedSession {
         self.note_difference(round, urgency)
     }
 
-    /// Sets its will, in a round. Returns whether it has to be in the record before anybody learns of it.
+    /// Sets the session's will, in a round. Returns `true` if the change has to be in the record before anybody learns
+    /// of it.
     pub(in crate::cluster) fn set_will(
         &mut self,
         will: Option<Box<StoredWill>>,
@@ -114,14 +119,15 @@ impl OwnedSession {
         self.note_difference(round, urgency)
     }
 
-    /// Notes in a round that the record lacks a change. Returns whether it is urgent.
+    /// Notes in a round that the record lacks a change. Returns `true` if the change is urgent.
     fn note_difference(&mut self, round: u64, urgency: Urgency) -> bool {
         self.changed_in_round.get_or_insert(round);
         self.is_changed |= urgency > Urgency::Never;
         urgency == Urgency::Now
     }
 
-    /// Copies a message of a log into what is kept, in a round. Returns whether it is there still.
+    /// Replaces the place of a message by a copy of it, in a round. Returns `false` if the session does not have the
+    /// message at that place any more.
     pub(super) fn copy(
         &mut self,
         place: MessagePlace,
@@ -142,29 +148,32 @@ impl OwnedSession {
         self.changed_in_round.get_or_insert(round);
     }
 
-    /// Returns `true` if the session stays, with all that it had elsewhere.
+    /// Returns `true` if the session stays, and has all messages that it had at another node.
     pub(super) fn is_complete(&self) -> bool {
         self.fate == SessionFate::Stays && !self.awaits_messages
     }
 
+    /// Returns `true` if the session is not released and does not end.
     pub(super) fn is_kept_here(&self) -> bool {
         matches!(self.fate, SessionFate::Stays | SessionFate::Releasing)
     }
 
-    /// Changes when something else becomes of it, and ends when it is not this node's any more.
+    /// Returns a receiver that is notified if a release has failed, so that the session stays, and that is closed once
+    /// the session is not this node's any more.
     pub(in crate::cluster) fn fate_changes(&self) -> watch::Receiver<()> {
         self.fate_changed.subscribe()
     }
 }
 
 impl Cluster {
-    /// Returns the number of the session that a client has here.
+    /// Returns the number of the session that a client has at this node; `None` if it has none here.
     pub(in crate::cluster) fn session_number(&self, id: &ByteStr) -> Option<u64> {
         lock(&self.sessions)
             .get(id)
             .map(|owned| owned.recorded.number)
     }
 
+    /// Returns `true` if this node has the client's session and is not letting it go.
     pub(in crate::cluster) fn is_owned(&self, id: &ByteStr) -> bool {
         let sessions = lock(&self.sessions);
         sessions
@@ -172,8 +181,8 @@ impl Cluster {
             .is_some_and(|owned| owned.fate == SessionFate::Stays)
     }
 
-    /// Begins to let a session go: it takes no connection any more. False if it is not here, or goes already; then, if
-    /// it is here, waits until it has gone.
+    /// Begins to release a session, which takes no connection from then on. Returns `false` at once if the session is
+    /// not here. If it is being released or ends already, waits until it is gone, and returns `false`.
     pub(super) async fn begin_release(&self, id: &ByteStr) -> bool {
         let gone = {
             let mut sessions = lock(&self.sessions);

@@ -1,7 +1,7 @@
-//! A session as the cluster keeps it.
+//! The record of a session: its state as the cluster keeps it.
 //!
-//! Messages stay in the logs: the record names their places. What is behind the record's places in the logs has not
-//! been looked at for the session, so that its next owner reads on from there.
+//! Messages stay in the logs: the record names their places. For each log the record also has the place from which on
+//! no node has looked for messages for the session: its next owner reads on from there.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,14 +20,14 @@ use crate::{
 
 const VERSION: u8 = 1;
 
-/// The value of a session's key.
+/// Record of a session, which is the value of its key in the engine.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(in crate::cluster) struct Record {
-    /// The node that has it. Without one any node may take it.
+    /// The life of the node that owns the session; `None` if any node may claim it.
     pub(in crate::cluster) owner: Option<Author>,
-    /// `None` if it has ended.
+    /// State of the session; `None` if it has ended.
     pub(in crate::cluster) session: Option<RecordedSession>,
-    /// Places, by log, from which on nobody has looked for the session's messages.
+    /// Places, by log, from which on no node has looked for messages for the session.
     pub(in crate::cluster) next: Vec<At>,
     /// `true` if the floor of the owner does not hold for this session: its messages have not been read since it was
     /// claimed.
@@ -35,6 +35,8 @@ pub(in crate::cluster) struct Record {
 }
 
 impl Record {
+    /// Encodes the record.
+    ///
     /// # Errors
     /// If MQTT has no form for a message.
     pub(in crate::cluster) fn encode(&self) -> Result<Bytes, Malformed> {
@@ -47,7 +49,10 @@ impl Record {
         Self::encode_parts(owner.as_ref(), session.as_ref(), next, *is_behind)
     }
 
-    /// Encodes a record from parts that belong to others.
+    /// Encodes a record from its parts, without copies of them.
+    ///
+    /// # Errors
+    /// If MQTT has no form for a message.
     pub(super) fn encode_parts(
         owner: Option<&Author>,
         session: Option<&RecordedSession>,
@@ -68,7 +73,8 @@ impl Record {
         Ok(to.finish())
     }
 
-    /// Lets the record say where to read on: what its owner's life has said of its records stands when that is over.
+    /// Raises the record's places to the floor in the owner's `status`, up to which records of its life are complete.
+    /// Does nothing if the record has no owner or is behind, or if the floor is not known.
     pub(in crate::cluster) fn raise_to_floor(&mut self, status: &NodeStatus) {
         let Some(owner) = self.owner.as_ref().filter(|_| !self.is_behind) else {
             return;

@@ -11,7 +11,7 @@ use crate::store::{
     At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
 };
 
-/// The state of a session that its owner keeps in the record.
+/// State of a session that its owner keeps in the session's record, so that another node can take the session over.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(in crate::cluster) struct RecordedSession {
     /// The number of the session among those of its client: the version of its first record.
@@ -20,32 +20,34 @@ pub(in crate::cluster) struct RecordedSession {
     pub(in crate::cluster) user: Option<User>,
     pub(in crate::cluster) subscriptions:
         BTreeMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
-    /// Messages that wait, by their number in the queue.
+    /// Messages that wait to be sent, by their number in the queue.
     pub(super) waiting: BTreeMap<u64, OwedMessage>,
-    /// Messages that were sent, in that order; `None` once PUBREC has come.
+    /// Messages that were sent and not completed, in the order of sending; `None` in place of one whose PUBREC was
+    /// received.
     pub(super) in_flight: Vec<(PacketId, Option<OwedMessage>)>,
-    /// QoS 2 messages of its client that were not released yet.
+    /// Packet identifiers of QoS 2 messages that the client has published and not released yet.
     pub(super) received: BTreeSet<PacketId>,
     /// The will, which is published if the client's node dies.
     pub(super) will: Option<Box<StoredWill>>,
-    /// The last place, by log, of a message that was queued.
+    /// The place, by log, of the last message that was queued for the session.
     pub(in crate::cluster) seen: BTreeMap<u16, At>,
 }
 
-/// A message for a session.
+/// A message that a session still has to get.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum OwedMessage {
-    /// A message in a log.
+    /// A message in a log: its place, and the form in which the session gets it.
     Logged(LogPosition, DeliveryForm),
     /// A message that is in the record itself: a retained message, or a copy of one in a log.
     Embedded(Box<StoredMessage>),
 }
 
-/// The place at which a session has a message.
+/// Place of a message in a session: in its queue or in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MessagePlace {
     /// A place in the queue, by the message's number.
     Waiting(u64),
+    /// The message was sent with this packet identifier.
     InFlight(PacketId),
 }
 
@@ -57,18 +59,19 @@ pub(super) struct DeliveryForm {
     pub(super) subscription_ids: Vec<SubscriptionId>,
 }
 
-/// The time by which a change has to be in the record.
+/// Urgency with which a change of a session has to be written to its record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Urgency {
-    /// The change follows from the logs.
+    /// The change need not be written: it changes nothing, follows from the logs, or is not kept.
     Never,
-    /// The change may come later: without it a message of QoS 1 may come again.
+    /// The change may be written later: without it a message of QoS 1 may be delivered again.
     Later,
-    /// The change has to be in the record before anybody learns of it.
+    /// The change has to be in the record before anybody learns of it, such as the client by an acknowledgement.
     Now,
 }
 
 impl OwedMessage {
+    /// Makes an owed message: by its place if it came from the log at `origin`, else with its content.
     fn new(message: StoredMessage, origin: Option<LogPosition>) -> Self {
         let Some(position) = origin else {
             return Self::Embedded(Box::new(message));
@@ -94,7 +97,8 @@ impl OwedMessage {
         }
     }
 
-    /// Becomes a copy of what the log has there, if it is that. Returns whether it was.
+    /// Replaces the place of this message by a copy of `logged`, the message that its log has there, so that the log
+    /// may lose it. Does nothing and returns `false` if this message is not the one at `there`.
     pub(in crate::cluster) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
         match self {
             Self::Logged(position, form) if *position == there => {
@@ -105,7 +109,7 @@ impl OwedMessage {
         }
     }
 
-    /// Returns the number of bytes of a message that is in the record itself; 0 for others.
+    /// Returns the encoded size, in bytes, of a message that is in the record itself; 0 for a message that a log has.
     pub(super) fn embedded_bytes(&self) -> usize {
         match self {
             Self::Logged(..) => 0,
@@ -113,6 +117,7 @@ impl OwedMessage {
         }
     }
 
+    /// Returns the place of the message in the logs; `None` if the record has the message itself.
     pub(in crate::cluster) fn position(&self) -> Option<LogPosition> {
         match self {
             Self::Logged(position, _) => Some(*position),
@@ -121,13 +126,13 @@ impl OwedMessage {
     }
 }
 
-/// Returns the encoded size of a message, in bytes.
+/// Returns the encoded size of a message, in bytes; `usize::MAX` if it cannot be encoded.
 pub(in crate::cluster) fn encoded_size(message: &StoredMessage) -> usize {
     encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 impl DeliveryForm {
-    /// Makes the message that is sent from a message in a log.
+    /// Makes the message that the session gets from the message `logged` of a log.
     pub(in crate::cluster) fn apply_to(&self, logged: &StoredMessage) -> StoredMessage {
         StoredMessage {
             qos: self.qos,
@@ -139,7 +144,8 @@ impl DeliveryForm {
 }
 
 impl RecordedSession {
-    /// Makes a change. `origin`: where messages that are queued by it are in the logs.
+    /// Applies a change to the state, and returns how urgent it is to write it. `origin` is the place in the logs of a
+    /// message that the change queues; `None` if the message is in no log.
     pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> Urgency {
         match change {
             SessionChange::Attached { expiry, user } => {
@@ -238,7 +244,7 @@ impl RecordedSession {
         }
     }
 
-    /// Makes a new session, which ends with its connection as long as nothing else is known of it.
+    /// Makes the state of a new session, which ends with its connection until a change says otherwise.
     pub(super) fn transient(number: u64) -> Self {
         Self {
             number,
@@ -252,6 +258,7 @@ impl RecordedSession {
         self.life == Life::Connected(Some(Duration::ZERO))
     }
 
+    /// Replaces the will, and returns how urgent it is to write that.
     pub(super) fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
         if core::mem::replace(&mut self.will, will) == self.will {
             Urgency::Never
@@ -260,7 +267,7 @@ impl RecordedSession {
         }
     }
 
-    /// Returns the messages that the session is to get still.
+    /// Returns the messages that the session still has to get, those that wait before those in flight.
     pub(super) fn owed(&self) -> impl Iterator<Item = (MessagePlace, &OwedMessage)> {
         let waiting = self.waiting.iter();
         let waiting = waiting.map(|(number, owed)| (MessagePlace::Waiting(*number), owed));
@@ -270,7 +277,7 @@ impl RecordedSession {
         waiting.chain(in_flight)
     }
 
-    /// Returns the places in the logs that the session still needs.
+    /// Returns the places in the logs of the messages that the session still has to get.
     pub(in crate::cluster) fn positions(&self) -> impl Iterator<Item = LogPosition> {
         self.owed().filter_map(|(_, owed)| owed.position())
     }

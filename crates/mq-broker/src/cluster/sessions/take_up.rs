@@ -1,4 +1,4 @@
-//! Sessions that this node has claimed become sessions of its hub, with the messages that they have to get.
+//! The way of claimed sessions into this node's hub, with the messages that they still have to get.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,11 +32,10 @@ use crate::{
     store::{At, Life, LogPosition, SessionRecord},
 };
 
-/// Time that a session has left at least which is taken up while the time of the cluster is not known: its client comes
-/// for it.
+/// Shortest life of a session that is taken up while the cluster's time is not known: its client is about to connect.
 const LIFE_WITHOUT_TIME: Duration = Duration::from_mins(1);
 
-/// Time for which a node goes on with a log that brings nothing.
+/// Time within which a log has to bring its next entry; then the sessions for which it is read are given back.
 const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sessions that are taken up together: their records are written together, and the logs are read once for all of them.
@@ -45,17 +44,19 @@ pub(super) const MAX_TAKEN_UP_AT_ONCE: usize = 256;
 /// Groups of sessions that are taken up at a time. While there are fewer, a session waits for no other.
 const MAX_GROUPS: usize = 4;
 
-/// Entries that are examined before other tasks have their turn.
+/// Entries of the log's copy in memory that are examined before other tasks have their turn.
 const ENTRIES_A_TURN: usize = 64;
 
 /// Claimed sessions that wait to be taken up, as the clients of a node that has died come all at once.
 #[derive(Debug)]
 pub(in crate::cluster) struct TakeUps {
+    /// The sessions in the order of their claims, each with the sender of its outcome.
     waiting: Mutex<VecDeque<(ClaimedSession, TakenUp)>>,
+    /// Permits for groups: one for each that is being taken up.
     groups: Semaphore,
 }
 
-/// The sender for the outcome.
+/// Sender of the outcome of one session, to the task that has claimed it.
 type TakenUp = oneshot::Sender<Result<(), ClaimRefused>>;
 
 impl Default for TakeUps {
@@ -68,7 +69,10 @@ impl Default for TakeUps {
 }
 
 impl Cluster {
-    /// Makes a claimed session one of this node's hub, together with those that wait for it as well.
+    /// Takes a claimed session up: adds it to this node's hub, in one group with other sessions that wait for that.
+    ///
+    /// # Errors
+    /// [`ClaimRefused::Busy`] if the logs cannot be read; the session is given back then.
     pub(super) async fn take_up_with_others(
         &self,
         local: &dyn LocalSessions,
@@ -103,7 +107,10 @@ impl Cluster {
         }
     }
 
-    /// Makes claimed sessions some of this node's hub.
+    /// Takes claimed sessions up: adds them to this node's hub, with the messages that they still have to get.
+    ///
+    /// # Errors
+    /// [`ClaimRefused::Busy`] if the logs cannot be read; the sessions are given back then.
     pub(super) async fn take_up(
         &self,
         local: &dyn LocalSessions,
@@ -137,8 +144,8 @@ impl Cluster {
         outcome
     }
 
-    /// Begins to queue messages for a session; earlier messages are put in front of them. `None` if the session has
-    /// none.
+    /// Begins to queue new messages for a claimed session; earlier messages are put in front of them later. `None` if
+    /// the record has no state to take over, so that the session is a new one.
     fn begin_taking_up(
         &self,
         local: &dyn LocalSessions,
@@ -188,7 +195,8 @@ impl Cluster {
         })
     }
 
-    /// Lets any node take a session that could not be read. Its record has all that it had.
+    /// Gives back a session whose messages could not be read: writes its record as it was, without an owner, so that
+    /// any node may claim it.
     fn give_back(&self, local: &dyn LocalSessions, pending: PendingSession) {
         let PendingSession {
             id,
@@ -216,6 +224,10 @@ impl Cluster {
         });
     }
 
+    /// Puts the messages that were found in front of the new ones, and hands the session to the hub.
+    ///
+    /// # Errors
+    /// [`ClaimRefused::Busy`] if the session is not this node's any more.
     fn finish_taking_up(
         &self,
         local: &dyn LocalSessions,
@@ -276,7 +288,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the life that a session has left here, by its record.
+    /// Returns the life that a session has left by its record: at least [`LIFE_WITHOUT_TIME`] from now on for one
+    /// without a connection whose end cannot be told, as the cluster's time is not known.
     fn arriving_life(&self, recorded: Life) -> Life {
         match recorded {
             Life::Away(Some(ends_at)) if !self.clock.is_reliable() => {
@@ -286,7 +299,10 @@ impl Cluster {
         }
     }
 
-    /// Reads again what sessions have to get.
+    /// Reads the entries in `ranges` again, and searches them for messages of the sessions in `pending`.
+    ///
+    /// # Errors
+    /// [`ClaimRefused::Busy`] if a log ends or brings no entry for [`LOG_SILENCE_TIMEOUT`].
     async fn read_again(
         &self,
         pending: &mut [PendingSession],
@@ -331,7 +347,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Looks for what one entry has for them.
+    /// Searches one entry of a log for messages of the sessions in `pending`.
     fn examine_entry(
         &self,
         shard: u16,

@@ -10,45 +10,48 @@ use mq_proto::Message;
 
 use crate::{clock, lock::lock, router::SessionKey};
 
-/// Messages that are looked at together: 8,192 of 24 bytes. Of more different ones within a second the rarest are
-/// forgotten.
+/// Slots of the table that counts equal messages: 8,192 of 24 bytes, each for one message to one bridge. If all
+/// [`WAYS`] slots of a new message are taken, it displaces the message of them that was counted longest ago, or among
+/// those of one second the rarest.
 const SLOTS: usize = 8_192;
 
-/// Places in which one message may stand.
+/// Slots in which the count of one message may stand; its hash decides which.
 const WAYS: usize = 4;
 
-/// Counts the equal messages of each second to each bridge.
+/// Counts of the equal messages of each second to each bridge.
 ///
-/// More than the bound of one message, equal in topic and payload, is a loop, or as bad: brokers that bridge the same
-/// topics in a circle, where nothing on the wire marks a message that was here (before MQTT 5.0, and with other makes).
-/// Beyond it the message is left out, which ends the loop. In a second that follows, one passes.
+/// More messages than the bound, equal in topic and payload, are a loop, or as bad: brokers that bridge the same topics
+/// in a circle, where nothing on the wire marks a message that was here (before MQTT 5.0, and with other makes). Those
+/// beyond the bound are left out, which ends the loop. In the second after one that passed the bound, one message
+/// passes.
 #[derive(Debug)]
 pub(in crate::hub) struct Repeats {
     started: Instant,
     hasher: RandomState,
-    /// Empty until a bridge gets a message.
+    /// Counts by hash; empty until the first message for a bridge.
     slots: Mutex<Vec<Slot>>,
 }
 
-/// The count of one message.
+/// Count of one message to one bridge in one second.
 #[derive(Clone, Copy, Default, Debug)]
 struct Slot {
+    /// Hash of bridge, topic and payload.
     key: u64,
-    /// The second that is counted, since the start.
+    /// The second that is counted, in seconds since the table was made.
     second: u64,
     count: u32,
-    /// `true` if there were too many in the second before.
+    /// `true` if the second before had more messages than the bound.
     was_over: bool,
 }
 
 /// The verdict about one message to one bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
-    /// The message passes: there is room for it.
+    /// The message passes: the bound is not passed.
     Passes,
-    /// The first of this second that is left out.
+    /// The message is left out, as the first of this second.
     FirstLeftOut,
-    /// Left out.
+    /// The message is left out, and was so before in this second.
     LeftOut,
 }
 
@@ -61,7 +64,7 @@ impl Repeats {
         }
     }
 
-    /// Counts a message to a bridge, of which it gets no more than `most` equal ones a second.
+    /// Counts a message to a bridge, and decides if it passes: the bridge gets at most `most` equal messages a second.
     pub(super) fn count(
         &self,
         bridge: SessionKey,

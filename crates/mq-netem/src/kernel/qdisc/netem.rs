@@ -69,11 +69,13 @@ pub struct Netem {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NetemLoss {
-    /// Each packet by itself.
+    /// Loss of each packet with this share, whatever happens to others.
     Random(u32),
-    /// Gilbert-Elliott: from good to bad `p`, back `r`, *not* lost in bad `h`, lost in good `k1`.
+    /// Loss by the Gilbert-Elliott model; shares of packets at which the state changes from good to bad (`p`) and back
+    /// (`r`), which are *not* lost in the bad state (`h`), and which are lost in the good one (`k1`).
     GilbertElliott([u32; 4]),
-    /// Four states: `p13`, `p31`, `p32`, `p14` and `p23`.
+    /// Loss by a Markov chain of four states; the shares `p13`, `p31`, `p32`, `p14` and `p23`, of which `p13` is that
+    /// of changes from state 1 to state 3. See [`Loss::Markov`](crate::Loss::Markov).
     Markov([u32; 5]),
 }
 

@@ -8,7 +8,8 @@ use super::{nla, nla::Writer, tbf};
 /// `TCA_FQ_CODEL_TARGET`, `_INTERVAL` and `_CE_THRESHOLD` of `linux/pkt_sched.h`: microseconds.
 const CODEL_TIMES: [u16; 3] = [1, 3, 7];
 
-/// Returns the options after which the kernel returns `told` again; `None` if there are none.
+/// Returns the options by which a discipline of this kind is made again. `told` has its options as the kernel returned
+/// them, and will return them for the new one. `None` if the discipline cannot be restored.
 pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     match kind {
         "tbf" => tbf::restoring(told),
