@@ -3,14 +3,13 @@
 use mq_codec::{ByteStr, TopicFilter};
 
 use super::{
-    Hub, SESSIONS_A_TURN,
+    Hub,
     nodes::NodeFuture,
     publish::{ClusterMessage, Publisher},
     relocate::{ArrivingSession, ArrivingSubscription},
 };
 use crate::{
     lock::read,
-    session::Session,
     store::{LogPosition, SessionRecord, StoredMessage, StoredWill, User},
 };
 
@@ -142,7 +141,9 @@ impl LocalSessions for Hub {
     }
 
     fn filters(&self, take: &mut dyn FnMut(&TopicFilter) -> bool) {
-        self.all_sessions(&mut |session| session.subscriptions.lock().keys().all(&mut *take));
+        self.session_turns()
+            .flatten()
+            .all(|session| session.subscriptions.lock().keys().all(&mut *take));
     }
 
     fn filters_ended(&self) -> u64 {
@@ -150,28 +151,12 @@ impl LocalSessions for Hub {
     }
 
     fn publish_memberships_again(&self) {
-        self.all_sessions(&mut |session| {
-            self.publish_memberships_again(session);
-            true
-        });
+        for session in self.session_turns().flatten() {
+            self.publish_memberships_again(&session);
+        }
     }
 
     fn publish_membership_again(&self, client_id: &ByteStr, filter: &TopicFilter) {
         self.publish_membership_again(client_id, filter);
-    }
-}
-
-impl Hub {
-    /// Calls `take` with each session of this node, until it returns `false`.
-    fn all_sessions(&self, take: &mut dyn FnMut(&Session) -> bool) {
-        let (mut from, mut is_end) = (0, false);
-        while !is_end {
-            let some;
-            (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
-            if !some.iter().all(|session| take(session)) {
-                return;
-            }
-            from += SESSIONS_A_TURN;
-        }
     }
 }

@@ -45,6 +45,7 @@ mod violations;
 
 use std::{
     collections::HashMap,
+    iter,
     sync::{Arc, RwLock},
 };
 
@@ -313,16 +314,22 @@ impl Hub {
     /// Calls `look` with every session that is there all the time, and perhaps with others. Others have
     /// their turn in between; the table is locked for a few microseconds at a time.
     async fn each_session(&self, mut look: impl FnMut(&Arc<Session>)) {
-        let mut from = 0;
-        loop {
-            let (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
+        for some in self.session_turns() {
             some.iter().for_each(&mut look);
-            if is_end {
-                return;
-            }
-            from += SESSIONS_A_TURN;
             yield_now().await;
         }
+    }
+
+    /// Returns every session that is there all the time, and perhaps others, some at a time: the table is locked only
+    /// between two of them.
+    fn session_turns(&self) -> impl Iterator<Item = Vec<Arc<Session>>> {
+        let mut next = Some(0);
+        iter::from_fn(move || {
+            let from = next?;
+            let (some, is_end) = read(&self.routing).sessions_from(from, SESSIONS_A_TURN);
+            next = (!is_end).then_some(from + SESSIONS_A_TURN);
+            Some(some)
+        })
     }
 }
 

@@ -31,3 +31,4 @@ pub(super) use groups::Membership;
 pub(super) use ledger::Ledger;
 pub(super) use log_state::{BatchCounts, Checkpoint};
 pub(super) use storage::Storage;
+pub(super) use sync::LOG_SILENCE_TIMEOUT;

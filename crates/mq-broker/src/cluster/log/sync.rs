@@ -27,8 +27,8 @@ const MAX_GROUPS_BYTES: usize = 512 << 10;
 /// Interval at which a node asks for one view of a log at most.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time for which a node goes on with a log that brings nothing.
-const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time within which a log that is read again has to bring its next entry.
+pub(in crate::cluster) const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// Asks for one view of a log, as another node has read other entries than this one.

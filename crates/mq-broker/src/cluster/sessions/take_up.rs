@@ -25,7 +25,7 @@ use crate::{
     cluster::{
         Cluster,
         engine::{Entry, Expiry, Key, KeyKind},
-        log::{BatchCounts, BatchItem, LogEntry},
+        log::{BatchCounts, BatchItem, LOG_SILENCE_TIMEOUT, LogEntry},
     },
     hub::{ArrivingSession, LocalSessions},
     lock::lock,
@@ -34,9 +34,6 @@ use crate::{
 
 /// Shortest life of a session that is taken up while the cluster's time is not known: its client is about to connect.
 const LIFE_WITHOUT_TIME: Duration = Duration::from_mins(1);
-
-/// Time within which a log has to bring its next entry; then the sessions for which it is read are given back.
-const LOG_SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sessions that are taken up together: their records are written together, and the logs are read once for all of them.
 pub(super) const MAX_TAKEN_UP_AT_ONCE: usize = 256;
