@@ -36,6 +36,9 @@ pub(crate) const SHARDS: usize = 2;
 /// Monitoring port of a NATS server.
 pub(crate) const HTTP_PORT: u16 = 8222;
 
+/// User of the servers' own account, and its password: who may remove a server.
+pub(crate) const SYSTEM: &str = "system";
+
 /// Bytes that a NATS server may store: few, so that a stream that is to take the room does it in seconds.
 const MAX_FILE_STORE: u64 = 48_000_000;
 
@@ -165,6 +168,8 @@ pub(crate) struct Processes<'a> {
     /// Pulses of servers that run for a part of the time. This field is dropped first, as their processes live then.
     slowed: [Option<Pulses>; 3],
     servers: [Option<Started>; 3],
+    /// Number of times that each server was replaced by another one.
+    replaced: [usize; 3],
     /// Number of nodes that left the cluster because another node ended their life.
     pub(crate) ended: usize,
 }
@@ -203,6 +208,7 @@ impl<'a> Processes<'a> {
             faketime: has_clocks.then(mq_testkit::faketime).flatten(),
             nodes: [const { None }; 3],
             servers: [const { None }; 3],
+            replaced: [0; 3],
             slowed: [const { None }; 3],
             ended: 0,
         };
@@ -252,6 +258,17 @@ impl<'a> Processes<'a> {
         self.slowed[server] = None;
     }
 
+    /// Returns the name that a server has among the servers.
+    pub(crate) fn server_name(&self, server: usize) -> String {
+        server_name(server, self.replaced[server])
+    }
+
+    /// Gives a server that is down a name that none has had.
+    pub(crate) fn rename_server(&mut self, server: usize) {
+        self.replaced[server] += 1;
+        configure_server(self.place, server, &self.server_name(server));
+    }
+
     /// Starts what has ended by itself, as systemd does.
     pub(crate) fn look_after(&mut self) {
         for (n, name) in NODES.iter().enumerate() {
@@ -282,21 +299,33 @@ fn others(machine: usize) -> impl Iterator<Item = usize> {
     (0..3).filter(move |other| *other != machine)
 }
 
+fn server_name(server: usize, replaced: usize) -> String {
+    match replaced {
+        0 => format!("n{server}"),
+        _ => format!("n{server}-{replaced}"),
+    }
+}
+
+fn configure_server(place: &Place, n: usize, name: &str) {
+    let route = |other| format!("nats://{}:6222", place.net.server_from(n, other));
+    let routes = others(n).map(route);
+    let routes = routes.collect::<Vec<_>>().join(", ");
+    let data = place.file(&format!("nats-{n}")).display().to_string();
+    let config = format!(
+        "server_name: {name}\nlisten: 0.0.0.0:4222\nhttp: 0.0.0.0:{HTTP_PORT}\nmax_payload: 8MB\n\
+         jetstream {{ store_dir: {data:?}, sync_interval: always, max_file_store: {MAX_FILE_STORE} }}\n\
+         cluster {{ name: test, listen: 0.0.0.0:6222, no_advertise: true, routes: [{routes}] }}\n\
+         accounts {{ $SYS {{ users: [{{ user: {SYSTEM:?}, password: {SYSTEM:?} }}] }} }}\n"
+    );
+    fs::write(place.file(&format!("nats-{n}.conf")), config).unwrap();
+}
+
 fn configure(place: &Place) {
     for n in 0..3 {
-        let route = |other| format!("nats://{}:6222", place.net.server_from(n, other));
-        let routes = others(n).map(route);
-        let routes = routes.collect::<Vec<_>>().join(", ");
         place.set_clock(Process::Nats(n), 0);
         let data = place.file(&format!("nats-{n}"));
         place.net.make_store(&data).unwrap();
-        let data = data.display().to_string();
-        let config = format!(
-            "server_name: n{n}\nlisten: 0.0.0.0:4222\nhttp: 0.0.0.0:{HTTP_PORT}\nmax_payload: 8MB\n\
-             jetstream {{ store_dir: {data:?}, sync_interval: always, max_file_store: {MAX_FILE_STORE} }}\n\
-             cluster {{ name: test, listen: 0.0.0.0:6222, no_advertise: true, routes: [{routes}] }}\n"
-        );
-        fs::write(place.file(&format!("nats-{n}.conf")), config).unwrap();
+        configure_server(place, n, &server_name(n, 0));
     }
     for (n, node) in NODES.iter().enumerate() {
         place.set_clock(Process::Node(n), 0);

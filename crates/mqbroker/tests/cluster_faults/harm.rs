@@ -36,6 +36,8 @@ pub(crate) struct Harm {
     flipped: usize,
     cut_blocks: usize,
     overwritten: usize,
+    /// Servers that were replaced by others.
+    replaced: usize,
     /// The servers refused a message for want of room.
     full: usize,
     cut_links: usize,
@@ -76,6 +78,7 @@ pub(crate) async fn do_harm(
         moves,
         random: fastrand::Rng::with_seed(!seed),
         is_damaged: false,
+        removed: None,
         done: Done {
             harm: Harm::default(),
             wills: Vec::new(),
@@ -95,7 +98,10 @@ pub(crate) async fn do_harm(
         }
         let step_began = Instant::now();
         harmer.step(step).await;
-        if matches!(step, Step::Await | Step::Full | Step::Room) {
+        if matches!(
+            step,
+            Step::Await | Step::Full | Step::Room | Step::TryRemove(_) | Step::Remove(_)
+        ) {
             // What follows is as far behind it as planned.
             began += step_began.elapsed();
         }
@@ -110,8 +116,10 @@ struct Harmer<'a, 'b> {
     servers: Servers<'a>,
     moves: &'a [mpsc::Sender<()>],
     random: fastrand::Rng,
-    /// `true` while the server that is down has damaged storage.
+    /// `true` while the server that is down has damaged storage, or none.
     is_damaged: bool,
+    /// The name of the server that was replaced, until the others have forgotten it.
+    removed: Option<String>,
     done: Done,
 }
 
@@ -171,13 +179,6 @@ impl Harmer<'_, '_> {
                 harm.slowed_servers += 1;
             }
             Step::Steady(server) => self.processes.steady(server),
-            Step::Await => {
-                let in_step = tokio::select! {
-                    in_step = self.servers.in_step() => in_step,
-                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
-                };
-                self.done.faults.extend(in_step.err());
-            }
             Step::Damage(server, damage) => {
                 let place = self.place;
                 let random = &mut self.random;
@@ -194,21 +195,51 @@ impl Harmer<'_, '_> {
                     plan::Damage::Index => harm.overwritten += 1,
                 }
             }
+            Step::Replace(_)
+            | Step::Await
+            | Step::TryRemove(_)
+            | Step::Remove(_)
+            | Step::Full
+            | Step::Room => self.operate(step).await,
+        }
+    }
+
+    /// Does what an operator of the NATS servers does, and waits until they answer.
+    async fn operate(&mut self, step: Step) {
+        let harm = &mut self.done.harm;
+        match step {
+            Step::Await => {
+                let in_step = looked_after(self.processes, self.servers.in_step()).await;
+                self.done.faults.extend(in_step.err());
+            }
+            Step::Replace(server) => {
+                let name = self.processes.server_name(server);
+                block_in_place(|| storage::remove(self.place, server));
+                self.processes.rename_server(server);
+                self.removed = Some(name);
+                self.is_damaged = true;
+                harm.replaced += 1;
+            }
+            Step::TryRemove(_) => {
+                let name = self.removed.as_deref().expect("one was replaced");
+                let done = self.servers.try_remove(name).await;
+                self.place.note(&format!("{name} is removed: {done:?}"));
+            }
+            Step::Remove(_) => {
+                let name = self.removed.take().expect("one was replaced");
+                let removed = looked_after(self.processes, self.servers.remove(&name)).await;
+                self.done.faults.extend(removed.err());
+            }
             Step::Full => {
-                let refused = tokio::select! {
-                    refused = self.servers.fill() => refused,
-                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
-                };
+                let refused = looked_after(self.processes, self.servers.fill()).await;
                 self.place.note(&format!("the servers are full: {refused}"));
                 harm.full += usize::from(refused);
             }
             Step::Room => {
-                let emptied = tokio::select! {
-                    emptied = self.servers.empty() => emptied,
-                    () = look_after(self.processes) => unreachable!("it looks after them for ever"),
-                };
+                let emptied = looked_after(self.processes, self.servers.empty()).await;
                 self.done.faults.extend(emptied.err());
             }
+            _ => unreachable!("no operator does {step:?}"),
         }
     }
 
@@ -234,6 +265,14 @@ impl Harmer<'_, '_> {
                 self.processes.kill(process);
             }
         }
+    }
+}
+
+/// Waits for something, and starts processes that end meanwhile.
+async fn looked_after<T>(processes: &mut Processes<'_>, done: impl Future<Output = T>) -> T {
+    tokio::select! {
+        done = done => done,
+        () = look_after(processes) => unreachable!("it looks after them for ever"),
     }
 }
 

@@ -6,15 +6,19 @@ use std::{
     time::Duration,
 };
 
-use async_nats::jetstream::{self, Context, stream::Config};
+use async_nats::{
+    ConnectOptions,
+    jetstream::{self, Context, stream::Config},
+};
 use bytes::Bytes;
 use mq_testkit::{NatsStreamState, nats_stream_states};
+use serde_json::{Value, json};
 use tokio::{
     task::block_in_place,
     time::{Instant, sleep, timeout},
 };
 
-use crate::cluster::{HTTP_PORT, Place};
+use crate::cluster::{HTTP_PORT, Place, SYSTEM};
 
 /// Time that servers may take until all of them store the same.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -27,6 +31,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Time that filling may take.
 const FILLING: Duration = Duration::from_secs(40);
+
+/// Code of the error that a server is no member of the cluster.
+const NOT_A_MEMBER: u64 = 10_044;
 
 /// The stream that takes the room.
 const FILLER: &str = "filler";
@@ -86,11 +93,54 @@ impl<'a> Servers<'a> {
         filled.is_ok_and(|refused| refused.is_some())
     }
 
-    async fn try_to_fill(&mut self) -> Option<()> {
+    /// Connects to one of the servers.
+    async fn connect(&self, options: ConnectOptions) -> Option<async_nats::Client> {
         let net = &self.place.net;
         let urls = [0, 1, 2].map(|server| format!("nats://{}:4222", net.server(server)));
-        let options = async_nats::ConnectOptions::new().ignore_discovered_servers();
-        let client = options.connect(urls.to_vec()).await.ok()?;
+        let options = options.ignore_discovered_servers();
+        Box::pin(options.connect(urls.to_vec())).await.ok()
+    }
+
+    /// Has the servers forget one of them, by its name.
+    ///
+    /// # Errors
+    /// If they do not do it in time: the last answer.
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            let removed = self.try_remove(name).await;
+            if removed.is_ok() || began.elapsed() > PATIENCE {
+                return removed.map_err(|answer| format!("{name} is not removed: {answer}"));
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Asks the servers once to forget one of them.
+    ///
+    /// # Errors
+    /// If they do not say that they have: their answer.
+    pub(crate) async fn try_remove(&self, name: &str) -> Result<(), String> {
+        let asked = async {
+            let options = ConnectOptions::new();
+            let options = options.user_and_password(SYSTEM.to_owned(), SYSTEM.to_owned());
+            let client = self.connect(options).await?;
+            let request = json!({ "peer": name }).to_string();
+            let answer = client.request("$JS.API.SERVER.REMOVE", request.into());
+            serde_json::from_slice::<Value>(&answer.await.ok()?.payload).ok()
+        };
+        let answer = timeout(ANSWER, asked).await.ok().flatten();
+        let answer = answer.ok_or("no answer")?;
+        // An earlier request was granted, whose answer was lost.
+        let is_gone = answer["error"]["err_code"] == NOT_A_MEMBER;
+        if is_gone || answer["success"] == true {
+            return Ok(());
+        }
+        Err(answer.to_string())
+    }
+
+    async fn try_to_fill(&mut self) -> Option<()> {
+        let client = self.connect(ConnectOptions::new()).await?;
         let mut context = jetstream::new(client);
         context.set_timeout(ANSWER);
         let context = &*self.filler.insert(context);
@@ -114,7 +164,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Removes that stream.
+    /// Removes that stream, until no server has it: one that has just begun to lead may say that there is none.
     ///
     /// # Errors
     /// If the servers do not do it in time.
@@ -124,14 +174,19 @@ impl<'a> Servers<'a> {
         };
         let began = Instant::now();
         loop {
-            match context.delete_stream(FILLER).await {
-                Ok(_) => return Ok(()),
-                Err(error) if error.to_string().contains("not found") => return Ok(()),
-                Err(error) if began.elapsed() > PATIENCE => {
-                    return Err(format!("the filler is not removed: {error}"));
-                }
-                Err(_) => sleep(LOOK).await,
+            let removed = context.delete_stream(FILLER).await.map(|_| ());
+            let is_gone = |state: &Option<BTreeMap<_, _>>| {
+                state
+                    .as_ref()
+                    .is_some_and(|state| !state.contains_key(FILLER))
+            };
+            if self.states().iter().all(is_gone) {
+                return Ok(());
             }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("the filler is not removed: {removed:?}"));
+            }
+            sleep(LOOK).await;
         }
     }
 }

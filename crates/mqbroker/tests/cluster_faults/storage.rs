@@ -54,6 +54,16 @@ pub(crate) fn damage(
     format!("server {server}, {stream}: {done}")
 }
 
+/// Removes the storage of a server that is down, with the copy of before: its next name is not in them.
+pub(crate) fn remove(place: &Place, server: usize) {
+    let (store, copy) = folders(place, server);
+    fs::remove_dir_all(&store).unwrap();
+    fs::create_dir(&store).unwrap();
+    if copy.exists() {
+        fs::remove_dir_all(&copy).unwrap();
+    }
+}
+
 /// Returns the folder of a server's storage, and that of its copy.
 fn folders(place: &Place, server: usize) -> (PathBuf, PathBuf) {
     let store = place.file(&format!("nats-{server}"));
