@@ -42,9 +42,15 @@ pub(crate) fn planned_runs(campaign: &Campaign) -> Vec<PlannedRun> {
     all
 }
 
-/// Derives the seed of a run. Each run has a seed of its own, which is the same in every campaign with this campaign
-/// seed.
+/// Derives the seed of a repetition, which is the same for all cells: the arms of a comparison have their losses from one
+/// sequence.
 pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
+    let mut random = SplitMix64::new(campaign.seed);
+    (0..=run.repetition).fold(0, |_, _| random.next_u64())
+}
+
+/// Derives a number that stands for a run: the same in every campaign that has this cell, repetition and campaign seed.
+pub(crate) fn identity(campaign: &Campaign, run: PlannedRun) -> u64 {
     let cell = &campaign.cells[run.cell].cell;
     let words = serde_json::to_vec(cell).expect("a cell is text and numbers");
     let mut random = SplitMix64::new(campaign.seed);
@@ -227,12 +233,18 @@ mod tests {
     }
 
     #[test]
-    fn seeds_are_of_their_own_and_stay() {
+    fn cells_of_a_repetition_share_their_seed_and_no_two_runs_their_identity() {
         let campaign = campaign();
         let all = planned_runs(&campaign);
-        let seeds: HashSet<_> = all.iter().map(|run| seed(&campaign, *run)).collect();
-        assert_eq!(seeds.len(), all.len());
-        assert_eq!(seed(&campaign, all[5]), seed(&campaign, all[5]));
+        let identities: HashSet<_> = all.iter().map(|run| identity(&campaign, *run)).collect();
+        assert_eq!(identities.len(), all.len());
+        let of_block = |runs: &[PlannedRun]| {
+            let seeds: HashSet<_> = runs.iter().map(|run| seed(&campaign, *run)).collect();
+            assert_eq!(seeds.len(), 1);
+            seeds
+        };
+        let seeds: HashSet<_> = all.chunks(12).flat_map(of_block).collect();
+        assert_eq!(seeds.len(), 20);
     }
 
     #[test]

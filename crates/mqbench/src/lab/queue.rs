@@ -1,7 +1,7 @@
 //! The runs that a result set still lacks, in their order.
 //!
 //! Figures of a paper are often views of the same runs, as S22's mean delay, jitter and packets a second. A run
-//! that several campaigns want (the same cell, seed and repetition) is done once, and each of these campaigns
+//! that several campaigns want (the same cell, repetition and campaign seed) is done once, and each of these campaigns
 //! gets its record.
 
 use std::{
@@ -27,6 +27,10 @@ pub(crate) struct QueuedRun {
     wanted_by: Vec<RunOfCampaign>,
     /// Number of the attempt, from 1.
     attempt: u32,
+    /// Number of earlier attempts that failed.
+    failed: u32,
+    /// See [`plan::identity`].
+    identity: u64,
     /// The seed of the first attempt.
     seed: u64,
     expected: Duration,
@@ -62,7 +66,8 @@ impl QueuedRun {
     /// Returns the name of this run's files.
     pub(super) fn name(&self, campaigns: &[Campaign]) -> String {
         let campaign = &campaigns[self.wanted_by[0].campaign].name;
-        format!("{campaign}-{:016x}", self.seed())
+        let attempt = u64::from(self.attempt - 1);
+        format!("{campaign}-{:016x}", self.identity.wrapping_add(attempt))
     }
 
     /// Returns true if several campaigns want the run.
@@ -70,14 +75,15 @@ impl QueuedRun {
         self.wanted_by.len() > 1
     }
 
-    /// Returns the seed of this attempt. Each attempt has another seed, or it would fail as before.
+    /// Returns the seed of this attempt. After a failure it is another one, or the run would fail as before.
     pub(super) fn seed(&self) -> u64 {
-        self.seed.wrapping_add(u64::from(self.attempt - 1))
+        self.seed.wrapping_add(self.failed.into())
     }
 
-    /// Makes the next attempt of the same run, unless it was tried often enough.
-    pub(super) fn again(mut self) -> Option<Self> {
+    /// Makes the next attempt of the same run after this outcome, unless it was tried often enough.
+    pub(super) fn again(mut self, outcome: &Outcome) -> Option<Self> {
         self.attempt += 1;
+        self.failed += u32::from(outcome.error.is_some());
         (self.attempt <= ATTEMPTS).then_some(self)
     }
 
@@ -121,11 +127,12 @@ impl MissingRuns {
     /// Returns the runs and records that these campaigns lack, given these records.
     pub(crate) fn of(campaigns: &[Campaign], records: &[Record]) -> Self {
         let mut finished = HashMap::new();
-        let mut attempts: HashMap<_, u32> = HashMap::new();
+        let mut attempts: HashMap<_, (u32, u32)> = HashMap::new();
         for record in records {
             let key = (&record.campaign, &record.levels, record.repetition);
-            let tried = attempts.entry(key).or_default();
+            let (tried, failed) = attempts.entry(key).or_default();
             *tried = record.attempt.max(*tried);
+            *failed += u32::from(record.outcome.error.is_some());
             if !record.outcome.is_disturbed() || record.attempt >= ATTEMPTS {
                 finished.insert(key, record);
             }
@@ -139,14 +146,16 @@ impl MissingRuns {
             let RunOfCampaign { campaign, planned } = wanted;
             let expected = expected[campaign][planned.cell];
             let campaign = &campaigns[campaign];
-            let seed = plan::seed(campaign, planned);
+            let identity = plan::identity(campaign, planned);
             let Combination { levels, cell } = &campaign.cells[planned.cell];
             let key = (&campaign.name, levels, planned.repetition);
-            let number = *known.entry(seed).or_insert_with(|| {
+            let number = *known.entry(identity).or_insert_with(|| {
                 let run = QueuedRun {
                     wanted_by: Vec::new(),
                     attempt: 1,
-                    seed,
+                    failed: 0,
+                    identity,
+                    seed: plan::seed(campaign, planned),
                     expected,
                     load: plan::load(cell, expected),
                 };
@@ -160,8 +169,9 @@ impl MissingRuns {
             }
             without.push((number, wanted));
             run.wanted_by.push(wanted);
-            let tried = attempts.get(&key).copied().unwrap_or_default();
+            let (tried, failed) = attempts.get(&key).copied().unwrap_or_default();
             run.attempt = run.attempt.max(tried + 1);
+            run.failed = run.failed.max(failed);
         }
         let copy = |(number, wanted): (usize, RunOfCampaign)| {
             let found: &Record = runs[number].1?;
@@ -191,6 +201,10 @@ fn all_runs(campaigns: &[Campaign], expected: &[Vec<Duration>]) -> Vec<RunOfCamp
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use mq_measure::Warning;
+
     use super::*;
     use crate::campaign::file::Extent;
 
@@ -258,28 +272,49 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_disturbed_run_is_tried_again_with_another_seed_and_not_without_end() {
+    /// Tries a run that has this outcome each time, and returns the seeds of its attempts.
+    fn seeds_of_attempts(outcome: &Outcome) -> Vec<u64> {
         let campaigns = campaigns();
         let missing = MissingRuns::of(&campaigns, &[]);
         let mut run = missing.runs[0].clone();
-        let mut seeds = vec![run.seed()];
-        let failed = Outcome {
-            error: Some("failed".to_owned()),
-            ..Outcome::default()
-        };
+        let (mut seeds, mut names) = (vec![run.seed()], HashSet::new());
+        let mut records = Vec::new();
         loop {
-            let records = run.records(&campaigns, &failed);
+            assert!(names.insert(run.name(&campaigns)));
+            records.extend(run.records(&campaigns, outcome));
             let next = MissingRuns::of(&campaigns, &records).runs;
-            let Some(again) = run.clone().again() else {
+            let Some(again) = run.clone().again(outcome) else {
                 assert_eq!(next.len(), missing.runs.len() - 1);
-                break;
+                return seeds;
             };
             assert!(next.contains(&again), "{again:?}");
             seeds.push(again.seed());
             run = again;
         }
+    }
+
+    #[test]
+    fn a_run_that_failed_is_tried_again_with_another_seed_and_not_without_end() {
+        let failed = Outcome {
+            error: Some("failed".to_owned()),
+            ..Outcome::default()
+        };
+        let seeds = seeds_of_attempts(&failed);
         assert_eq!(seeds.len(), 3);
         assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2] && seeds[2] != seeds[0]);
+    }
+
+    #[test]
+    fn a_run_that_was_disturbed_is_tried_again_with_its_seed() {
+        let disturbed = Outcome {
+            warnings: vec![Warning::EnergyGaps {
+                missing_ns: 1,
+                window_ns: 2,
+            }],
+            ..Outcome::default()
+        };
+        let seeds = seeds_of_attempts(&disturbed);
+        assert_eq!(seeds.len(), 3);
+        assert!(seeds[0] == seeds[1] && seeds[1] == seeds[2]);
     }
 }

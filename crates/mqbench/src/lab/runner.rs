@@ -253,7 +253,7 @@ impl Runner {
         for record in run.records(&set.campaigns, &outcome) {
             set.add(record)?;
         }
-        if disturbed && let Some(again) = run.again() {
+        if disturbed && let Some(again) = run.again(&outcome) {
             self.disturbed += 1;
             self.queue.push_back(again);
         }
