@@ -1,9 +1,9 @@
 //! A broker that is restarted under its devices: how long until they are back, and what that costs.
 //!
 //! ```text
-//!   start ──> all devices connect ──> SIGTERM ──> ended ──> start ──> ready ──> 50 % ──> 99 % ──> all back
-//!                                        └──── broker_down ────────────┘└─ back_50, back_99, back_all ─┘
-//!                                                             └──── broker_cpu_s, client_cpu_s ──┘
+//!   start ──> all devices connect ──> SIGTERM ──> ended ──> 5 s after SIGTERM: start ──> ready ──> 50 % ──> 99 % ──> all back
+//!                                        └──────────────── broker_down ──────────────────┘└─ back_50, back_99, back_all ─┘
+//!                                                                              └──── broker_cpu_s, client_cpu_s ──┘
 //! ```
 //!
 //! Broker and devices are two processes that share the processors, on one host, over its loopback: the pattern
@@ -19,7 +19,7 @@ use mq_measure::{
     result::ConnectKind,
 };
 use mq_transport::{Address, ConnectOptions};
-use tokio::time::timeout;
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{PATIENCE, brokers::Brokers, findings::Findings};
 use crate::{
@@ -32,6 +32,10 @@ const CONNECT_WITHIN: Duration = Duration::from_mins(5);
 
 /// The rest before the restart, in which the last tickets and acknowledgements arrive.
 const REST: Duration = Duration::from_secs(1);
+
+/// Time from the request to end until the broker starts again, the same for each transport. A broker that has not ended by then
+/// starts once it has.
+const OUTAGE: Duration = Duration::from_secs(5);
 
 /// Keep-alive of the devices: longer than a run, so that no device sends PINGREQ.
 const KEEP_ALIVE: Duration = Duration::from_mins(30);
@@ -62,10 +66,11 @@ pub(super) async fn run(
         let devices = cell.messages;
         format!("the {devices} devices did not all connect within {CONNECT_WITHIN:?}")
     })??;
-    tokio::time::sleep(REST).await;
+    sleep(REST).await;
 
     let asked = Instant::now();
     brokers.stop().await?;
+    sleep_until((asked + OUTAGE).into()).await;
     let watch = devices.watch();
     let own = ProcessMeter::start_own()?;
     let started = brokers.start_again().await;
