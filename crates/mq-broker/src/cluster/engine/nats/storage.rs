@@ -61,11 +61,18 @@ fn percent(part: u64, whole: Option<u64>) -> Option<u8> {
     Some(u8::try_from(percent).unwrap_or(u8::MAX))
 }
 
+/// Returns `true` if a message was refused since the last one of its subject is not the expected one, or since another one of
+/// that subject is being stored.
+pub(super) fn is_conflict(error: &PublishError) -> bool {
+    error.kind() == PublishErrorKind::WrongLastSequence
+        || answer(error).is_some_and(|answer| {
+            answer.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT
+        })
+}
+
 /// Classifies the error of a message that was to be stored.
 pub(super) fn publish_error(error: PublishError) -> EngineError {
-    let answer = error.source();
-    let answer = answer.and_then(|source| source.downcast_ref::<jetstream::Error>());
-    let is_full = answer.is_some_and(is_without_room);
+    let is_full = answer(&error).is_some_and(is_without_room);
     let has_no_leader = error.kind() == PublishErrorKind::StreamNotFound;
     let cause = NatsError(error.into());
     if is_full {
@@ -75,6 +82,11 @@ pub(super) fn publish_error(error: PublishError) -> EngineError {
     } else {
         EngineError::unavailable(cause)
     }
+}
+
+/// Returns the answer of the servers, if an error has one.
+fn answer(error: &PublishError) -> Option<&jetstream::Error> {
+    error.source()?.downcast_ref()
 }
 
 fn is_without_room(answer: &jetstream::Error) -> bool {
@@ -87,15 +99,25 @@ fn is_without_room(answer: &jetstream::Error) -> bool {
 mod tests {
     use super::*;
 
+    fn refused(code: u64, description: &str) -> PublishError {
+        let answer = serde_json::json!({
+            "code": 503, "err_code": code, "description": description,
+        });
+        let answer: jetstream::Error = serde_json::from_value(answer).unwrap();
+        PublishError::with_source(PublishErrorKind::Other, answer)
+    }
+
+    #[test]
+    fn a_message_whose_predecessor_is_being_stored_is_in_conflict() {
+        assert!(is_conflict(&refused(10_164, "wrong last sequence")));
+        assert!(is_conflict(&PublishErrorKind::WrongLastSequence.into()));
+        assert!(!is_conflict(&refused(10_077, "maximum bytes exceeded")));
+        assert!(!is_conflict(&PublishErrorKind::TimedOut.into()));
+    }
+
     #[test]
     fn what_finds_no_room_is_told_from_what_fails() {
-        let answer = |code: u64, description: &str| {
-            let answer = serde_json::json!({
-                "code": 503, "err_code": code, "description": description,
-            });
-            let answer: jetstream::Error = serde_json::from_value(answer).unwrap();
-            publish_error(PublishError::with_source(PublishErrorKind::Other, answer))
-        };
+        let answer = |code, description| publish_error(refused(code, description));
         for (code, description) in [
             (10_002, "resource limits exceeded for account"),
             (10_023, "insufficient resources"),

@@ -7,7 +7,6 @@ use async_nats::{
     header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL},
     jetstream::{
         consumer::{DeliverPolicy, pull},
-        context::PublishErrorKind,
         stream::{LastRawMessageErrorKind, Stream},
     },
 };
@@ -23,6 +22,7 @@ use tracing::debug;
 
 use super::{
     CHANNEL_CAPACITY, ConsumerReader, NatsEngine, consumer_config, nats_error, publish_error,
+    storage::is_conflict,
 };
 use crate::cluster::{
     EngineError, Expiry, Key, KeyKind, PutOutcome, RETRY_INTERVAL, VALUE_TTL, Value,
@@ -98,9 +98,7 @@ impl NatsEngine {
         let sent = self.context.publish_with_headers(subject, headers, bytes);
         match sent.await.map_err(publish_error)?.await {
             Ok(ack) => Ok(PutOutcome::Written(ack.sequence)),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                Ok(PutOutcome::Conflict)
-            }
+            Err(error) if is_conflict(&error) => Ok(PutOutcome::Conflict),
             Err(error) => Err(publish_error(error)),
         }
     }
