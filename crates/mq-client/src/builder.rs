@@ -28,10 +28,10 @@ const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 
 /// Default of [`head_start`](ClientBuilder::head_start).
 ///
-/// QUIC sends a lost first packet again after three times
-/// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 300 ms, and the answer may
-/// take 200 ms: one lost packet does not make QUIC lose the race. RFC 8305 has 250 ms, for addresses
-/// of equal rank.
+/// RFC 8305 has 250 ms, for addresses of equal rank; twice that lets a handshake over QUIC end first on a path with a
+/// round trip of up to half a second. QUIC sends a lost first packet again after three times
+/// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 1 s, so that a client that loses it connects
+/// over the next address meanwhile.
 const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
 
 /// Default of [`fallback_memory`](ClientBuilder::fallback_memory). Firewalls rarely change within minutes, and a
@@ -175,7 +175,8 @@ impl ClientBuilder {
     }
 
     /// Sets the time that each address has to complete its handshake before the client also tries the next one. An
-    /// address that fails does not hold up the next. Default: 500 ms, in which QUIC sends its first packet twice.
+    /// address that fails does not hold up the next. Default: 500 ms, in which a handshake over
+    /// QUIC ends unless a packet is lost.
     pub fn head_start(mut self, head_start: Duration) -> Self {
         self.head_start = head_start;
         self

@@ -53,7 +53,7 @@ pub struct BridgeConfig {
     /// TCP.
     pub congestion: Option<String>,
     /// Round-trip time over QUIC in milliseconds that is assumed until one is measured, from 0.001 to 60,000.
-    /// Default: 100.
+    /// Default: 333; see `QuicOptions::initial_rtt`.
     pub initial_rtt_ms: Option<f64>,
     /// Policy by which small datagrams over QUIC are sent a second time, a [`Repeat`] as text. Default: `off`.
     pub repeat: Option<String>,

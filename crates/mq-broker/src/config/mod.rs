@@ -49,7 +49,7 @@ pub use tables::{
 /// [quic]
 /// repeat = "off"                  # auto, probe, or a gap such as "3ms": see mq_transport::Repeat
 /// repeat_at = { "quic://0.0.0.0:14567" = "auto" }  # of single listeners
-/// initial_rtt_ms = 100            # assumed until it is measured
+/// initial_rtt_ms = 333            # assumed until it is measured
 /// max_ack_delay_ms = 25           # asked of clients; their own if absent
 /// initial_window = 10             # packets before the first acknowledgement
 /// packet_threshold = 3            # later packets after which one counts as lost

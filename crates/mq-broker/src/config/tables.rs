@@ -28,7 +28,7 @@ pub struct QuicConfig {
     pub repeat: Option<String>,
     /// Policies of single listeners in the place of `repeat`, by their URLs in `listen`. Default: none.
     pub repeat_at: BTreeMap<String, String>,
-    /// Round-trip time in milliseconds that is assumed until one is measured, from 0.001 to 60,000. Default: 100; see
+    /// Round-trip time in milliseconds that is assumed until one is measured, from 0.001 to 60,000. Default: 333; see
     /// [`QuicOptions::initial_rtt`].
     pub initial_rtt_ms: Option<f64>,
     /// Milliseconds within which clients are asked to acknowledge, from 0.001 to 60,000. Default: none; a client

@@ -275,6 +275,13 @@ impl Cell {
         }
     }
 
+    /// Returns true if the clients or the bridges speak QUIC.
+    pub(crate) fn has_quic(&self) -> bool {
+        let is_bridged = self.topology == Topology::Fog && self.tiers() > 1;
+        self.transport == Transport::Quic
+            || is_bridged && self.bridge_transport() == Transport::Quic
+    }
+
     /// Returns QUIC's settings for clients and broker: loss recovery, acknowledgements and initial window.
     pub(crate) fn quic(&self) -> QuicOptions {
         let mut quic = QuicOptions {

@@ -75,6 +75,17 @@ pub(crate) struct MeterReading {
     pub(crate) notes: Vec<Note>,
 }
 
+impl Record {
+    /// Returns the round-trip time that QUIC assumed before its first measurement; `None` if nothing spoke QUIC, or in
+    /// records of an earlier version, which do not have it.
+    pub(crate) fn initial_rtt_ns(&self) -> Option<u64> {
+        let parameters = self.outcome.transport_parameters.as_ref();
+        let recorded = parameters.map(|all| all.quic.initial_rtt_ns);
+        let rtt = recorded.or(self.cell.initial_rtt_ns);
+        rtt.filter(|_| self.cell.has_quic())
+    }
+}
+
 impl Outcome {
     /// Returns true if the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
     /// and slow messages are findings, and no reason to repeat.

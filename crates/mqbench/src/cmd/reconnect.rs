@@ -43,6 +43,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (mqtt, subscriber) = args.client.get(&args.broker)?;
+    let scheme = args.broker.scheme;
+    let assumed = args.client.transport.initial_rtt_in_force(scheme);
+    let assumed = assumed.map_or_else(String::new, |line| format!("{line}\n"));
     let plan = Plan {
         topic: TopicName::new(reconnect::TOPIC)?,
         count: args.count,
@@ -72,7 +75,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .filter(|attempt| attempt.early_data == EarlyData::Accepted)
         .count();
     report::print(&format!(
-        "first connection: received after {}, sent after {} ({:?} handshake)\n\
+        "{assumed}first connection: received after {}, sent after {} ({:?} handshake)\n\
          dial to received (Δ†): {}dial to sent (W20):    {}\
          early data accepted in {early} of {} connections\n",
         format_time(first.delta_ns().unwrap_or_default()),

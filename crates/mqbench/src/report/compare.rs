@@ -17,7 +17,23 @@ pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
     let names = result.transports.iter().map(|one| &one.transport[..]);
     let columns: Vec<_> = names.zip(delays).collect();
     let (tables, picture) = (tables(result), histogram::side_by_side(&columns));
-    format!("{tables}\n{picture}{}", sentences(&result.comparisons))
+    let head = initial_rtt(result).map_or_else(String::new, |line| format!("{line}\n"));
+    format!(
+        "{head}{tables}\n{picture}{}",
+        sentences(&result.comparisons)
+    )
+}
+
+/// Formats what the transports assume of a link before they have measured it; `None` without QUIC.
+fn initial_rtt(result: &RunResult) -> Option<String> {
+    let stack = &result.parameters["stack"];
+    let mut transports = result.transports.iter();
+    let has_quic = transports.any(|one| one.url.starts_with("quic://"));
+    let rtt = stack["quic"]["initial_rtt_ns"].as_u64();
+    super::initial_rtts(
+        rtt.filter(|_| has_quic),
+        stack["tcp"]["initial_rto_ns"].as_u64(),
+    )
 }
 
 /// Formats the table, the connection times under it, and every warning.

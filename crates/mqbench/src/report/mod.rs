@@ -5,14 +5,18 @@ pub(crate) mod compare;
 pub(crate) mod energy;
 pub(crate) mod histogram;
 
-use std::{fmt::Display, io::Write};
+use std::{cmp::Ordering, fmt::Display, io::Write};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::{Counts, LatencyRecorder, Samples, Summary};
+use mq_transport::QuicOptions;
 use serde::Serialize;
 
-use crate::units::{format_time, format_time_f64};
+use crate::{
+    clock::nanoseconds,
+    units::{format_time, format_time_f64},
+};
 
 /// Formats the histogram of a run's latencies, and their usual figures.
 pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
@@ -54,6 +58,32 @@ pub(crate) fn pretty_json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(text + "\n")
 }
 
+/// Formats the round trips that QUIC assumes before it has measured one, and beside them TCP's first timeout; `None`
+/// without QUIC.
+pub(crate) fn initial_rtts(
+    quic_ns: impl IntoIterator<Item = u64>,
+    tcp_rto_ns: Option<u64>,
+) -> Option<String> {
+    let default = nanoseconds(QuicOptions::default().initial_rtt);
+    let each = quic_ns.into_iter().map(|ns| {
+        let time = format_time(ns);
+        match ns.cmp(&default) {
+            Ordering::Less => format!("{time} (tuned)"),
+            Ordering::Equal => format!("{time} (RFC 9002)"),
+            Ordering::Greater => time,
+        }
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    if each.is_empty() {
+        return None;
+    }
+    let tcp = tcp_rto_ns.map(|ns| format!("; TCP's initial RTO: {}", format_time(ns)));
+    Some(format!(
+        "QUIC's initial RTT: {each}{}",
+        tcp.unwrap_or_default()
+    ))
+}
+
 /// Formats the counts of messages on one line.
 pub(crate) fn counts_line(counts: &Counts) -> String {
     format!(
@@ -83,5 +113,23 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_initial_rtt_below_the_default_is_called_tuned() {
+        const MS: u64 = 1_000_000;
+        let default = initial_rtts([333 * MS], Some(1_000 * MS)).unwrap();
+        assert_eq!(
+            default,
+            "QUIC's initial RTT: 333 ms (RFC 9002); TCP's initial RTO: 1.00 s"
+        );
+        let several = initial_rtts([100 * MS, 1_000 * MS], None).unwrap();
+        assert_eq!(several, "QUIC's initial RTT: 100 ms (tuned), 1.00 s");
+        assert_eq!(initial_rtts([], Some(1_000 * MS)), None);
     }
 }

@@ -12,6 +12,9 @@ use crate::clock::nanoseconds;
 const RTO_MIN: Duration = Duration::from_millis(200);
 /// The initial congestion window of Linux, in segments (RFC 6928).
 const INITIAL_WINDOW: u32 = 10;
+/// The retransmission timeout of Linux before the first measurement (`TCP_TIMEOUT_INIT`, RFC 6298 §2). No socket option
+/// and no sysctl sets it.
+const INITIAL_RTO: Duration = Duration::from_secs(1);
 
 /// Settings of TCP that are tuned; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,6 +35,9 @@ pub(crate) struct TcpTuning {
 pub(crate) struct TcpSettings {
     /// `true` for `TCP_NODELAY`, which links always set.
     pub(crate) nodelay: bool,
+    /// The retransmission timeout of a SYN; records of an earlier version do not have it, and had the same.
+    #[serde(default = "initial_rto_ns")]
+    pub(crate) initial_rto_ns: u64,
     pub(crate) rto_min_ns: u64,
     pub(crate) thin_linear_timeouts: bool,
     /// `true` if a connection begins with the round-trip time and the slow-start threshold of an earlier one to its
@@ -51,6 +57,7 @@ impl TcpSettings {
     pub(crate) fn of_this_network() -> Option<Self> {
         Some(Self {
             nodelay: true,
+            initial_rto_ns: initial_rto_ns(),
             rto_min_ns: number("tcp_rto_min_us").map_or(nanoseconds(RTO_MIN), |us| us * 1000),
             thin_linear_timeouts: number("tcp_thin_linear_timeouts")? != 0,
             metrics_cache: number("tcp_no_metrics_save")? == 0,
@@ -60,6 +67,10 @@ impl TcpSettings {
             recovery: number("tcp_recovery")?,
         })
     }
+}
+
+fn initial_rto_ns() -> u64 {
+    nanoseconds(INITIAL_RTO)
 }
 
 fn file(name: &str) -> String {

@@ -86,6 +86,12 @@ fn compare_measures_three_transports_and_writes_its_results() {
         let wide = lines.find(|line| line.chars().count() > 80);
         assert_eq!(wide, None, "{text}");
         assert!(text.contains("QUIC's mean delay"), "{text}");
+        assert!(
+            text.contains("QUIC's initial RTT: 333 ms (RFC 9002)"),
+            "{text}"
+        );
+        let quic = &result.parameters["stack"]["quic"];
+        assert_eq!(quic["initial_rtt_ns"], 333_000_000);
         // Of three transports three pairs, in two quantities.
         let sentences = text.lines().filter(|line| line.ends_with(" %)"));
         assert_eq!(sentences.count(), 6, "{text}");

@@ -4,10 +4,14 @@ use std::{path::PathBuf, time::Duration};
 
 use mq_transport::{
     AckFrequency, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, KeyExchangeGroup,
-    Qlog, QuicOptions, Repeat, TlsVersion, Trust,
+    Qlog, QuicOptions, Repeat, Scheme, TlsVersion, Trust,
 };
 
-use crate::units::{parse_duration, parse_time_threshold};
+use crate::{
+    clock::nanoseconds,
+    report,
+    units::{parse_duration, parse_time_threshold},
+};
 
 /// Transport options of clients.
 #[expect(
@@ -44,7 +48,8 @@ pub(crate) struct TransportArgs {
     /// Key exchange groups in order of preference, such as x25519
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) groups: Vec<KeyExchangeGroup>,
-    /// Round-trip time that QUIC assumes before its first measurement
+    /// Round-trip time that QUIC assumes before its first measurement, also of the program's own broker: a lost first
+    /// packet is sent again after three times that; default: 333ms (RFC 9002)
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) initial_rtt: Option<Duration>,
     /// QUIC's initial congestion window in packets, also of the program's own broker; default: 10, with bbr 200
@@ -136,6 +141,13 @@ impl TransportArgs {
             mtu_discovery: !self.no_mtu_discovery,
             ..default
         }
+    }
+
+    /// Formats the round trip that QUIC assumes before its first measurement; `None` on another transport.
+    pub(crate) fn initial_rtt_in_force(&self, scheme: Scheme) -> Option<String> {
+        let is_quic = scheme == Scheme::Quic;
+        let rtt = nanoseconds(self.recovery().initial_rtt);
+        report::initial_rtts(is_quic.then_some(rtt), None)
     }
 }
 

@@ -17,7 +17,12 @@ use super::{
     verdict,
 };
 use crate::campaign::{
-    claims::Claim, file::Campaign, record::Record, run_counts::RunCounts, store::SetHead,
+    cell::Cell,
+    claims::Claim,
+    file::{Campaign, Combination},
+    record::Record,
+    run_counts::RunCounts,
+    store::SetHead,
 };
 
 /// Makes the report of these campaigns. Claims about other campaigns are not measured.
@@ -91,7 +96,8 @@ fn campaign(finished: &FinishedRuns, counts: RunCounts, claims: &[ClaimReport]) 
                 .count(),
         },
         energy: context::energy(&finished.runs),
-        fixed: fixed(finished.campaign),
+        fixed: fixed(finished),
+        initial_rtts_ns: context::initial_rtts(&finished.runs),
         panels: facets(finished, &metric)
             .iter()
             .map(|levels| panel(finished, &metric, &plot, levels))
@@ -136,12 +142,21 @@ fn meaning(finished: &FinishedRuns, metric: &Metric) -> String {
     }
 }
 
-/// Returns the keys that all cells have in common.
-fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
-    let cells = campaign
-        .cells
+/// Returns the keys that all cells have in common: the cells of the runs, and of combinations without a run those of the
+/// file. The program that made the runs may have had other defaults than this one.
+fn fixed(finished: &FinishedRuns) -> BTreeMap<String, Value> {
+    let mut cells: Vec<&Cell> = Vec::new();
+    for run in &finished.runs {
+        if !cells.contains(&&run.cell) {
+            cells.push(&run.cell);
+        }
+    }
+    let has_run = |one: &&Combination| finished.runs.iter().any(|run| run.levels == one.levels);
+    let planned = finished.campaign.cells.iter().filter(|one| !has_run(one));
+    cells.extend(planned.map(|one| &one.cell));
+    let cells = cells
         .iter()
-        .filter_map(|c| serde_json::to_value(&c.cell).ok());
+        .filter_map(|cell| serde_json::to_value(cell).ok());
     let mut cells = cells.filter_map(|cell| cell.as_object().cloned());
     let Some(mut common) = cells.next() else {
         return BTreeMap::new();

@@ -38,6 +38,11 @@ pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>>
     all
 }
 
+/// Returns the round-trip times that QUIC assumed before its first measurement.
+pub(crate) fn initial_rtts(runs: &[&Record]) -> BTreeSet<u64> {
+    runs.iter().filter_map(|run| run.initial_rtt_ns()).collect()
+}
+
 fn flatten(name: &str, value: &Value, all: &mut BTreeMap<String, BTreeSet<String>>) {
     match value {
         Value::Object(fields) => {
@@ -259,7 +264,7 @@ mod tests {
         let all = parameters(&runs.iter().collect::<Vec<_>>());
         let values = |name: &str| all[name].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(values("all"), ["unknown"]);
-        assert_eq!(values("quic.initial_rtt_ns"), ["100000000"]);
+        assert_eq!(values("quic.initial_rtt_ns"), ["333000000"]);
         assert_eq!(values("quic.initial_window_bytes"), ["12000", "38400"]);
         assert_eq!(values("key_exchange_groups"), ["x25519"]);
         assert!(all.keys().all(|name| !name.starts_with('.')));

@@ -4,7 +4,10 @@ use mq_measure::{convert::float, stats::Interval};
 
 use super::{
     metric_values::Levels,
-    model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
+    model::{
+        Basis, CampaignReport, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point,
+        Report,
+    },
 };
 use crate::{
     campaign::claims::{Claim, ClaimForm, ExpectedOrder},
@@ -23,6 +26,13 @@ pub(super) fn number(value: f64) -> String {
     };
     // Programs that read a table do not know a typographic minus sign.
     format!("{value:.digits$}")
+}
+
+/// Formats the round trips that QUIC's runs assumed before their first measurement; `None` without QUIC.
+pub(super) fn initial_rtts(campaign: &CampaignReport) -> Option<String> {
+    let rto = campaign.parameters.get("tcp.initial_rto_ns");
+    let rto = rto.and_then(|values| values.first()?.parse().ok());
+    crate::report::initial_rtts(campaign.initial_rtts_ns.iter().copied(), rto)
 }
 
 /// Formats a number for an axis, without zeros at the end.

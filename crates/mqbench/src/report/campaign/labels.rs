@@ -28,6 +28,8 @@ const LEVELS: &[(&str, &str, &str)] = &[
     (TRANSPORT, "quic", "QUIC"),
     (TRANSPORT, "ws", "WebSocket"),
     (TRANSPORT, "wss", "WebSocket over TLS"),
+    ("initial_rtt", "100ms", "100 ms assumed (tuned)"),
+    ("initial_rtt", "333ms", "333 ms assumed (RFC 9002)"),
     ("congestion", "reno", "NewReno"),
     ("congestion", "cubic", "CUBIC"),
     ("congestion", "bbr", "BBR"),
@@ -316,6 +318,8 @@ mod tests {
             ("loss", "5%", "5 %"),
             ("interval", "3.5ms", "3.5 ms"),
             ("qos", "1", "QoS 1"),
+            ("initial_rtt", "10ms", "10 ms assumed"),
+            ("initial_rtt", "100ms", "100 ms assumed (tuned)"),
             ("variant", "QUIC, repeat 3 ms", "QUIC, repeat 3 ms"),
             ("size", "100", "100"),
         ] {

@@ -73,6 +73,9 @@ fn section(campaign: &CampaignReport) -> String {
         "## {}\n\n{}. {}; {} with warnings.\n\n",
         campaign.title, campaign.source, runs.counts, runs.warned
     );
+    if let Some(assumed) = formatting::initial_rtts(campaign) {
+        text.push_str(&format!("{assumed}.\n\n"));
+    }
     for energy in &campaign.energy {
         text.push_str(&format!("{}\n\n", formatting::energy(energy)));
     }

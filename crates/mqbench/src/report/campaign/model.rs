@@ -124,6 +124,8 @@ pub(crate) struct CampaignReport {
     pub(crate) energy: Vec<EnergyReport>,
     /// The keys that are the same in every cell, with the names of campaign files.
     pub(crate) fixed: BTreeMap<String, Value>,
+    /// Round-trip times in nanoseconds that QUIC assumed before its first measurement; none if no run spoke QUIC.
+    pub(crate) initial_rtts_ns: BTreeSet<u64>,
     /// A figure for each level of the facet, and of every factor that the plot does not name.
     pub(crate) panels: Vec<Panel>,
     /// The parameters of the transports, by their names in the records, each with all values of the campaign's runs.

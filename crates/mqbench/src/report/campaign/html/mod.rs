@@ -82,12 +82,13 @@ fn section(
 ) -> String {
     let mut text = format!(
         "<section id=\"c{number}\" class=\"campaign\">\n<h2>{}</h2>\n<p class=\"quiet\">{} · {} · \
-         {}</p>\n<p class=\"quiet\">In all runs: {}.</p>\n{}{}<div class=\"figures\">\n",
+         {}</p>\n<p class=\"quiet\">In all runs: {}.{}</p>\n{}{}<div class=\"figures\">\n",
         escape(&campaign.title),
         escape(&campaign.source),
         escape(&campaign.name),
         escape(&runs(campaign)),
         escape(&fixed(campaign)),
+        initial_rtts(campaign),
         energy(campaign),
         missing(campaign),
     );
@@ -182,6 +183,11 @@ fn missing(campaign: &CampaignReport) -> String {
          others.</p>\n",
         runs.planned
     )
+}
+
+fn initial_rtts(campaign: &CampaignReport) -> String {
+    let assumed = formatting::initial_rtts(campaign);
+    assumed.map_or_else(String::new, |text| format!(" {}.", escape(&text)))
 }
 
 /// Formats the keys that all cells have in common, in short.

@@ -103,6 +103,29 @@ fn a_campaign_with_changes_has_a_column_of_verdicts_beside_its_own() {
     assert!(!page(without).contains("repeat=probe"));
 }
 
+/// The default of the initial RTT was 100 ms when the kept sets were made.
+#[test]
+fn a_report_has_the_initial_rtt_of_its_runs_and_not_this_programs_default() {
+    let (set, now) = make();
+    let mut records = set.records.clone();
+    for record in &mut records {
+        record.cell.initial_rtt_ns = Some(100_000_000);
+    }
+    let before = report(&set.head, &set.campaigns, &records, &[]);
+    for (report, ns, text) in [
+        (now, 333_000_000, "initial RTT: 333 ms (RFC 9002)"),
+        (&before, 100_000_000, "initial RTT: 100 ms (tuned)"),
+    ] {
+        for campaign in &report.campaigns {
+            assert_eq!(campaign.fixed["initial_rtt_ns"], ns, "{}", campaign.name);
+            assert_eq!(campaign.initial_rtts_ns, [ns].into(), "{}", campaign.name);
+        }
+        let count = report.campaigns.len();
+        assert_eq!(page(report).matches(text).count(), count);
+        assert_eq!(markdown::render(report).matches(text).count(), count);
+    }
+}
+
 #[test]
 fn a_disturbed_attempt_does_not_count() {
     let (_, report) = make();
