@@ -38,8 +38,11 @@ pub struct RunResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransportResult {
-    /// The transport's name: `tcp`, `tls`, `quic`, `ws` or `wss`.
+    /// The transport's name: `tcp`, `tls`, `quic`, `quic-repeat`, `ws` or `wss`.
     pub transport: String,
+    /// Policy by which small QUIC datagrams are repeated; `None` for none.
+    #[serde(default)]
+    pub repeat: Option<String>,
     /// The broker's address.
     pub url: String,
     /// Summary of the latencies from the intended send time; `None` if nothing arrived.

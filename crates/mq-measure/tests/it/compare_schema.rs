@@ -57,7 +57,8 @@ fn full() -> RunResult {
         connack: exact,
     };
     let transport = TransportResult {
-        transport: "quic".to_owned(),
+        transport: "quic-repeat".to_owned(),
+        repeat: Some("3ms".to_owned()),
         url: "quic://127.0.0.1:14567".to_owned(),
         latency: exact,
         latency_from_send: recorder.summary(),
@@ -133,6 +134,7 @@ fn empty() -> RunResult {
         ..host
     });
     transport.neighbours_sent = None;
+    transport.repeat = None;
     transport.topics = transport.topics.map(|figures| TopicFigures {
         inter_topic_spread_ns: None,
         spike_isolation_ratio: None,

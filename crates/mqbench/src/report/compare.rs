@@ -8,8 +8,9 @@ use mq_measure::{
     stats::Interval,
     topics::TopicFigures,
 };
+use mq_transport::Repeat;
 
-use super::histogram;
+use super::histogram::{self, WIDTH};
 use crate::units::{format_bytes, format_time, format_time_f64};
 
 /// Formats the tables, a picture of the delays (in the order of the transports), and what came out.
@@ -17,11 +18,10 @@ pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
     let names = result.transports.iter().map(|one| &one.transport[..]);
     let columns: Vec<_> = names.zip(delays).collect();
     let (tables, picture) = (tables(result), histogram::side_by_side(&columns));
-    let head = initial_rtt(result).map_or_else(String::new, |line| format!("{line}\n"));
-    format!(
-        "{head}{tables}\n{picture}{}",
-        sentences(&result.comparisons)
-    )
+    let head = initial_rtt(result).into_iter().chain(repeated(result));
+    let head: String = head.map(|line| line + "\n").collect();
+    let sentences = sentences(&result.comparisons);
+    format!("{head}{tables}\n{picture}{sentences}{}", prices(result))
 }
 
 /// Formats what the transports assume of a link before they have measured it; `None` without QUIC.
@@ -34,6 +34,61 @@ fn initial_rtt(result: &RunResult) -> Option<String> {
         rtt.filter(|_| has_quic),
         stack["tcp"]["initial_rto_ns"].as_u64(),
     )
+}
+
+/// Name of QUIC with small datagrams repeated, as a compared transport.
+pub(crate) const REPEATED: &str = "quic-repeat";
+
+/// Explains QUIC with repeated datagrams; `None` where it is not compared.
+fn repeated(result: &RunResult) -> Option<String> {
+    let mut transports = result.transports.iter();
+    let policy = transports.find_map(|one| one.repeat.as_deref())?;
+    let times = match policy.parse() {
+        Ok(Repeat::After { copies, .. }) if copies.get() > 1 => {
+            format!("{} times", copies.get() + 1)
+        }
+        _ => "twice".to_owned(),
+    };
+    let from = match &result.manifest.broker.name[..] {
+        "external" => "from clients alone",
+        _ => "from either side",
+    };
+    Some(format!(
+        "{REPEATED}: QUIC, small datagrams go {times}, {from} (--repeat {policy})"
+    ))
+}
+
+/// Formats the datagrams and bytes of QUIC with repeated datagrams beside those of QUIC without.
+fn prices(result: &RunResult) -> String {
+    let each = |t: &TransportResult| {
+        let (packets, bytes) = (packets(t)?, bytes(t)?);
+        let sent = t.counts.sent.max(1);
+        let (packets, bytes) = (ratio(packets, sent), format_bytes(bytes / sent));
+        Some(format!("{packets} datagrams and {bytes} a message"))
+    };
+    let all = &result.transports;
+    let repeated = all.iter().enumerate().filter(|(_, t)| t.repeat.is_some());
+    let lines = repeated.filter_map(|(at, transport)| {
+        let price = each(transport)?;
+        let mut before = all[..at].iter().rev();
+        let alone = before.find(|t| t.transport == "quic").and_then(each);
+        let alone = alone.map(|alone| format!(";\n  without it {alone}"));
+        let alone = alone.unwrap_or_default();
+        Some(format!("QUIC with repeat takes {price}{alone}\n"))
+    });
+    lines.collect()
+}
+
+/// Returns the packets that the clients sent and received.
+fn packets(transport: &TransportResult) -> Option<u64> {
+    let wire = transport.wire?;
+    Some(wire.packets_sent? + wire.packets_received?)
+}
+
+/// Returns the bytes that the clients sent and received.
+fn bytes(transport: &TransportResult) -> Option<u64> {
+    let wire = transport.wire?;
+    Some(wire.bytes_sent + wire.bytes_received)
 }
 
 /// Formats the table, the connection times under it, and every warning.
@@ -119,16 +174,11 @@ fn latency(result: &RunResult) -> Table {
         ("duplicates", |t| t.counts.duplicates.to_string()),
         ("reordered", |t| t.counts.reordered.to_string()),
         ("bytes on the wire / message", |t| {
-            t.wire.map_or_else(dash, |wire| {
-                let all = wire.bytes_sent + wire.bytes_received;
-                format_bytes(all / t.counts.sent.max(1))
-            })
+            let each = |all| format_bytes(all / t.counts.sent.max(1));
+            bytes(t).map_or_else(dash, each)
         }),
         ("packets / message", |t| {
-            let packets = t
-                .wire
-                .and_then(|wire| Some(wire.packets_sent? + wire.packets_received?));
-            packets.map_or_else(dash, |packets| ratio(packets, t.counts.sent))
+            packets(t).map_or_else(dash, |packets| ratio(packets, t.counts.sent))
         }),
         ("publisher's packets / s", |t| {
             t.publisher_host.map_or_else(dash, |host| {
@@ -182,9 +232,14 @@ fn connections(result: &RunResult) -> Table {
     );
     for transport in &result.transports {
         for times in &transport.connect {
+            let name = match &transport.transport[..] {
+                // The whole name would make the table wider than a terminal.
+                REPEATED => "repeat",
+                name => name,
+            };
             let name = match times.kind {
-                ConnectKind::Tcp => transport.transport.clone(),
-                _ => format!("{} {}", transport.transport, kind_name(times.kind)),
+                ConnectKind::Tcp => name.to_owned(),
+                kind => format!("{name} {}", kind_name(kind)),
             };
             row(&mut table, &name, connection_cells(times));
         }
@@ -238,22 +293,43 @@ fn sentences(comparisons: &[Comparison]) -> String {
 }
 
 fn sentence(comparison: &Comparison, ratio: Interval) -> String {
-    let (of, with) = (&comparison.transport, &comparison.baseline);
-    let [of, with] = [of, with].map(|name| name.to_uppercase());
-    let quantity = &comparison.quantity;
+    let of = subject(&comparison.transport, &comparison.quantity);
+    let with = possessive(&comparison.baseline);
     let [estimate, low, high] =
         [ratio.estimate, ratio.low, ratio.high].map(|ratio| (ratio - 1.0) * 100.0);
     if ratio.contains(1.0) {
         let [low, high] = [low, high].map(|end| percent(end, true));
-        return format!(
-            "{of}'s {quantity} is not shown to differ from {with}'s ({low} to {high} %)"
-        );
+        let found = format!("{of} is not shown to differ from {with}");
+        return with_interval(&found, &format!("({low} to {high} %)"));
     }
     let way = if estimate < 0.0 { "lower" } else { "higher" };
     let [estimate, low, high] = [estimate, low, high].map(f64::abs);
     let (least, most) = (low.min(high), low.max(high));
     let [estimate, least, most] = [estimate, least, most].map(|value| percent(value, false));
-    format!("{of}'s {quantity} is {estimate} % {way} than {with}'s ({least} to {most} %)")
+    let found = format!("{of} is {estimate} % {way} than {with}");
+    with_interval(&found, &format!("({least} to {most} %)"))
+}
+
+/// Names a quantity of a transport: `QUIC's mean delay`, or `QUIC's mean delay with repeat`.
+fn subject(transport: &str, quantity: &str) -> String {
+    match transport {
+        REPEATED => format!("QUIC's {quantity} with repeat"),
+        other => format!("{}'s {quantity}", other.to_uppercase()),
+    }
+}
+
+fn possessive(transport: &str) -> String {
+    match transport {
+        REPEATED => "QUIC's with repeat".to_owned(),
+        other => format!("{}'s", other.to_uppercase()),
+    }
+}
+
+/// Puts an interval behind a sentence, or on a line of its own where the sentence fills a terminal.
+fn with_interval(sentence: &str, interval: &str) -> String {
+    let width = sentence.chars().count() + 1 + interval.chars().count();
+    let between = if width > WIDTH { "\n  " } else { " " };
+    format!("{sentence}{between}{interval}")
 }
 
 /// Formats a percentage: 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too
@@ -275,6 +351,13 @@ fn dash() -> String {
 
 #[cfg(test)]
 mod tests {
+    use mq_measure::{
+        Counts, Validity,
+        manifest::{Manifest, Software},
+        result::WireUse,
+    };
+    use serde_json::Value;
+
     use super::*;
 
     fn said(estimate: f64, low: f64, high: f64) -> String {
@@ -327,5 +410,104 @@ mod tests {
         let last = text.lines().next_back().unwrap();
         assert!(last.ends_with("(-100 to >999 %)"), "{last}");
         assert!(last.chars().count() <= 80, "{last}");
+    }
+
+    #[test]
+    fn a_sentence_names_repeat_and_a_terminal_holds_it() {
+        let ratio = Interval {
+            estimate: 0.75,
+            low: 0.7,
+            high: 0.8,
+            confidence: 0.95,
+        };
+        let comparison = |quantity: &str, baseline: &str, ratio| Comparison {
+            quantity: quantity.to_owned(),
+            transport: REPEATED.to_owned(),
+            baseline: baseline.to_owned(),
+            ratio: Some(ratio),
+        };
+        let unsure = Interval { high: 1.1, ..ratio };
+        let text = sentences(&[
+            comparison(DELAY, "quic", ratio),
+            comparison(CONNECTION, "quic", unsure),
+            comparison(DELAY, REPEATED, ratio),
+        ]);
+        let (_, found) = text.split_once(":\n").unwrap();
+        assert_eq!(
+            found,
+            "QUIC's mean delay with repeat is 25 % lower than QUIC's (20 to 30 %)\n\
+             QUIC's median connection time with repeat is not shown to differ from QUIC's\n  \
+             (-30 to +10 %)\n\
+             QUIC's mean delay with repeat is 25 % lower than QUIC's with repeat (20 to 30 %)\n"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
+    }
+
+    fn transport(name: &str, repeat: Option<&str>, each: u64) -> TransportResult {
+        TransportResult {
+            transport: name.to_owned(),
+            repeat: repeat.map(str::to_owned),
+            url: "quic://127.0.0.1:14567".to_owned(),
+            latency: None,
+            latency_from_send: None,
+            rtt_last: None,
+            counts: Counts {
+                sent: 100,
+                ..Counts::default()
+            },
+            wire: Some(WireUse {
+                bytes_sent: 100 * each * 100,
+                bytes_received: 0,
+                packets_sent: Some(each * 100),
+                packets_received: Some(50),
+            }),
+            publisher_host: None,
+            neighbours_sent: None,
+            topics: None,
+            processes: Vec::new(),
+            connect: Vec::new(),
+            rounds: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn repeat_is_explained_and_has_its_price_beside_quics() {
+        let [own, external] = ["mqbroker", "external"].map(|broker| {
+            let software = |name: &str| Software {
+                name: name.to_owned(),
+                version: None,
+                revision: None,
+            };
+            let manifest = Manifest::now(software("mqbench"), software(broker), Value::Null);
+            RunResult {
+                schema: String::new(),
+                manifest,
+                parameters: Value::Null,
+                transports: vec![
+                    transport("quic", None, 2),
+                    transport(REPEATED, Some("3ms"), 3),
+                ],
+                comparisons: Vec::new(),
+                validity: Validity::default(),
+            }
+        });
+        let explained = |result: &RunResult| repeated(result).unwrap();
+        assert_eq!(
+            explained(&own),
+            "quic-repeat: QUIC, small datagrams go twice, from either side (--repeat 3ms)"
+        );
+        assert!(explained(&external).contains("twice, from clients alone"));
+        let mut thrice = own.clone();
+        thrice.transports[1].repeat = Some("3ms,2".to_owned());
+        assert!(explained(&thrice).contains("go 3 times, "));
+        assert_eq!(
+            prices(&own),
+            "QUIC with repeat takes 3.50 datagrams and 300 B a message;\n  \
+             without it 2.50 datagrams and 200 B a message\n"
+        );
+        let mut without = own;
+        without.transports.pop();
+        assert_eq!((repeated(&without), prices(&without).as_str()), (None, ""));
     }
 }

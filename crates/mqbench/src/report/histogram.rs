@@ -35,7 +35,7 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
 }
 
 /// Columns of a terminal.
-const WIDTH: usize = 80;
+pub(super) const WIDTH: usize = 80;
 
 /// Formats the histograms of several recorders on one scale: a row a bucket, a column a recorder. Fits 80 columns with
 /// up to ten.

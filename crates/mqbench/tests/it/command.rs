@@ -43,7 +43,7 @@ fn compare_measures_websocket_beside_tcp_and_tls() {
 }
 
 #[test]
-fn compare_measures_three_transports_and_writes_its_results() {
+fn compare_measures_each_transport_and_writes_its_results() {
     for (qos, mqtt) in [("0", "3.1.1"), ("1", "5"), ("2", "5")] {
         let out = tempfile::tempdir().unwrap();
         let directory = out.path().to_str().unwrap();
@@ -58,7 +58,9 @@ fn compare_measures_three_transports_and_writes_its_results() {
         let printed = String::from_utf8(output.stdout).unwrap();
         assert_eq!(serde_json::from_str::<RunResult>(&printed).unwrap(), result);
         let names: Vec<_> = result.transports.iter().map(|t| &t.transport[..]).collect();
-        assert_eq!(names, ["tcp", "tls", "quic"]);
+        assert_eq!(names, ["tcp", "tls", "quic", "quic-repeat"]);
+        let policies = result.transports.iter().map(|t| t.repeat.as_deref());
+        assert!(policies.eq([None, None, None, Some("3ms")]));
         for transport in &result.transports {
             let counts = transport.counts;
             assert_eq!((counts.sent, counts.lost, counts.duplicates), (40, 0, 0));
@@ -79,7 +81,7 @@ fn compare_measures_three_transports_and_writes_its_results() {
         let histograms = log.lines().filter(|line| line.starts_with("Tag="));
         let encoded = histograms.map(|line| line.rsplit(',').next().unwrap());
         let counts = encoded.map(|text| mq_measure::recorder::decode(text).unwrap().len());
-        assert_eq!(counts.collect::<Vec<_>>(), [40, 40, 40]);
+        assert_eq!(counts.collect::<Vec<_>>(), [40, 40, 40, 40]);
         let again = mqbench(&["report", directory]);
         let text = String::from_utf8(again.stdout).unwrap();
         let mut lines = text.lines().filter(|line| !line.starts_with('!'));
@@ -92,9 +94,16 @@ fn compare_measures_three_transports_and_writes_its_results() {
         );
         let quic = &result.parameters["stack"]["quic"];
         assert_eq!(quic["initial_rtt_ns"], 333_000_000);
-        // Of three transports three pairs, in two quantities.
+        // Of four transports six pairs, in two quantities.
         let sentences = text.lines().filter(|line| line.ends_with(" %)"));
-        assert_eq!(sentences.count(), 6, "{text}");
+        assert_eq!(sentences.count(), 12, "{text}");
+        for line in [
+            "quic-repeat: QUIC, small datagrams go twice, from either side (--repeat 3ms)",
+            "QUIC with repeat takes ",
+            "  without it ",
+        ] {
+            assert!(text.lines().any(|one| one.starts_with(line)), "{text}");
+        }
     }
 }
 
@@ -143,6 +152,43 @@ fn compare_measures_over_an_emulated_link() {
         let file = captures.path().join(format!("{host}.pcap"));
         assert!(file.metadata().unwrap().len() > 40 * 100, "{host}");
     }
+    // No packet of QUIC itself has the bytes of another; an acknowledgement takes the link's 25 ms, and a copy leaves
+    // after 3 ms.
+    for host in ["publisher", "broker"] {
+        let file = captures.path().join(format!("{host}.pcap"));
+        for (transport, expected) in [(2, false), (3, true)] {
+            let (_, port) = result.transports[transport].url.rsplit_once(':').unwrap();
+            let datagrams = datagrams(&file, port.parse().unwrap());
+            let different: std::collections::BTreeSet<_> = datagrams.iter().collect();
+            let is_repeated = different.len() < datagrams.len();
+            assert_eq!(is_repeated, expected, "{host}: {}", datagrams.len());
+        }
+    }
+}
+
+/// Returns the payloads of a capture's UDP datagrams (IPv4) from and to a port; a single byte is no packet of QUIC.
+#[cfg(target_os = "linux")]
+fn datagrams(capture: &std::path::Path, port: u16) -> Vec<Vec<u8>> {
+    const FILE_HEADER: usize = 24;
+    const ETHERNET: usize = 14;
+    const UDP: u8 = 17;
+    let bytes = std::fs::read(capture).unwrap();
+    let (mut rest, mut found) = (&bytes[FILE_HEADER..], Vec::new());
+    while let Some((header, behind)) = rest.split_at_checked(16) {
+        let length = u32::from_ne_bytes(header[8..12].try_into().unwrap());
+        let (frame, behind) = behind.split_at(length.try_into().unwrap());
+        rest = behind;
+        let packet = &frame[ETHERNET..];
+        if frame[12..ETHERNET] != [8, 0] || packet[9] != UDP {
+            continue;
+        }
+        let datagram = &packet[usize::from(packet[0] & 15) * 4..];
+        let has_port = |at: usize| datagram[at..at + 2] == port.to_be_bytes();
+        if datagram.len() > 8 + 1 && (has_port(0) || has_port(2)) {
+            found.push(datagram[8..].to_vec());
+        }
+    }
+    found
 }
 
 #[test]
@@ -398,7 +444,11 @@ fn an_unknown_value_is_answered_with_the_known_ones() {
         (&["compare", "--link", "s22/wlan"], "s22/wifi"),
         (
             &["compare", "--transports", "tcp,udp"],
-            "tcp, tls, quic, ws and wss",
+            "tcp, tls, quic, quic-repeat, ws and wss",
+        ),
+        (
+            &["compare", "--transports", "tcp,quic", "--repeat", "3ms"],
+            "add quic-repeat to --transports",
         ),
         (&["compare", "--pcap", "captures"], "--link"),
         (

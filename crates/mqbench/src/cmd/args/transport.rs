@@ -59,7 +59,7 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "VERSION")]
     pub(crate) tls_version: Option<TlsVersion>,
     /// Repeat small QUIC datagrams before a sign of loss: off, auto, probe, or after a gap such as 3ms or rtt/4, with
-    /// ,2 twice; the program's own broker does so too
+    /// ,2 twice; the program's own broker does so too; of `compare` the policy of `quic-repeat`
     #[arg(long, value_name = "POLICY")]
     pub(crate) repeat: Option<Repeat>,
     /// Ask the peer to acknowledge QUIC packets within this time instead of 25 ms, and reordered ones at once

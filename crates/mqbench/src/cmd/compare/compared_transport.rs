@@ -7,7 +7,7 @@ use mq_measure::{
     process::ProcessMeter,
     result::{HostPackets, ProcessUse},
 };
-use mq_transport::{Address, ConnectOptions};
+use mq_transport::{Address, ConnectOptions, Repeat};
 
 use super::options::Args;
 use crate::{
@@ -25,6 +25,10 @@ use crate::{
 /// A transport with its clients and its results so far.
 pub(super) struct ComparedTransport {
     pub(super) name: String,
+    /// Policy by which small QUIC datagrams are repeated.
+    pub(super) repeat: Repeat,
+    /// Process of the transport's broker; `None` for another machine's.
+    broker: Option<u32>,
     pub(super) publisher: Route,
     subscriber: Route,
     /// The other stations of the publisher's channel.
@@ -45,8 +49,10 @@ pub(super) struct RoundOutcome {
 
 impl ComparedTransport {
     pub(super) fn new(
+        name: String,
         address: &Address,
         options: &ConnectOptions,
+        broker: Option<u32>,
         testbed: Option<&Testbed>,
     ) -> anyhow::Result<Self> {
         let end = |access: Option<BrokerAccess>| match access {
@@ -65,7 +71,9 @@ impl ComparedTransport {
             })
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
-            name: address.scheme.to_string(),
+            name,
+            repeat: options.quic.repeat,
+            broker,
             publisher: Route::new(publisher)?,
             subscriber: Route::new(subscriber)?,
             neighbours: neighbours.collect::<anyhow::Result<_>>()?,
@@ -94,7 +102,6 @@ impl ComparedTransport {
         args: &Args,
         round: u32,
         turn: u32,
-        broker: Option<u32>,
         testbed: Option<&Testbed>,
         progress: &ProgressBar,
     ) -> anyhow::Result<()> {
@@ -108,7 +115,7 @@ impl ComparedTransport {
                 args.seed.wrapping_add(round.into()),
             )
         };
-        let broker = broker.map(ProcessMeter::start).transpose()?;
+        let broker = self.broker.map(ProcessMeter::start).transpose()?;
         let clients = ProcessMeter::start_own()?;
         let emulator = testbed.map(Testbed::cpu_time);
         let packets = testbed.map(Testbed::publisher_packets);

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
-use mq_transport::{CongestionControl, Trust};
+use mq_transport::{Address, CongestionControl, ConnectOptions, Scheme, Trust};
 
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
@@ -20,6 +20,7 @@ use crate::{
 };
 use compared_transport::ComparedTransport;
 pub(crate) use options::Args;
+use options::Compared;
 use result::result;
 
 /// Returns the congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic from
@@ -29,6 +30,48 @@ fn default_congestion(on_testbed: bool) -> CongestionControl {
         CongestionControl::Cubic
     } else {
         CongestionControl::Reno
+    }
+}
+
+/// Our own broker, and the options that its clients have in common with it.
+struct OwnBroker {
+    process: BrokerProcess,
+    is_repeated: bool,
+    options: ConnectOptions,
+    /// Files of the broker, removed with this value.
+    _certificate: TestCertificate,
+}
+
+impl OwnBroker {
+    /// Starts a broker for these transports; `None` without any. A broker repeats datagrams to all its clients or to none.
+    async fn start(
+        args: &Args,
+        compared: &[(Compared, Option<Address>)],
+        is_repeated: bool,
+        testbed: Option<&Testbed>,
+    ) -> anyhow::Result<Option<Self>> {
+        let compared = compared.iter().map(|(one, _)| one);
+        let compared = compared.filter(|one| one.is_repeated == is_repeated);
+        let schemes: Vec<Scheme> = compared.map(|one| one.scheme).collect();
+        if schemes.is_empty() {
+            return Ok(None);
+        }
+        let mut options = args.options(is_repeated);
+        let addresses = testbed.into_iter().flat_map(Testbed::broker_addresses);
+        let certificate = TestCertificate::make(addresses.map(Into::into), &options.quic)?;
+        let transport = &args.client.transport;
+        if !transport.insecure && transport.ca.is_none() {
+            options.trust = Trust::CaFile(certificate.certificate());
+        }
+        let host = testbed.map(Testbed::broker);
+        let congestion = transport.congestion;
+        let process = BrokerProcess::start(&schemes, &certificate, congestion, host).await?;
+        Ok(Some(Self {
+            process,
+            is_repeated,
+            options,
+            _certificate: certificate,
+        }))
     }
 }
 
@@ -50,28 +93,16 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         // Create the directory before the work, so that a failure costs nothing.
         create_output_directory(out)?;
     }
-    let transport = &args.client.transport;
-    let mut options = transport.options();
-    let (own, certificate) = if args.broker.is_empty() {
-        let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
-        let certificate = TestCertificate::make(addresses.map(Into::into), &options.quic)?;
-        if !transport.insecure && transport.ca.is_none() {
-            options.trust = Trust::CaFile(certificate.certificate());
+    let rows = args.compared()?;
+    let mut own = Vec::new();
+    if args.broker.is_empty() {
+        for is_repeated in [false, true] {
+            own.extend(OwnBroker::start(&args, &rows, is_repeated, testbed.as_ref()).await?);
         }
-        let host = testbed.as_ref().map(Testbed::broker);
-        let congestion = args.client.transport.congestion;
-        let broker = BrokerProcess::start(&args.transports, &certificate, congestion, host).await?;
-        (Some(broker), Some(certificate))
-    } else {
-        (None, None)
-    };
-    let addresses = own
-        .as_ref()
-        .map_or(&args.broker, |broker| &broker.addresses)
-        .clone();
-    let mut compared = addresses
+    }
+    let mut compared = rows
         .iter()
-        .map(|address| ComparedTransport::new(address, &options, testbed.as_ref()))
+        .map(|(row, address)| clients(&args, *row, address.as_ref(), &own, testbed.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if is_reno_by_default {
         eprintln!(
@@ -79,9 +110,8 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
              (net.ipv4.tcp_allowed_congestion_control)"
         );
     }
-    let pid = own.as_ref().and_then(BrokerProcess::pid);
     let progress = progress_bar(&args, compared.len());
-    let measured = measure(&args, &mut compared, pid, testbed.as_ref(), &progress).await;
+    let measured = measure(&args, &mut compared, testbed.as_ref(), &progress).await;
     progress.finish_and_clear();
     if let Some(testbed) = &mut testbed {
         testbed.finish_captures()?;
@@ -91,7 +121,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         .iter()
         .any(|transport| !transport.rounds.is_empty())
     {
-        let result = result(&args, &compared, own.is_some(), testbed.as_ref());
+        let result = result(&args, &compared, !own.is_empty(), testbed.as_ref());
         if let Some(out) = &args.out {
             write_files(out, &compared, &result)?;
         }
@@ -102,16 +132,36 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         }
     }
     measured?;
-    if let Some(broker) = own {
-        broker.stop().await?;
+    for broker in own {
+        broker.process.stop().await?;
     }
-    drop(certificate);
     Ok(())
+}
+
+/// Makes the clients of a compared transport, of another broker's address or of our own broker.
+fn clients(
+    args: &Args,
+    row: Compared,
+    address: Option<&Address>,
+    own: &[OwnBroker],
+    testbed: Option<&Testbed>,
+) -> anyhow::Result<ComparedTransport> {
+    let name = row.to_string();
+    if let Some(address) = address {
+        let options = args.options(row.is_repeated);
+        return ComparedTransport::new(name, address, &options, None, testbed);
+    }
+    let mut brokers = own.iter();
+    let broker = brokers.find(|broker| broker.is_repeated == row.is_repeated);
+    let broker = broker.context("no broker was started")?;
+    let address = broker.process.address(row.scheme)?;
+    let pid = broker.process.pid();
+    ComparedTransport::new(name, &address, &broker.options, pid, testbed)
 }
 
 fn progress_bar(args: &Args, transports: usize) -> ProgressBar {
     let all = args.messages_per_round() * u64::from(args.rounds) * transports as u64;
-    report::progress_bar(all, "{prefix:>6} {wide_bar} {pos}/{len} {eta} left")
+    report::progress_bar(all, "{prefix:>11} {wide_bar} {pos}/{len} {eta} left")
 }
 
 /// Lets the transports take turns. In each round every transport sends its share. The order moves on by one each
@@ -119,7 +169,6 @@ fn progress_bar(args: &Args, transports: usize) -> ProgressBar {
 async fn measure(
     args: &Args,
     compared: &mut [ComparedTransport],
-    broker: Option<u32>,
     testbed: Option<&Testbed>,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
@@ -131,7 +180,7 @@ async fn measure(
             progress.set_prefix(transport.name.clone());
             let turn = u32::try_from(turn).unwrap_or(u32::MAX);
             transport
-                .send(args, round, turn, broker, testbed, progress)
+                .send(args, round, turn, testbed, progress)
                 .await
                 .with_context(|| format!("over {}", transport.publisher.address))?;
         }
@@ -168,9 +217,6 @@ fn text(
     );
     if args.topics > NonZeroU32::MIN {
         let _ = writeln!(text, "{} topics in turn", args.topics);
-    }
-    if let Some(policy) = args.client.transport.repeat {
-        let _ = writeln!(text, "QUIC repeats small datagrams: {policy}");
     }
     if mqtt.streams != QuicStreams::Control {
         let _ = writeln!(text, "QUIC streams: {}", mqtt.streams);

@@ -1,14 +1,60 @@
 //! The options of `mqbench compare`.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fmt, num::NonZeroU32, path::PathBuf, str::FromStr, time::Duration};
 
 use anyhow::bail;
-use mq_transport::{Address, Scheme};
+use mq_transport::{Address, ConnectOptions, Repeat, Scheme};
 
 use crate::{
     cmd::args::{ClientArgs, LinkArgs, parse_duration, topics},
+    report::compare::REPEATED,
     testbed::Testbed,
 };
+
+/// Gap between a small datagram and its copy without `--repeat`, as in `docs/results/recovery.md`.
+const REPEAT_GAP: Duration = Duration::from_millis(3);
+
+/// A compared transport. Over QUIC small datagrams go once or again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Compared {
+    pub(super) scheme: Scheme,
+    pub(super) is_repeated: bool,
+}
+
+impl fmt::Display for Compared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_repeated {
+            f.write_str(REPEATED)
+        } else {
+            self.scheme.fmt(f)
+        }
+    }
+}
+
+impl FromStr for Compared {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let schemes = [
+            Scheme::Tcp,
+            Scheme::Tls,
+            Scheme::Quic,
+            Scheme::Ws,
+            Scheme::Wss,
+        ];
+        let plain = schemes.map(|scheme| Self {
+            scheme,
+            is_repeated: false,
+        });
+        let repeated = Self {
+            scheme: Scheme::Quic,
+            is_repeated: true,
+        };
+        let mut known = plain.into_iter().chain([repeated]);
+        let found = known.find(|one| one.to_string() == name);
+        found.ok_or_else(|| format!("there are tcp, tls, quic, {REPEATED}, ws and wss"))
+    }
+}
 
 /// Options of `compare`.
 #[derive(clap::Args, Clone, Debug)]
@@ -16,16 +62,16 @@ pub(crate) struct Args {
     /// A broker to measure instead of our own, repeated: one URL for each transport
     #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
     pub(super) broker: Vec<Address>,
-    /// Transports to our own broker, in this order: tcp, tls, quic, ws, wss; the others are compared with the first
+    /// Transports to our own broker, in this order: tcp, tls, quic, quic-repeat, ws, wss; each is compared with those
+    /// before it. `quic-repeat` is QUIC with `--repeat`, by default 3ms
     #[arg(
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "tcp,tls,quic",
-        value_parser = transport,
+        default_value = "tcp,tls,quic,quic-repeat",
         conflicts_with = "broker"
     )]
-    pub(super) transports: Vec<Scheme>,
+    pub(super) transports: Vec<Compared>,
     /// Messages over each transport
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: u64,
@@ -62,19 +108,6 @@ pub(crate) struct Args {
     pub(super) links: LinkArgs,
 }
 
-/// Parses a transport that our own broker has, by its name.
-fn transport(name: &str) -> Result<Scheme, String> {
-    let known = [
-        Scheme::Tcp,
-        Scheme::Tls,
-        Scheme::Quic,
-        Scheme::Ws,
-        Scheme::Wss,
-    ];
-    let found = known.into_iter().find(|scheme| scheme.to_string() == name);
-    found.ok_or_else(|| "there are tcp, tls, quic, ws and wss".to_owned())
-}
-
 impl Args {
     /// Builds the network that the options ask for; `None` for this machine's own.
     pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
@@ -93,6 +126,51 @@ impl Args {
             bail!("--tcp-rto-min and --tcp-thin need a --link or a --medium: hosts of its own");
         }
         Ok(None)
+    }
+
+    /// Returns the compared transports, each with its address at another broker, or without one at our own. Of another
+    /// broker QUIC is compared with repeated datagrams only where `--repeat` asks for it: that broker may not repeat its own.
+    pub(super) fn compared(&self) -> anyhow::Result<Vec<(Compared, Option<Address>)>> {
+        let policy = self.client.transport.repeat;
+        if self.broker.is_empty() {
+            let mut all = self.transports.clone();
+            if policy == Some(Repeat::Off) {
+                all.retain(|one| !one.is_repeated);
+            } else if policy.is_some() && all.iter().all(|one| !one.is_repeated) {
+                bail!("--repeat is the policy of {REPEATED}: add {REPEATED} to --transports");
+            }
+            if all.is_empty() {
+                bail!("--repeat off leaves no transport of --transports");
+            }
+            return Ok(all.into_iter().map(|one| (one, None)).collect());
+        }
+        let repeats = policy.is_some_and(|policy| policy != Repeat::Off);
+        let rows = |address: &Address| {
+            let scheme = address.scheme;
+            let again = (repeats && scheme == Scheme::Quic).then_some(true);
+            let kinds = [false].into_iter().chain(again);
+            let rows = kinds.map(|is_repeated| {
+                let row = Compared {
+                    scheme,
+                    is_repeated,
+                };
+                (row, Some(address.clone()))
+            });
+            rows.collect::<Vec<_>>()
+        };
+        Ok(self.broker.iter().flat_map(rows).collect())
+    }
+
+    /// Returns the options of a compared transport's clients.
+    pub(super) fn options(&self, is_repeated: bool) -> ConnectOptions {
+        let mut options = self.client.transport.options();
+        let asked = self.client.transport.repeat;
+        options.quic.repeat = if is_repeated {
+            asked.unwrap_or(Repeat::after(REPEAT_GAP))
+        } else {
+            Repeat::Off
+        };
+        options
     }
 
     pub(super) fn messages_per_round(&self) -> u64 {

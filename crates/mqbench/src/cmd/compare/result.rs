@@ -14,6 +14,7 @@ use mq_measure::{
     topics::{TopicFigures, Topics},
     validity,
 };
+use mq_transport::Repeat;
 
 use super::{compared_transport::ComparedTransport, options::Args};
 use crate::{
@@ -94,7 +95,7 @@ pub(super) fn result(
 }
 
 fn stack(args: &Args, testbed: Option<&Testbed>) -> TransportParameters {
-    let options = args.client.transport.options();
+    let options = args.options(false);
     let tcp = match testbed {
         // A kernel that hides its settings leaves them unknown.
         Some(testbed) => testbed.tcp_settings().ok().flatten(),
@@ -148,6 +149,7 @@ fn transport_result(
     });
     TransportResult {
         transport: transport.name.clone(),
+        repeat: (transport.repeat != Repeat::Off).then(|| transport.repeat.to_string()),
         url: transport.publisher.address.to_string(),
         latency,
         latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
