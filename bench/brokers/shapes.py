@@ -1,0 +1,129 @@
+"""Brokers, clusters and bridges that `bench/cluster` compares: what each starts, and where its clients go."""
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+from brokers.suts import free_port
+
+
+class Processes:
+    """The programs of one run, which end with it."""
+
+    def __init__(self, folder):
+        self.folder, self.running = pathlib.Path(folder), {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.running.values()):
+            process.kill()
+            process.wait()
+
+    def start(self, name, *command):
+        with (self.folder / f"{name}.log").open("w") as log:
+            env = {**os.environ, "RUST_LOG": "warn"}
+            process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+        self.running[name] = process
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def listens(self, port, patience=60):
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            with contextlib.closing(socket.socket()) as one:
+                if one.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            if any(process.poll() is not None for process in self.running.values()):
+                break
+            time.sleep(0.05)
+        logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+        sys.exit(f"nobody listens at {port}:\n{logs}")
+
+    def disk(self):
+        return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+
+    def rss(self, name):
+        status = pathlib.Path(f"/proc/{self.running[name].pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+class Shapes:
+    """Each starts its brokers, and returns where the publisher and where the reader goes."""
+
+    def __init__(self, built):
+        self.built = built
+
+    def broker(self, run, name, config="", port=None):
+        port = port or free_port()
+        limits = "[limits]\nmailbox_messages = 50000\nmailbox_bytes = 1000000000\n"
+        file = run.file(f"{name}.toml", f'listen = ["tcp://127.0.0.1:{port}"]\n{limits}{config}')
+        run.start(name, self.built / "mqbroker", "--config", file)
+        run.listens(port)
+        return f"tcp://127.0.0.1:{port}"
+
+    def one(self, run):
+        url = self.broker(run, "one")
+        return [url, url]
+
+    def one_store(self, run):
+        url = self.broker(run, "one", f'[store]\npath = "{run.folder}/store"\ndurability = "always"\n')
+        return [url, url]
+
+    def cluster(self, run, nodes):
+        servers, routes, http = ([free_port() for _ in range(3)] for _ in range(3))
+        run.http = http
+        everyone = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        for number, (port, route) in enumerate(zip(servers, routes)):
+            config = run.file(f"nats-{number}.conf", f"""server_name: n{number}
+listen: 127.0.0.1:{port}
+http: 127.0.0.1:{http[number]}
+max_payload: 8MB
+jetstream {{ store_dir: "{run.folder}/nats-{number}", sync_interval: always }}
+cluster {{ name: bench, listen: 127.0.0.1:{route}, routes: [{everyone}] }}
+""")
+            run.start(f"nats-{number}", "nats-server", "-c", config)
+        listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in servers)
+        return [self.broker(run, node, f'[cluster]\nnode = "{node}"\nservers = [{listed}]\nreplicas = 3\n')
+                for node in "abcdefghi"[:nodes]]
+
+    def bridge(self, run):
+        cloud = self.broker(run, "cloud")
+        config = f"""[store]
+path = "{run.folder}/store"
+[[bridge]]
+name = "cloud"
+address = ["{cloud}"]
+[[bridge.topic]]
+pattern = "#"
+direction = "out"
+qos = 2
+"""
+        return [self.broker(run, "edge", config), cloud]
+
+    def mosquitto(self, run):
+        url = self.one_mosquitto(run, "one")
+        return [url, url]
+
+    def mosquitto_bridge(self, run):
+        cloud = self.one_mosquitto(run, "cloud")
+        address = cloud.removeprefix("tcp://")
+        bridge = f"connection cloud\naddress {address}\nbridge_protocol_version mqttv311\ncleansession false\ntopic # out 2\n"
+        return [self.one_mosquitto(run, "edge", bridge), cloud]
+
+    def one_mosquitto(self, run, name, more=""):
+        port = free_port()
+        user = "user root\n" if os.geteuid() == 0 else ""
+        config = run.file(f"{name}.conf", f"{user}listener {port} 127.0.0.1\nallow_anonymous true\n"
+                          f"max_queued_messages 0\nset_tcp_nodelay true\n{more}")
+        run.start(name, "mosquitto", "-c", config)
+        run.listens(port)
+        return f"tcp://127.0.0.1:{port}"
