@@ -143,6 +143,11 @@ def ratio_interval(values, base):
     return ends(value / other for value, other in zip(medians(values), medians(base, seed=2), strict=True))
 
 
+def difference_interval(values, base):
+    """The interval of the difference of two cells' medians, whose runs are drawn apart."""
+    return ends(value - other for value, other in zip(medians(values), medians(base, seed=2), strict=True))
+
+
 def block(text, begin, end, new, where):
     """A page with another text between two marks."""
     before, found, rest = text.partition(begin)

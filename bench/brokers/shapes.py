@@ -3,12 +3,19 @@
 import contextlib
 import os
 import pathlib
+import re
+import shutil
 import socket
 import subprocess
-import sys
 import time
 
-from brokers.suts import free_port
+from brokers.suts import cpu_ns, free_port, resident
+
+NODES = (1, 2, 3, 5, 9)
+
+
+class Failed(Exception):
+    """A run without a value, with the reason for people."""
 
 
 class Processes:
@@ -45,15 +52,25 @@ class Processes:
             if any(process.poll() is not None for process in self.running.values()):
                 break
             time.sleep(0.05)
-        logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
-        sys.exit(f"nobody listens at {port}:\n{logs}")
+        ends = [f"{path.name}: {path.read_text()[-500:]}" for path in self.folder.glob("*.log")]
+        raise Failed("\n".join([f"nobody listens at {port}", *ends]))
 
     def disk(self):
         return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
 
-    def rss(self, name):
-        status = pathlib.Path(f"/proc/{self.running[name].pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    def brokers(self):
+        return [name for name in self.running if not name.startswith("nats-")]
+
+    def servers(self):
+        return [name for name in self.running if name.startswith("nats-")]
+
+    def rss(self, names):
+        """Bytes of memory that are resident, of all of these together."""
+        return sum(resident(self.running[name].pid, "VmRSS") for name in names)
+
+    def cpu_s(self, names):
+        """Seconds of CPU time that these have taken, together."""
+        return sum(cpu_ns(self.running[name].pid) for name in names) / 1e9
 
 
 class Shapes:
@@ -61,6 +78,28 @@ class Shapes:
 
     def __init__(self, built):
         self.built = built
+
+    def all(self):
+        """The function of each shape by its name; those of mosquitto where it is installed."""
+        found = {
+            "one broker": self.one, "one broker with a store": self.one_store,
+            **{f"cluster of {nodes}": lambda run, nodes=nodes: self.cluster(run, nodes) for nodes in NODES},
+            "bridge with a store": self.bridge,
+        }
+        if shutil.which("mosquitto"):
+            found |= {"mosquitto": self.mosquitto, "mosquitto's bridge": self.mosquitto_bridge}
+        return found
+
+    def versions(self):
+        """What each program says that it is."""
+        commands = {"mqbroker": [self.built / "mqbroker", "--version"], "nats-server": ["nats-server", "--version"],
+                    "mosquitto": ["mosquitto", "-h"]}
+        found = {}
+        for name, command in commands.items():
+            if shutil.which(command[0]):
+                said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.splitlines()
+                found[name] = re.search(r"\bv?(\d+\.\S+)", said[0])[1]
+        return found
 
     def broker(self, run, name, config="", port=None):
         port = port or free_port()

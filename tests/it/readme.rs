@@ -29,7 +29,14 @@ fn with_page(page: &str, text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let bench = folder.path().join("bench");
     fs::create_dir(&bench).unwrap();
-    for file in ["readme", "tables", "records.py", "tables.toml"] {
+    for file in [
+        "readme",
+        "tables",
+        "records.py",
+        "rounds.py",
+        "written.py",
+        "tables.toml",
+    ] {
         fs::copy(root().join("bench").join(file), bench.join(file)).unwrap();
     }
     std::os::unix::fs::symlink(root().join("bench/runs"), bench.join("runs")).unwrap();
