@@ -235,12 +235,9 @@ fn damage(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Du
     let server = random.usize(..3);
     let damage = [Damage::SetBack, Damage::Flipped, Damage::Cut, Damage::Index][random.usize(..4)];
     let until = at + Duration::from_millis(random.u64(200..6_000));
-    // Over a bad link a server is always a little behind the others.
-    if well.nats > at || well.links[..PAIRS.len()].iter().any(|link| *link > at) {
+    if !well.harm_storage(at, until) {
         return;
     }
-    well.harm_nats(until);
-    well.links[..PAIRS.len()].fill(well.nats);
     let process = Process::Nats(server);
     steps.extend([
         (at, Step::Await),
@@ -259,12 +256,9 @@ fn replace(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: D
     let starts = at + Duration::from_millis(random.u64(200..3_000));
     let until = starts + Duration::from_millis(random.u64(500..8_000));
     let (up, down) = cut(random);
-    let may = well.nats <= at && well.links[..PAIRS.len()].iter().all(|well| *well <= at);
-    if !may {
+    if !well.harm_storage(at, until) {
         return;
     }
-    well.harm_nats(until);
-    well.links[..PAIRS.len()].fill(well.nats);
     let process = Process::Nats(server);
     steps.extend([
         (at, Step::Await),
@@ -406,5 +400,17 @@ impl Well {
 
     fn harm_nats(&mut self, until: Duration) {
         self.nats = until + self.catches_up;
+    }
+
+    /// Notes that a server lacks what it had stored, and nothing else happens to servers and the links between them meanwhile.
+    /// Returns `false` if something does: over a bad link a server is always a little behind the others.
+    fn harm_storage(&mut self, at: Duration, until: Duration) -> bool {
+        let links = &mut self.links[..PAIRS.len()];
+        if self.nats > at || links.iter().any(|link| *link > at) {
+            return false;
+        }
+        self.nats = until + self.catches_up;
+        links.fill(self.nats);
+        true
     }
 }

@@ -1,7 +1,7 @@
 //! NATS servers, as an operator asks them and fills them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{Read as _, Write as _},
     time::Duration,
 };
@@ -51,19 +51,26 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Waits until all servers store the same.
+    /// Waits until all servers have stored the same: each stream at a time of its own, since a stream that is written all the
+    /// time differs at most looks.
     ///
     /// # Errors
     /// If they do not in time: what each of them stores.
     pub(crate) async fn in_step(&self) -> Result<(), String> {
         let began = Instant::now();
+        let mut differing: Option<BTreeSet<String>> = None;
         loop {
             let states = self.states();
-            if let [Some(a), Some(b), Some(c)] = &states
-                && a == b
-                && b == c
-            {
-                return Ok(());
+            if let [Some(a), Some(b), Some(c)] = &states {
+                let differing = differing.get_or_insert_with(|| a.keys().cloned().collect());
+                let is_same = |stream: &String| {
+                    let [a, b, c] = [a, b, c].map(|all| all.get(stream));
+                    a.is_some() && a == b && b == c
+                };
+                differing.retain(|stream| !is_same(stream));
+                if differing.is_empty() {
+                    return Ok(());
+                }
             }
             if began.elapsed() > PATIENCE {
                 return Err(format!("servers do not come to store the same: {states:?}"));
