@@ -20,7 +20,7 @@ use std::{
 use mq_client::{
     Client, ConnectOptions, Outgoing, QoS, Reconnect, SubscribeOptions, Subscription, Trust,
 };
-use mq_transport::{Connector, Link};
+use mq_transport::{Connector, Link, QuicOptions};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     sys::resource::{Resource, getrlimit, setrlimit},
@@ -336,6 +336,11 @@ async fn come_all() {
             let options = ConnectOptions {
                 trust: Trust::CaFile(std::env::var_os(CROWD_CA).unwrap().into()),
                 local_address: Some(from),
+                // A lost first packet is sent again soon, as handshakes have a time limit.
+                quic: QuicOptions {
+                    initial_rtt: Duration::from_millis(50),
+                    ..QuicOptions::default()
+                },
                 ..ConnectOptions::default()
             };
             (from, Connector::new(options).unwrap())
