@@ -67,8 +67,17 @@ class Campaign:
 
 
 def identity(run):
-    """Tells attempts apart, of several campaigns as well: a run that two of them share has one seed."""
-    return tuple(sorted(run["levels"].items())), run["repetition"], run["attempt"], run["seed"]
+    """Tells attempts apart, of several campaigns as well: a run that two of them share has the same cell, and all cells of a
+    repetition may have one seed."""
+    cell = json.dumps(run["cell"], sort_keys=True)
+    return tuple(sorted(run["levels"].items())), cell, run["repetition"], run["attempt"], run["seed"]
+
+
+def at(run, path):
+    """A field of a run by its path, such as `delay_ns.p50`; `None` where a run has none."""
+    for key in path.split("."):
+        run = run.get(key) if run else None
+    return run
 
 
 def is_disturbed(run):

@@ -8,19 +8,12 @@ import re
 import statistics
 
 import records
-from written import FEW, between, joined, markdown, number, share, wrapped
+from written import FEW, between, counted, host_line, joined, markdown, number, share, wrapped
 
 
 @functools.cache
 def kept(folder):
     return json.loads((records.RUNS / folder / "figures.json").read_text(encoding="utf-8"))["parts"]
-
-
-def at(run, path):
-    """A field of a run by its path, such as `delay_ns.p50`; `None` where a run has none."""
-    for key in path.split("."):
-        run = run.get(key) if run else None
-    return run
 
 
 def pairs_apart(ends):
@@ -64,7 +57,7 @@ class Rounds:
         return found
 
     def values(self, column, runs):
-        found = [at(run, column["field"]) for run in runs]
+        found = [records.at(run, column["field"]) for run in runs]
         # Where nothing arrived, nothing went through.
         found = [column.get("nothing") if value is None else value for value in found]
         return [value * column.get("scale", 1) for value in found if value is not None]
@@ -118,10 +111,7 @@ class Rounds:
             sizes.append(self.sizes)
         heads = [row["head"] for row in self.rows] + [column["head"] for column in self.columns]
         self.sizes = set().union(*sizes)
-        if len(self.sizes) > 1:
-            heads.append("n")
-            for row, size in zip(rows, sizes, strict=True):
-                row.append(" to ".join(str(end) for end in sorted({min(size), max(size)})) if size else "0")
+        counted(heads, rows, sizes)
         apart = ["", *self.apart(levels)] if "apart" in self.spec else []
         return [wrapped(self.heading(loses)), "", *markdown(heads, rows), *apart, "", wrapped(self.parameters())]
 
@@ -159,8 +149,7 @@ class Rounds:
         failed = sum("error" in run for run in self.runs)
         changes = "" if part["is_clean"] else " with changes that are not committed"
         parts = [f"`bench/runs/{self.folder}/figures.json`, {part['date']}", self.spec["settings"].format_map(part["settings"]),
-                 f"{host['usable']} processors ({host['cpu']}), {host['memory_bytes'] / 1e9:.1f} GB, {host['kernel']}, "
-                 f"{part['file_system']}",
+                 f"{host_line(host)}, {part['file_system']}",
                  ", ".join(f"{name} {version}" for name, version in part["versions"].items()),
                  f"revision {host['revision'].removesuffix('-dirty')}{changes}", f"{failed or 'none'} of {len(self.runs):,} runs failed"]
         return f"Parameters: {'; '.join(parts)}."

@@ -36,6 +36,19 @@ def joined(values):
     return " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
 
 
+def host_line(host):
+    """The machine of a bench, as brokers/machine.py describes it."""
+    return f"{host['usable']} processors ({host['cpu']}), {host['memory_bytes'] / 1e9:.1f} GB, {host['kernel']}"
+
+
+def counted(heads, rows, sizes):
+    """Adds a column with n, the numbers of runs of a row's cells, where not all cells have the same."""
+    if len(set().union(*sizes)) > 1:
+        heads.append("n")
+        for row, size in zip(rows, sizes, strict=True):
+            row.append(" to ".join(str(end) for end in sorted({min(size), max(size)})) if size else "0")
+
+
 def wrapped(text, indent=""):
     return textwrap.fill(text, 130, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 

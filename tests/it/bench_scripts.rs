@@ -1,12 +1,15 @@
 //! Help for tests of the scripts in `bench/`.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
 
 use mq_testkit::{program, skipped};
 use serde_json::Value;
+
+use crate::root;
 
 /// Returns the folder of what `cargo test --workspace` builds, if it has these programs; reports a skipped test where
 /// one is missing.
@@ -32,11 +35,20 @@ pub(crate) fn lacks(names: &[&str]) -> bool {
 
 /// Runs a script of `bench/` with programs that are built, and returns its output.
 pub(crate) fn run(script: &str, built: &Path, args: &[&str]) -> Output {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench");
+    let folder = root().join("bench");
     let mut command = Command::new("python3");
     command.arg(folder.join(script));
     command.arg("--built").arg(built).args(args);
     command.output().unwrap()
+}
+
+/// Copies the scripts that write figures into pages, and what they import, into the folder `bench` of a repository.
+pub(crate) fn copy_writers(repository: &Path) {
+    let (from, to) = (root().join("bench"), repository.join("bench"));
+    fs::create_dir_all(&to).unwrap();
+    for file in ["readme", "tables", "records.py", "rounds.py", "written.py"] {
+        fs::copy(from.join(file), to.join(file)).unwrap();
+    }
 }
 
 pub(crate) fn number(of: &Value, field: &str) -> f64 {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    bench_scripts::{built, lacks},
+    bench_scripts::{built, copy_writers, lacks},
     root,
 };
 
@@ -27,18 +27,9 @@ fn check(repository: &Path, script: &str, more: &[&str]) -> Output {
 /// Makes a repository that has this one's scripts and results, and one page with this text.
 fn with_page(page: &str, text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
+    copy_writers(folder.path());
     let bench = folder.path().join("bench");
-    fs::create_dir(&bench).unwrap();
-    for file in [
-        "readme",
-        "tables",
-        "records.py",
-        "rounds.py",
-        "written.py",
-        "tables.toml",
-    ] {
-        fs::copy(root().join("bench").join(file), bench.join(file)).unwrap();
-    }
+    fs::copy(root().join("bench/tables.toml"), bench.join("tables.toml")).unwrap();
     std::os::unix::fs::symlink(root().join("bench/runs"), bench.join("runs")).unwrap();
     let page = folder.path().join(page);
     fs::create_dir_all(page.parent().unwrap()).unwrap();

@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mqtt = args.client.mqtt.get_impatient(PATIENCE);
     let options = args.client.transport.options();
     let scheme = args.broker.scheme;
-    let mut assumed = args.client.transport.initial_rtt_in_force(scheme);
+    let mut assumed = args.client.transport.initial_rtt_line(scheme);
     let kinds = match args.resumption {
         Some(resumption) => vec![connect::kind(scheme, resumption)],
         None => connect::kinds(scheme).to_vec(),
@@ -81,10 +81,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         if let (0, Some(error)) = (times.count, last_error) {
             return Err(error);
         }
-        let above = assumed
-            .take()
-            .map_or_else(String::new, |text| format!("{text}\n"));
-        report::print(&format!("{above}{}", line(kind, &times)))?;
+        // Above the first kind alone.
+        report::print(&(core::mem::take(&mut assumed) + &line(kind, &times)))?;
     }
     Ok(())
 }

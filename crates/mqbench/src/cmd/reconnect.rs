@@ -44,8 +44,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (mqtt, subscriber) = args.client.get(&args.broker)?;
     let scheme = args.broker.scheme;
-    let assumed = args.client.transport.initial_rtt_in_force(scheme);
-    let assumed = assumed.map_or_else(String::new, |line| format!("{line}\n"));
+    let assumed = args.client.transport.initial_rtt_line(scheme);
     let plan = Plan {
         topic: TopicName::new(reconnect::TOPIC)?,
         count: args.count,

@@ -45,8 +45,7 @@ pub(crate) fn planned_runs(campaign: &Campaign) -> Vec<PlannedRun> {
 /// Derives the seed of a repetition, which is the same for all cells: the arms of a comparison have their losses from one
 /// sequence.
 pub(crate) fn seed(campaign: &Campaign, run: PlannedRun) -> u64 {
-    let mut random = SplitMix64::new(campaign.seed);
-    (0..=run.repetition).fold(0, |_, _| random.next_u64())
+    of_repetition(campaign.seed, run.repetition)
 }
 
 /// Derives a number that stands for a run: the same in every campaign that has this cell, repetition and campaign seed.
@@ -59,8 +58,13 @@ pub(crate) fn identity(campaign: &Campaign, run: PlannedRun) -> u64 {
         word[..chunk.len()].copy_from_slice(chunk);
         SplitMix64::new(seed ^ u64::from_le_bytes(word)).next_u64()
     });
-    let mut random = SplitMix64::new(of_cell);
-    (0..=run.repetition).fold(0, |_, _| random.next_u64())
+    of_repetition(of_cell, run.repetition)
+}
+
+/// Returns the number of a repetition in the sequence of a seed.
+fn of_repetition(seed: u64, repetition: u32) -> u64 {
+    let mut random = SplitMix64::new(seed);
+    (0..=repetition).fold(0, |_, _| random.next_u64())
 }
 
 /// Estimates how long a run of each of a campaign's cells takes.

@@ -405,12 +405,12 @@ impl Well {
     /// Notes that a server lacks what it had stored, and nothing else happens to servers and the links between them meanwhile.
     /// Returns `false` if something does: over a bad link a server is always a little behind the others.
     fn harm_storage(&mut self, at: Duration, until: Duration) -> bool {
-        let links = &mut self.links[..PAIRS.len()];
+        let links = &self.links[..PAIRS.len()];
         if self.nats > at || links.iter().any(|link| *link > at) {
             return false;
         }
-        self.nats = until + self.catches_up;
-        links.fill(self.nats);
+        self.harm_nats(until);
+        self.links[..PAIRS.len()].fill(self.nats);
         true
     }
 }

@@ -143,11 +143,12 @@ impl TransportArgs {
         }
     }
 
-    /// Formats the round trip that QUIC assumes before its first measurement; `None` on another transport.
-    pub(crate) fn initial_rtt_in_force(&self, scheme: Scheme) -> Option<String> {
+    /// Formats the round trip that QUIC assumes before its first measurement, as a line; empty on another transport.
+    pub(crate) fn initial_rtt_line(&self, scheme: Scheme) -> String {
         let is_quic = scheme == Scheme::Quic;
         let rtt = nanoseconds(self.recovery().initial_rtt);
-        report::initial_rtts(is_quic.then_some(rtt), None)
+        let assumed = report::initial_rtts(is_quic.then_some(rtt), None);
+        assumed.map_or_else(String::new, |text| text + "\n")
     }
 }
 
