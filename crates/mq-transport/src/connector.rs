@@ -93,6 +93,10 @@ impl Connector {
     /// bound the time until the first answer. Of a host with several QUIC addresses only the one that it
     /// connected to last gets early data.
     ///
+    /// Over QUIC each attempt uses up a ticket, even if no server answers. So after an attempt that found the port
+    /// closed, the next one sends a datagram first that any QUIC server answers (RFC 9000 §6), and uses a ticket once
+    /// an answer has come, or after 250 ms without one.
+    ///
     /// # Errors
     /// [`Error::NotBuiltIn`], [`Error::Resolve`], [`Error::Unreachable`],
     /// [`Error::ConnectTimeout`], [`Error::CertificateRejected`], [`Error::Handshake`],
@@ -182,24 +186,8 @@ impl Connector {
         }
     }
 
-    /// Resolves when the network reports that nobody listens at a UDP port, or that there is no way to it. Asks only
-    /// after 250 ms, when most servers have answered a handshake.
-    ///
-    /// The probe has a socket of its own: an endpoint's socket is shared by all connections and never connected to a
-    /// peer, so that connections can migrate, and quinn does not read its error queue (`IP_RECVERR`). As over TCP,
-    /// a forged report can end an attempt to connect.
-    #[cfg(feature = "quic")]
-    pub(crate) async fn quic_port_closed(&self, peer: SocketAddr) -> io::Error {
-        tokio::time::sleep(crate::attempts::ATTEMPT_DELAY).await;
-        let error = self.peer_refused(peer).await;
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NetworkUnreachable => error,
-            // The probe has failed, which says nothing about the server.
-            _ => std::future::pending().await,
-        }
-    }
-
-    async fn peer_refused(&self, peer: SocketAddr) -> io::Error {
+    /// [`udp_refused`](Self::udp_refused) for one address of a host.
+    pub(crate) async fn peer_refused(&self, peer: SocketAddr) -> io::Error {
         let options = &self.shared.options;
         let socket = connect_udp(peer, options.local_address, &options.socket);
         let socket = match socket.and_then(UdpSocket::from_std) {

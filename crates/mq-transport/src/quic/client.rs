@@ -1,7 +1,7 @@
 //! The client's side of QUIC: the sockets and tokens that its connections share.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -32,9 +32,12 @@ pub(crate) struct ClientEndpoints {
     tokens: Arc<TokenMemoryCache>,
     /// The address of each host that its last handshake was completed with.
     last_peers: Mutex<HashMap<Address, SocketAddr>>,
+    /// The addresses whose port was closed at the last attempt.
+    closed: Mutex<HashSet<SocketAddr>>,
 }
 
-/// Hosts whose address a connector remembers, as many as a ticket cache does; for one more it forgets all.
+/// Hosts whose address a connector remembers, and closed ports, as many as hosts in a ticket cache; for one more it
+/// forgets all.
 const MAX_HOSTS: usize = 256;
 
 impl ClientEndpoints {
@@ -97,6 +100,24 @@ impl ClientEndpoints {
             peers.clear();
         }
         peers.insert(host.clone(), peer);
+    }
+
+    /// Returns `true` if the port was closed at the last attempt.
+    pub(super) fn was_closed(&self, peer: SocketAddr) -> bool {
+        lock(&self.closed).contains(&peer)
+    }
+
+    /// Records whether the port is closed.
+    pub(super) fn set_closed(&self, peer: SocketAddr, closed: bool) {
+        let mut ports = lock(&self.closed);
+        if !closed {
+            ports.remove(&peer);
+            return;
+        }
+        if ports.len() >= MAX_HOSTS {
+            ports.clear();
+        }
+        ports.insert(peer);
     }
 
     /// Locks the slot of the endpoint for connections to `peer`.

@@ -46,22 +46,28 @@ impl Connector {
         dial: Dial,
     ) -> Result<QuicLink, Error> {
         let (options, endpoints) = (&self.shared.options, &self.shared.endpoints);
+        let unreachable = |source| Error::Unreachable {
+            address: address.clone(),
+            source,
+        };
+        if endpoints.was_closed(peer) && self.resumption().is_some() {
+            self.quic_server_answers(peer).await.map_err(unreachable)?;
+            endpoints.set_closed(peer, false);
+        }
         let (name, _) = self.server_name(address)?;
         let early = !dial.without_early_data;
         let tls = configs.for_connection(address, self.resumption(), early);
         let keep_alive = dial.quic_keep_alive;
         let begun = match endpoints.connect(address, peer, name, tls, options, keep_alive) {
             // A system without this IP version may still reach another address of the host.
-            Err(Error::Io(source)) if lacks_version(&source) => {
-                let address = address.clone();
-                return Err(Error::Unreachable { address, source });
-            }
+            Err(Error::Io(source)) if lacks_version(&source) => return Err(unreachable(source)),
             begun => begun?,
         };
         let mut closed = Box::pin({
             let (connector, address) = (self.clone(), address.clone());
             async move {
                 let source = connector.quic_port_closed(peer).await;
+                connector.shared.endpoints.set_closed(peer, true);
                 Error::Unreachable { address, source }
             }
         });

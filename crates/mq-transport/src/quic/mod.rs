@@ -8,6 +8,7 @@ mod initial_keys;
 mod lanes;
 mod link;
 mod padding;
+mod probe;
 mod qlog;
 mod repeater;
 mod reset;

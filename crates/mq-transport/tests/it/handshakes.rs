@@ -228,6 +228,33 @@ async fn a_ticket_is_good_for_one_connection(scheme: Scheme) {
 }
 
 #[tokio::test]
+async fn a_client_of_a_server_that_was_down_for_many_attempts_resumes() {
+    let (listener, store, connector) = with_ticket(Scheme::Quic).await;
+    let address = listener.local_address();
+    drop(listener);
+    // More than there are tickets.
+    for _ in 0..5 {
+        let ended = match connector.connect(&address).await {
+            Ok(mut link) => {
+                send(&mut link, b"CONNECT").await;
+                link.progress(&mut Outbox::new(), true).await.unwrap_err()
+            }
+            Err(error) => error,
+        };
+        assert!(matches!(ended, Error::Unreachable { .. }), "{ended:?}");
+    }
+    let options = ListenOptions {
+        ticket_store: store,
+        ..listen_options()
+    };
+    let mut listener = Listener::bind(&address, &options).await.unwrap();
+    let (client, server) = connect(&connector, &mut listener).await;
+    for stats in [client.stats(), server.stats()] {
+        assert_eq!(stats.early_data, EarlyData::Accepted);
+    }
+}
+
+#[tokio::test]
 async fn replayed_early_data_is_not_taken_again() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
