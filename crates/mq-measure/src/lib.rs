@@ -10,6 +10,7 @@
 //! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
 //! | do several topics wait for one another? | [`topics`] |
+//! | what did a late message wait for? | [`explain`] |
 //! | what did it cost? | [`process`]; in joules, `mq-energy` |
 //! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
@@ -54,6 +55,7 @@ pub mod context;
 pub mod convert;
 mod emulated;
 pub mod error;
+pub mod explain;
 mod json;
 pub mod log;
 pub mod manifest;

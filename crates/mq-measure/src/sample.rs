@@ -72,6 +72,18 @@ impl Samples {
         self.0.iter().filter_map(Sample::latency_sent_ns).collect()
     }
 
+    /// Returns the samples with times since the Unix epoch, of times since an origin that was at `origin_ns`.
+    #[must_use]
+    pub fn since_epoch(&self, origin_ns: u64) -> Self {
+        let samples = self.0.iter().map(|sample| Sample {
+            intended_ns: origin_ns + sample.intended_ns,
+            sent_ns: origin_ns + sample.sent_ns,
+            received_ns: sample.received_ns.map(|received| origin_ns + received),
+            ..*sample
+        });
+        samples.collect()
+    }
+
     /// Writes `seq,intended_ns,sent_ns,received_ns`, one line a sample; the last cell of a lost message is
     /// empty.
     ///

@@ -42,6 +42,10 @@ impl Lab {
         match self.0 {}
     }
 
+    pub fn record_losses(&self, _: Addresses, _: &Path, _: &Path) -> Result<(), Error> {
+        match self.0 {}
+    }
+
     pub fn hand_over(host: &Host, _: Addresses, _: Addresses) -> Result<(), Error> {
         match host.0 {}
     }

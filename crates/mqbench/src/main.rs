@@ -100,6 +100,8 @@ enum Command {
     Lab(cmd::lab::Action),
     /// Report the results of campaigns as a page, tables or data
     Report(cmd::report::Args),
+    /// Reasons why the latest messages of kept runs were late: a loss, a loss before them, the window, the link, a host
+    Explain(cmd::explain::Args),
     /// Joules: meters, what they measure, and a model in the place of a meter
     #[command(subcommand)]
     Energy(cmd::energy::Action),
@@ -169,6 +171,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         // These commands wait for nothing.
         Command::Join(args) => cmd::join::run(&args),
         Command::Report(args) => cmd::report::run(&args),
+        Command::Explain(args) => cmd::explain::run(&args),
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
         // Networks have to be made before there are threads.
         Command::Cell => match cmd::cell::prepare() {

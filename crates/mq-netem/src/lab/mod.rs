@@ -16,6 +16,7 @@ mod contain;
 mod emulator;
 mod namespace;
 mod packet;
+mod pcap;
 mod priority;
 mod radio;
 mod signal;
@@ -24,6 +25,7 @@ mod wire;
 use std::{
     fs::File,
     io,
+    path::Path,
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -93,13 +95,28 @@ impl Lab {
     /// # Errors
     /// If this lab has no link with these addresses.
     pub fn change(&self, addresses: Addresses, link: &Link) -> Result<(), Error> {
-        let mut wires = self.wires.iter();
-        let (_, wire) = wires.find(|(of, _)| *of == addresses).ok_or(Error::Setup {
-            step: "change a link that this lab has not made",
-            source: io::ErrorKind::NotFound.into(),
-        })?;
-        wire.become_link(link);
+        let step = "change a link that this lab has not made";
+        self.wire(addresses, step)?.become_link(link);
         Ok(())
+    }
+
+    /// Begins a pcap file for each direction of the link with these addresses, with the packets that do not arrive as they
+    /// were sent from now on, each at the time at which the link lost it. What the link duplicates or reorders arrives.
+    ///
+    /// # Errors
+    /// If this lab has no link with these addresses, or a file cannot be created.
+    pub fn record_losses(&self, addresses: Addresses, up: &Path, down: &Path) -> Result<(), Error> {
+        let step = "record the losses of a link that this lab has not made";
+        self.wire(addresses, step)?.record_losses(up, down)
+    }
+
+    fn wire(&self, addresses: Addresses, step: &'static str) -> Result<&Wire, Error> {
+        let mut wires = self.wires.iter();
+        let wire = wires.find(|(of, _)| *of == addresses);
+        wire.map(|(_, wire)| wire).ok_or(Error::Setup {
+            step,
+            source: io::ErrorKind::NotFound.into(),
+        })
     }
 
     /// Lets `host` reach the far end of its link `from` through its link `to` from now on, under its address there. Its

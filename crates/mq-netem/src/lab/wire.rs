@@ -3,13 +3,15 @@
 use std::{
     collections::VecDeque,
     io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
     emulator::{Clock, Emulation, Emulator},
     packet::{Frame, HEADER, PacketSocket, corrupt},
+    pcap::PcapFile,
 };
 use crate::{Counts, Direction, DirectionReport, Error, Fate, Link, LinkReport, Pipe};
 
@@ -23,15 +25,23 @@ pub(super) struct Wire {
 #[derive(Debug)]
 struct OneWay {
     emulator: Emulator<Counts>,
-    next: Arc<Next>,
+    orders: Arc<Orders>,
 }
 
-/// Direction that replaces the present one at the next packet; `None` if it stays.
+/// Changes that begin with the next packet.
 #[derive(Debug, Default)]
-struct Next(Mutex<Option<Direction>>);
+struct Orders(Mutex<Order>);
 
-impl Next {
-    fn get(&self) -> MutexGuard<'_, Option<Direction>> {
+#[derive(Debug, Default)]
+struct Order {
+    /// Direction that replaces the present one; `None` if it stays.
+    direction: Option<Direction>,
+    /// File for the packets that are lost from now on; `None` if nothing changes.
+    losses: Option<PcapFile>,
+}
+
+impl Orders {
+    fn get(&self) -> MutexGuard<'_, Order> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -43,16 +53,17 @@ impl Wire {
         let far = PacketSocket::open(far).map_err(Error::no_emulator)?;
         let (near, far) = (Arc::new(near), Arc::new(far));
         let start = |name, from: &Arc<_>, to: &Arc<_>, direction: &Direction, seed| {
-            let next: Arc<Next> = Arc::default();
+            let orders: Arc<Orders> = Arc::default();
             let mover = Mover {
                 from: Arc::clone(from),
                 to: Arc::clone(to),
                 pipe: Pipe::new(direction.clone(), seed),
-                next: Arc::clone(&next),
+                orders: Arc::clone(&orders),
+                losses: None,
                 leaving: VecDeque::new(),
             };
             let emulator = Emulator::start(name, mover)?;
-            Ok(OneWay { emulator, next })
+            Ok(OneWay { emulator, orders })
         };
         Ok(Self {
             up: start("link-up", &near, &far, &link.up, seed)?,
@@ -63,8 +74,20 @@ impl Wire {
 
     /// Becomes another link for the packets that come from now on.
     pub(super) fn become_link(&self, link: &Link) {
-        *self.up.next.get() = Some(link.up.clone());
-        *self.down.next.get() = Some(link.down.clone());
+        self.up.orders.get().direction = Some(link.up.clone());
+        self.down.orders.get().direction = Some(link.down.clone());
+    }
+
+    /// Begins a file for each direction, with the packets that do not arrive as they were sent from now on.
+    pub(super) fn record_losses(&self, up: &Path, down: &Path) -> Result<(), Error> {
+        for (one_way, path) in [(&self.up, up), (&self.down, down)] {
+            let file = PcapFile::create(path).map_err(|source| Error::Capture {
+                file: path.to_owned(),
+                source,
+            })?;
+            one_way.orders.get().losses = Some(file);
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self) -> LinkReport {
@@ -88,7 +111,9 @@ struct Mover {
     from: Arc<PacketSocket>,
     to: Arc<PacketSocket>,
     pipe: Pipe,
-    next: Arc<Next>,
+    orders: Arc<Orders>,
+    /// File for the packets that do not arrive as they were sent, if they are recorded.
+    losses: Option<PcapFile>,
     /// Frames by departure.
     leaving: VecDeque<(u64, Frame)>,
 }
@@ -98,7 +123,7 @@ impl Emulation for Mover {
 
     fn receive(&mut self, clock: &Clock) -> io::Result<()> {
         while let Some(frame) = self.from.receive()? {
-            self.take(clock.now(), frame);
+            self.take(clock.now(), frame)?;
         }
         Ok(())
     }
@@ -127,13 +152,25 @@ impl Emulation for Mover {
 }
 
 impl Mover {
-    fn take(&mut self, now: u64, mut frame: Frame) {
-        let next = self.next.get().take();
-        if let Some(direction) = next {
+    fn take(&mut self, now: u64, mut frame: Frame) -> io::Result<()> {
+        let order = std::mem::take(&mut *self.orders.get());
+        if let Some(direction) = order.direction {
             self.pipe.become_direction(direction, now);
         }
+        self.losses = order.losses.or(self.losses.take());
         let bytes = (frame.len() - HEADER) as u64;
         let fate = self.pipe.arrive(now, bytes);
+        let intact = matches!(
+            fate,
+            Fate::Delivered {
+                wrong_bit: None,
+                ..
+            }
+        );
+        if !intact && let Some(file) = &mut self.losses {
+            let at = SystemTime::now().duration_since(UNIX_EPOCH);
+            file.add(at.unwrap_or_default(), frame.clone())?;
+        }
         if let Fate::Delivered {
             at,
             twice,
@@ -150,5 +187,6 @@ impl Mover {
             }
             self.leaving.insert(place, (at, frame));
         }
+        Ok(())
     }
 }

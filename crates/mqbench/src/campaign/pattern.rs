@@ -42,6 +42,11 @@ impl Pattern {
         matches!(self, Self::Storm)
     }
 
+    /// Returns true if messages go one way on a schedule.
+    pub(crate) fn is_one_way(self) -> bool {
+        matches!(self, Self::Periodic)
+    }
+
     /// Returns true if broker and clients compute without a pause. Such a run takes all processors, and neither side
     /// gets a priority over ordinary processes: one would starve the other.
     pub(crate) fn saturates_processors(self) -> bool {

@@ -9,6 +9,7 @@ pub(crate) mod compare;
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod energy;
+pub(crate) mod explain;
 #[cfg(target_os = "linux")]
 pub(crate) mod hosts;
 pub(crate) mod join;

@@ -25,7 +25,7 @@ pub(super) struct Findings {
     /// The outcome as far as it is known before the run ends.
     pub(super) so_far: Outcome,
     pub(super) validity: Validity,
-    /// The times of each message; empty for patterns without.
+    /// The times of each message, since the Unix epoch; empty for patterns without.
     pub(super) samples: Samples,
 }
 

@@ -169,7 +169,6 @@ impl CellRun<'_> {
         let energy_model = self.energy_model();
         let uplink = self.testbed.uplink();
         let clock = RunClock::start();
-        let origin_ns = clock.origin_ns();
         let work = async {
             if moves {
                 let hand_over = || self.testbed.hand_over();
@@ -204,13 +203,14 @@ impl CellRun<'_> {
         findings.add_energy(
             energy_model.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)),
         );
+        let origin_ns = outcome.origin_ns;
         let sent = metered_energy::sending_window(&outcome.samples);
         findings.so_far.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.add_distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.add_counts(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         findings.add_arrivals(self.cell, &outcome.samples);
-        findings.samples = outcome.samples;
+        findings.samples = outcome.samples.since_epoch(origin_ns);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl CellRun<'_> {
         contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
         findings.add_stop_and_wait(delta, &samples)?;
-        findings.samples = samples;
+        findings.samples = samples.since_epoch(clock.origin_ns());
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl CellRun<'_> {
         findings.add_energy(energy_model.and_then(|one| one.end(wire, Some(0), messages)));
         let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
         findings.add_reconnects(&samples)?;
-        findings.samples = samples;
+        findings.samples = samples.since_epoch(clock.origin_ns());
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl CellRun<'_> {
         findings.add_distribution("rtt_last", &outcome.last)?;
         findings.add_distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.add_counts(outcome.counts, &outcome.lateness, self.cell.interval_ns);
-        findings.samples = outcome.samples;
+        findings.samples = outcome.samples.since_epoch(outcome.origin_ns);
         Ok(())
     }
 

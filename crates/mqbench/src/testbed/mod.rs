@@ -84,8 +84,8 @@ impl BrokerAccess {
 }
 
 impl Testbed {
-    /// Builds a network, and captures what its hosts send and receive in `pcap`, one file a host. Call it
-    /// before any thread is started.
+    /// Builds a network, and captures in `pcap` what its hosts send and receive, one file a host, and what each
+    /// direction of their links loses. Call it before any thread is started.
     pub(crate) fn build(network: Network, pcap: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
         if let Some(folder) = pcap {
             create_output_directory(folder)?;
@@ -161,6 +161,11 @@ impl Testbed {
             Ok((file, capture))
         });
         self.captures = captures.collect::<anyhow::Result<_>>()?;
+        for station in self.stations().filter(|station| station.link.is_some()) {
+            let file = |direction| folder.join(format!("{}-{direction}-lost.pcap", station.role));
+            self.lab
+                .record_losses(station.addresses, &file("up"), &file("down"))?;
+        }
         Ok(())
     }
 

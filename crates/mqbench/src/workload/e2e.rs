@@ -79,6 +79,8 @@ impl Plan {
 /// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct E2eResult {
+    /// Origin of the samples' times, in nanoseconds since the Unix epoch.
+    pub(crate) origin_ns: u64,
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     pub(crate) lateness: Lateness,
@@ -179,6 +181,7 @@ impl<'a> ClientPair<'a> {
         let wires = self.goodbye().await;
         let tracker = lock(&tracker);
         Ok(E2eResult {
+            origin_ns: clock.origin_ns(),
             samples: tracker.samples(),
             counts: tracker.counts(),
             lateness,

@@ -40,6 +40,8 @@ pub(crate) struct Plan {
 /// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct RttResult {
+    /// Origin of the samples' times, in nanoseconds since the Unix epoch.
+    pub(crate) origin_ns: u64,
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     /// DL's estimator, in nanoseconds.
@@ -131,6 +133,7 @@ pub(crate) async fn run(
     client.disconnect().await.context("cannot disconnect")?;
     let shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(RttResult {
+        origin_ns: clock.origin_ns(),
         samples: shared.tracker.samples(),
         counts: shared.tracker.counts(),
         last,

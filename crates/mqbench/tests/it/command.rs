@@ -4,6 +4,8 @@ use std::process::Command;
 
 use mq_measure::result::RunResult;
 
+#[cfg(target_os = "linux")]
+use crate::captures;
 use crate::program::{self, mqbench, usage_mistake as mistake};
 
 #[test]
@@ -110,7 +112,7 @@ fn compare_measures_each_transport_and_writes_its_results() {
 #[test]
 #[cfg(target_os = "linux")]
 fn compare_measures_over_an_emulated_link() {
-    let captures = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let result = compared(&[
         "compare",
         "--quick",
@@ -125,7 +127,7 @@ fn compare_measures_over_an_emulated_link() {
         "--topology",
         "both",
         "--pcap",
-        captures.path().to_str().unwrap(),
+        folder.path().to_str().unwrap(),
         "--json",
     ]);
     let Some(result) = result else {
@@ -149,46 +151,21 @@ fn compare_measures_over_an_emulated_link() {
         assert!(host.sent >= 10 && host.received > Some(5), "{host:?}");
     }
     for host in ["publisher", "broker", "subscriber"] {
-        let file = captures.path().join(format!("{host}.pcap"));
+        let file = folder.path().join(format!("{host}.pcap"));
         assert!(file.metadata().unwrap().len() > 40 * 100, "{host}");
     }
     // No packet of QUIC itself has the bytes of another; an acknowledgement takes the link's 25 ms, and a copy leaves
     // after 3 ms.
     for host in ["publisher", "broker"] {
-        let file = captures.path().join(format!("{host}.pcap"));
+        let file = folder.path().join(format!("{host}.pcap"));
         for (transport, expected) in [(2, false), (3, true)] {
             let (_, port) = result.transports[transport].url.rsplit_once(':').unwrap();
-            let datagrams = datagrams(&file, port.parse().unwrap());
+            let datagrams = captures::datagrams(&file, port.parse().unwrap());
             let different: std::collections::BTreeSet<_> = datagrams.iter().collect();
             let is_repeated = different.len() < datagrams.len();
             assert_eq!(is_repeated, expected, "{host}: {}", datagrams.len());
         }
     }
-}
-
-/// Returns the payloads of a capture's UDP datagrams (IPv4) from and to a port; a single byte is no packet of QUIC.
-#[cfg(target_os = "linux")]
-fn datagrams(capture: &std::path::Path, port: u16) -> Vec<Vec<u8>> {
-    const FILE_HEADER: usize = 24;
-    const ETHERNET: usize = 14;
-    const UDP: u8 = 17;
-    let bytes = std::fs::read(capture).unwrap();
-    let (mut rest, mut found) = (&bytes[FILE_HEADER..], Vec::new());
-    while let Some((header, behind)) = rest.split_at_checked(16) {
-        let length = u32::from_ne_bytes(header[8..12].try_into().unwrap());
-        let (frame, behind) = behind.split_at(length.try_into().unwrap());
-        rest = behind;
-        let packet = &frame[ETHERNET..];
-        if frame[12..ETHERNET] != [8, 0] || packet[9] != UDP {
-            continue;
-        }
-        let datagram = &packet[usize::from(packet[0] & 15) * 4..];
-        let has_port = |at: usize| datagram[at..at + 2] == port.to_be_bytes();
-        if datagram.len() > 8 + 1 && (has_port(0) || has_port(2)) {
-            found.push(datagram[8..].to_vec());
-        }
-    }
-    found
 }
 
 #[test]
@@ -245,7 +222,7 @@ fn compare_measures_on_a_channel_that_stations_share() {
 
 /// Runs a comparison over an emulated network, and returns its result; `None` where namespaces cannot be made.
 #[cfg(target_os = "linux")]
-fn compared(arguments: &[&str]) -> Option<RunResult> {
+pub(crate) fn compared(arguments: &[&str]) -> Option<RunResult> {
     let output = mqbench(arguments);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     if stderr.contains("namespaces") {

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "seeds, figures and skips are printed")]
 
+#[cfg(target_os = "linux")]
+mod captures;
 mod program;
 mod shipped;
 mod sshd;
@@ -13,6 +15,8 @@ mod campaign;
 mod clock;
 mod command;
 mod energy;
+#[cfg(target_os = "linux")]
+mod explain;
 #[cfg(target_os = "linux")]
 mod hosts;
 #[cfg(target_os = "linux")]

@@ -36,6 +36,16 @@ pub(crate) fn topics(text: &str) -> Result<NonZeroU32, String> {
         .ok_or_else(|| format!("there are 1 to {MOST} topics"))
 }
 
+/// Parses a share such as `1%`, above 0 and up to 100 %.
+pub(crate) fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.parse().ok());
+    let share = number.filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    let share = share.map(|percent: f64| percent / 100.0);
+    share.ok_or_else(|| "a share is above 0% and up to 100%, such as 1%".to_owned())
+}
+
 pub(super) fn topology() -> impl TypedValueParser<Value = Topology> {
     one_of([
         (

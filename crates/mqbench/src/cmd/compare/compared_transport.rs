@@ -91,6 +91,13 @@ impl ComparedTransport {
         e2e::concatenate(&rounds)
     }
 
+    /// Returns the samples of all rounds with times since the Unix epoch, as the packets of captures have them.
+    pub(super) fn samples_since_epoch(&self) -> Samples {
+        let outcomes = self.rounds.iter().map(|round| &round.outcome);
+        let rounds = outcomes.map(|outcome| outcome.samples.since_epoch(outcome.origin_ns));
+        e2e::concatenate(&rounds.collect::<Vec<_>>())
+    }
+
     pub(super) fn recorder(&self) -> LatencyRecorder {
         let mut recorder = LatencyRecorder::new();
         recorder.extend(self.samples().latencies_intended_ns());

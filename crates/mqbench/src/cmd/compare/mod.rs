@@ -249,7 +249,7 @@ fn write_files(
     let recorders: Vec<_> = compared.iter().map(ComparedTransport::recorder).collect();
     for transport in compared {
         transport
-            .samples()
+            .samples_since_epoch()
             .save(&out.join(format!("samples-{}.csv", transport.name)))?;
     }
     let start = std::time::SystemTime::now();

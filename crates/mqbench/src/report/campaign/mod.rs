@@ -41,7 +41,7 @@ pub(crate) mod tests;
 pub(crate) use assemble::report;
 pub(crate) use csv::long as csv;
 pub(crate) use difference::render as difference;
-pub(crate) use html::page;
+pub(crate) use html::{escape, page};
 pub(crate) use markdown::render as markdown;
 pub(crate) use model::Report;
 pub(crate) use svg::file as svg;

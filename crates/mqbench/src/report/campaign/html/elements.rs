@@ -23,7 +23,7 @@ pub(super) fn more(title: &str, count: usize, content: &str) -> String {
 }
 
 /// Escapes a text for HTML and SVG.
-pub(in super::super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use cards::cards;
 use claims::{claim_table, claims};
 use details::{links, parameters, repeated, tests, warnings};
-pub(super) use elements::escape;
+pub(crate) use elements::escape;
 use elements::{more, panel_title};
 use figures::{distribution, figure};
 use header::{contents, header};

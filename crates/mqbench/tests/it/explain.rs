@@ -1,0 +1,95 @@
+//! `mqbench explain`, checked against the packets that the emulator lost.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{captures::frames, command::compared, program::mqbench};
+
+/// Explains a comparison over a lossy link, and returns each transport's late messages.
+fn explained(directory: &Path) -> Option<Vec<(String, Vec<Value>)>> {
+    let folder = directory.to_str().unwrap();
+    let captures = directory.join("pcap");
+    let work = ["--count", "600", "--rounds", "1", "--interval", "10ms"];
+    let rest = ["--connections", "1", "--link", "s22/wifi@loss=5%"];
+    // Of MQTT 5 the client would send the topic once.
+    let rest = [&rest[..], &["--mqtt", "3.1.1", "--json"]].concat();
+    let kept = ["--out", folder, "--pcap", captures.to_str().unwrap()];
+    compared(&[&["compare"][..], &work, &rest, &kept].concat())?;
+    let output = mqbench(&["explain", folder, "--json", "--share", "3%"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    let parts: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let parts = parts.into_iter().map(|part| {
+        let late = part["runs"][0]["late"].as_array().unwrap().clone();
+        (part["name"].as_str().unwrap().to_owned(), late)
+    });
+    Some(parts.collect())
+}
+
+fn longest(message: &Value) -> &Value {
+    let waits = message["waits"].as_array().unwrap();
+    let ns = |wait: &&Value| wait["ns"].as_u64().unwrap();
+    waits.iter().max_by_key(ns).unwrap()
+}
+
+#[test]
+fn late_messages_are_explained_as_the_emulator_lost_packets() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(explained) = explained(directory.path()) else {
+        return;
+    };
+    let names: Vec<_> = explained.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, ["tcp", "tls", "quic", "quic-repeat"]);
+    let (mut told, mut confirmed) = (0, 0);
+    for (name, late) in &explained {
+        assert_eq!(late.len(), 18, "{name}");
+        for message in late {
+            let waits = message["waits"].as_array().unwrap();
+            let all: u64 = waits.iter().map(|wait| wait["ns"].as_u64().unwrap()).sum();
+            let latency = message["latency_ns"].as_u64().unwrap();
+            // The ends of the parts are seen by the kernel and by the programs.
+            assert!(all.abs_diff(latency) <= latency / 20, "{name}: {message}");
+            told += usize::from(message["confirmed"].is_boolean());
+            confirmed += usize::from(message["confirmed"] == true);
+        }
+    }
+    assert!(told >= 20, "{told} of {explained:?}");
+    assert!(confirmed * 100 >= told * 95, "{confirmed} of {told}");
+
+    // Over TCP a packet shows its messages.
+    let lost = frames(&directory.path().join("pcap/publisher-up-lost.pcap"));
+    let times_lost = |message: &Value| {
+        let seq = message["seq"].as_u64().unwrap();
+        let text = [&b"mqbench/compare"[..], &seq.to_be_bytes()].concat();
+        let has_it = |frame: &&Vec<u8>| frame.windows(text.len()).any(|part| part == text);
+        lost.iter().filter(has_it).count()
+    };
+    let (_, late) = &explained[0];
+    let is_wrong = |message: &&Value| {
+        let longest = longest(message);
+        let told = match longest["cause"].as_str().unwrap() {
+            "lost" => longest["times"].as_u64().unwrap().try_into().unwrap(),
+            "behind-loss" | "link" => 0,
+            _ => return false,
+        };
+        told != times_lost(message)
+    };
+    let wrong: Vec<_> = late.iter().filter(is_wrong).collect();
+    assert!(wrong.len() <= 1, "{wrong:?}");
+    let lost = late.iter().filter(|one| longest(one)["cause"] == "lost");
+    assert!(lost.count() > 0, "{late:?}");
+}
+
+#[test]
+fn explain_says_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().to_str().unwrap();
+    let output = mqbench(&["explain", folder]);
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("no results in"), "{stderr}");
+    let output = mqbench(&["explain", folder, "--share", "0%"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("above 0% and up to 100%"), "{stderr}");
+}
