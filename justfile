@@ -82,6 +82,11 @@ check-dist *options:
 image *archs:
     deploy/image {{archs}}
 
+# One archive of sources, results, reports and checksums; `mqbench verify` computes them again
+artifact:
+    cargo build --release --locked -p mqbench
+    bench/artifact "${CARGO_TARGET_DIR:-target}/release/mqbench" target/artifact
+
 # Computes the claims of the full set again, apart from mqbench, by NumPy and SciPy; needs a network for the first run.
 recompute:
     cargo build --locked -p mqbench

@@ -102,6 +102,8 @@ enum Command {
     Report(cmd::report::Args),
     /// Reasons why the latest messages of kept runs were late: a loss, a loss before them, the window, the link, a host
     Explain(cmd::explain::Args),
+    /// Compute the reports and tables of an archive again, and print what differs; runs the archive's own scripts
+    Verify(cmd::verify::Args),
     /// Joules: meters, what they measure, and a model in the place of a meter
     #[command(subcommand)]
     Energy(cmd::energy::Action),
@@ -161,6 +163,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(unix)]
         Command::Lab(args) => return cmd::lab::run(&args),
         Command::Energy(args) => return cmd::energy::run(&args),
+        Command::Verify(args) => return cmd::verify::run(&args),
         // `net` handles signals itself, so that it always restores the interface.
         #[cfg(target_os = "linux")]
         Command::Net(args) => return cmd::net::run(&args),

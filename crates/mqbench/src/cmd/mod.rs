@@ -24,4 +24,5 @@ pub(crate) mod report;
 pub(crate) mod rtt;
 pub(crate) mod stopwait;
 pub(crate) mod subscribe;
+pub(crate) mod verify;
 pub(crate) mod worker;

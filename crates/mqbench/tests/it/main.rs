@@ -31,3 +31,4 @@ mod row;
 #[cfg(target_os = "linux")]
 mod setup;
 mod structure;
+mod verify;

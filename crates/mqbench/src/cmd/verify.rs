@@ -1,0 +1,216 @@
+//! `mqbench verify`: computes the reports and tables of an archive again, and prints what differs.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, bail};
+use flate2::read::GzDecoder;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tar::Archive;
+
+use crate::{
+    campaign::{claims, store::ResultSet},
+    report::{self, campaign},
+};
+
+/// The file with the checksums of all others, in the form of sha256sum(1).
+const SUMS: &str = "SHA256SUMS";
+
+/// The scripts that write figures into pages, and whether they need this program.
+const SCRIPTS: [(&str, bool); 3] = [("tables", false), ("readme", false), ("claims", true)];
+
+/// Most differences that are printed of one report.
+const MOST: usize = 10;
+
+/// Options of `verify`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// The archive that `just artifact` made, or the folder that it was unpacked into
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+}
+
+/// Verifies the archive: its checksums, the report of each of its result sets, and the figures of its pages. For the last
+/// it runs the archive's own scripts.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let unpacked;
+    let folder = if args.archive.is_dir() {
+        args.archive.clone()
+    } else {
+        unpacked = tempfile::tempdir().context("cannot make a folder for the archive")?;
+        unpack(&args.archive, unpacked.path())?
+    };
+    let mut found = Found::default();
+    checksums(&folder, &mut found)?;
+    reports(&folder, &mut found)?;
+    pages(&folder, &mut found)?;
+    report::print(&found.text)?;
+    if found.differences > 0 {
+        eprintln!("mqbench: {} differences", found.differences);
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is printed.
+#[derive(Default)]
+struct Found {
+    text: String,
+    differences: usize,
+}
+
+impl Found {
+    fn say(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn differs(&mut self, line: &str) {
+        self.differences += 1;
+        self.say(line);
+    }
+}
+
+/// Unpacks an archive, and returns its only folder.
+fn unpack(archive: &Path, into: &Path) -> anyhow::Result<PathBuf> {
+    let cannot = || format!("cannot read {}", archive.display());
+    let file = File::open(archive).with_context(cannot)?;
+    let mut archived = Archive::new(GzDecoder::new(io::BufReader::new(file)));
+    archived.unpack(into).with_context(cannot)?;
+    let folders = fs::read_dir(into)?.collect::<io::Result<Vec<_>>>()?;
+    match &folders[..] {
+        [folder] if folder.path().is_dir() => Ok(folder.path()),
+        _ => bail!("{} has no single folder", archive.display()),
+    }
+}
+
+/// Compares the checksum of each file.
+fn checksums(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
+    let path = folder.join(SUMS);
+    let sums = fs::read_to_string(&path)
+        .with_context(|| format!("no {SUMS} in {}: is it an artifact?", folder.display()))?;
+    let before = found.differences;
+    for line in sums.lines() {
+        let Some((expected, name)) = line.split_once("  ") else {
+            bail!("{}: `{line}` is no checksum", path.display());
+        };
+        match sha256(&folder.join(name)) {
+            Ok(sum) if sum == expected => {}
+            Ok(_) => found.differs(&format!("{name}: other content than its checksum")),
+            Err(error) => found.differs(&format!("{name}: {error}")),
+        }
+    }
+    if found.differences == before {
+        found.say(&format!("checksums: {} files", sums.lines().count()));
+    }
+    Ok(())
+}
+
+fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            let mut sum = String::new();
+            for byte in hasher.finalize() {
+                let _ = write!(sum, "{byte:02x}");
+            }
+            return Ok(sum);
+        }
+        hasher.update(&buffer[..count]);
+    }
+}
+
+/// Makes the report of each result set again, and compares it with the one in the archive.
+fn reports(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
+    let claims = claims::shipped()?;
+    let mut sets = Vec::new();
+    let runs = folder.join("bench/runs");
+    let cannot = || format!("cannot read {}", runs.display());
+    for entry in fs::read_dir(&runs).with_context(cannot)? {
+        let set = entry.with_context(cannot)?.path();
+        if set.join("set.json").is_file() {
+            sets.push(set);
+        }
+    }
+    sets.sort();
+    for directory in sets {
+        let set = ResultSet::load(&directory)?;
+        let made = campaign::report(&set.head, &set.campaigns, &set.records, &claims);
+        let made: Value = serde_json::from_str(&report::json(&made)?)?;
+        let name = directory.file_name().unwrap_or_default().to_string_lossy();
+        let file = folder.join(format!("reports/{name}.json"));
+        let cannot = || format!("cannot read {}", file.display());
+        let kept = fs::read(&file).with_context(cannot)?;
+        let kept: Value = serde_json::from_slice(&kept).with_context(cannot)?;
+        let mut differences = Vec::new();
+        compare(&kept, &made, "", &mut differences);
+        if differences.is_empty() {
+            let (runs, claims) = (set.records.len(), count(&made["claims"]));
+            found.say(&format!("{name}: {runs} runs, {claims} claims"));
+        }
+        let more = differences.len().saturating_sub(MOST);
+        for difference in differences.iter().take(MOST) {
+            found.differs(&format!("{name}{difference}"));
+        }
+        if more > 0 {
+            found.differs(&format!("{name}: {more} more"));
+        }
+    }
+    Ok(())
+}
+
+fn count(list: &Value) -> usize {
+    list.as_array().map_or(0, Vec::len)
+}
+
+/// Adds the places at which two values differ.
+fn compare(kept: &Value, made: &Value, at: &str, differences: &mut Vec<String>) {
+    match (kept, made) {
+        (Value::Object(kept), Value::Object(made)) => {
+            let keys: std::collections::BTreeSet<_> = kept.keys().chain(made.keys()).collect();
+            for key in keys {
+                let field = |of: &serde_json::Map<String, Value>| of.get(key).cloned();
+                let both = (
+                    field(kept).unwrap_or_default(),
+                    field(made).unwrap_or_default(),
+                );
+                compare(&both.0, &both.1, &format!("{at}.{key}"), differences);
+            }
+        }
+        (Value::Array(kept), Value::Array(made)) if kept.len() == made.len() => {
+            for (place, (kept, made)) in kept.iter().zip(made).enumerate() {
+                compare(kept, made, &format!("{at}[{place}]"), differences);
+            }
+        }
+        _ if kept == made => {}
+        _ => differences.push(format!("{at}: {kept} in the archive, {made} computed")),
+    }
+}
+
+/// Has the archive's scripts compare the figures of its pages with its results.
+fn pages(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
+    for (script, needs_program) in SCRIPTS {
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(folder.join("bench").join(script));
+        if needs_program {
+            let own = std::env::current_exe().context("cannot find this program")?;
+            command.arg(own);
+        }
+        let output = command.arg("--check").output();
+        let output = output.context("cannot run python3, which the tables' scripts need")?;
+        if output.status.success() {
+            found.say(&format!("bench/{script}: the pages have these figures"));
+        } else {
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            found.differs(told.trim_end());
+        }
+    }
+    Ok(())
+}
