@@ -268,7 +268,7 @@ async fn subscriptions_sessions_and_retained_messages_beyond_their_quota_are_ref
 }
 
 async fn a_client_that_publishes_too_fast_is_read_slowly_and_loses_nothing(scheme: Scheme) {
-    const RATE: u32 = 200;
+    const RATE: u32 = 20;
     let broker =
         TestBroker::start_with(|settings| settings.publish_rate.messages = Some(RATE)).await;
     let reader = connect(&broker, scheme, "reader").await;

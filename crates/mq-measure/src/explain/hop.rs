@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::packets::{Flow, Packet, Packets};
+use super::{
+    MEMORY_NS, PROMPT_NS,
+    packets::{Flow, Packet, Packets},
+};
 
 /// A packet with payload that a host sent, and its arrival at the next host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +69,14 @@ impl Hop {
                 arrivals.entry(packet.content).or_insert(packet.at_ns);
             }
         }
+        // What left after the receiver's capture had ended is not known to be lost.
+        let end = receiver.0.last().map_or(0, |packet| packet.at_ns);
         let mut sent: Vec<SentPacket> = Vec::new();
         let mut places = HashMap::new();
         let mut ends: HashMap<Flow, u32> = HashMap::new();
         for packet in &sender.0 {
             let least = if packet.flow.is_tcp { 1 } else { least_len };
-            if !flows.contains(&packet.flow) || packet.payload_len < least {
+            if !flows.contains(&packet.flow) || packet.payload_len < least || packet.at_ns > end {
                 continue;
             }
             let place = *places.entry(packet.content).or_insert(sent.len());
@@ -131,21 +136,32 @@ impl Hop {
             return vec![None; ready_ns.len()];
         };
         // Bytes for messages that the packet at `place` still has; below zero if it has the beginning of one alone.
-        let bytes = |place: usize| {
+        let room = |place: usize| {
             self.sent
                 .get(place)
                 .map_or(0, |packet| lengths.room(packet))
         };
-        let (mut place, mut left) = (0, bytes(0));
+        let (mut place, mut left) = (0, room(0));
         let mut carriers = Vec::with_capacity(ready_ns.len());
+        let mut before = None;
         for ready in ready_ns {
+            // A packet that leaves at once has the message, whatever was counted: a message before it may never have
+            // been sent.
+            let is_apart = before.is_none_or(|before| ready - before > PROMPT_NS);
+            let first = self.first_new_from(*ready);
+            if let Some(first) = first.filter(|first| {
+                is_apart && self.sent[*first].sent_ns() - ready <= PROMPT_NS && *first != place
+            }) {
+                (place, left) = (first, room(first));
+            }
+            before = Some(*ready);
             while let Some(packet) = self.sent.get(place) {
                 if packet.sent_ns() < *ready {
                     place += 1;
-                    left = bytes(place);
+                    left = room(place);
                 } else if left * 2 < lengths.each || !packet.is_new {
                     place += 1;
-                    left += bytes(place);
+                    left += room(place);
                 } else {
                     break;
                 }
@@ -199,25 +215,47 @@ impl Hop {
             .count()
     }
 
-    /// Returns the time at which the receiver's program could have the data of the packet at `first`, which the transport
-    /// delivers after the data of all packets before it, sent from `from` on.
-    pub(super) fn released_ns(
-        &self,
-        first: usize,
-        from: usize,
-        is_first: &impl Fn(u64) -> bool,
-    ) -> Option<u64> {
-        let arrival = |place: usize| {
-            let again = (place + 1..self.sent.len())
+    /// Returns the time at which the data of the packet at `place` had arrived, with the packet or with one that may
+    /// repeat it.
+    fn data_arrived_ns(&self, place: usize, is_first: &impl Fn(u64) -> bool) -> Option<u64> {
+        let packet = &self.sent[place];
+        packet.arrived_ns.or_else(|| {
+            let end = self.first_from(packet.sent_ns() + MEMORY_NS);
+            let again = (place + 1..end.unwrap_or(self.sent.len()))
                 .filter(|again| self.sent[*again].arrived_ns.is_some())
                 .find(|again| self.may_repeat(*again, place, is_first));
-            self.sent[place]
-                .arrived_ns
-                .or_else(|| self.sent[again?].arrived_ns)
-        };
-        let own = arrival(first)?;
-        let before = (from..first).filter(|place| self.sent[*place].arrived_ns.is_none());
-        Some(before.filter_map(arrival).fold(own, u64::max))
+            self.sent[again?].arrived_ns
+        })
+    }
+
+    /// Returns the time at which the receiver's program could have the data of the packet at `first`, which the transport
+    /// delivers after the data of all packets before it.
+    pub(super) fn released_ns(&self, first: usize, is_first: &impl Fn(u64) -> bool) -> Option<u64> {
+        let own = self.data_arrived_ns(first, is_first)?;
+        let before = self.outstanding(first, own, is_first);
+        let arrivals = before.filter_map(|place| self.data_arrived_ns(place, is_first));
+        Some(arrivals.fold(own, u64::max))
+    }
+
+    /// Returns the places of the lost packets before the one at `first`, of the same flow, whose data had not arrived at
+    /// this time.
+    pub(super) fn outstanding(
+        &self,
+        first: usize,
+        ns: u64,
+        is_first: &impl Fn(u64) -> bool,
+    ) -> impl Iterator<Item = usize> {
+        let packet = &self.sent[first].packet;
+        let from = self.first_from(packet.at_ns.saturating_sub(MEMORY_NS));
+        let before = from.unwrap_or(first)..first;
+        before.filter(move |place| {
+            let earlier = &self.sent[*place];
+            earlier.arrived_ns.is_none()
+                && earlier.packet.flow == packet.flow
+                && self
+                    .data_arrived_ns(*place, is_first)
+                    .is_none_or(|arrived| arrived > ns)
+        })
     }
 
     /// Returns `true` if the packet at `place` was not made by a message that was ready just before: its bytes had been

@@ -13,7 +13,7 @@
 //! of TLS and QUIC does not matter, and neither do the programs. A packet is lost if the next host's capture lacks it.
 //!
 //! Both captures have one clock, that of one machine. A message has a packet of its own unless several are sent
-//! within one millisecond.
+//! within one millisecond. Messages of more than [`MOST_BYTES`] take several packets, and are not explained.
 
 mod hop;
 mod packets;
@@ -27,6 +27,9 @@ use serde::Serialize;
 use crate::{Sample, Samples};
 use hop::{Hop, SentPacket};
 pub use packets::{Flow, Packet, Packets};
+
+/// The most bytes of payload that a message may have: such a message fits into one packet.
+pub const MOST_BYTES: usize = 1_000;
 
 /// Time within which a host that is not busy acts on what it received.
 const PROMPT_NS: u64 = 1_000_000;
@@ -62,16 +65,6 @@ pub enum HopName {
     Publisher,
     /// From the broker to the subscriber.
     Subscriber,
-}
-
-impl HopName {
-    /// Returns the hop's sender and its receiver.
-    fn ends(self) -> (Host, Host) {
-        match self {
-            Self::Publisher => (Host::Publisher, Host::Broker),
-            Self::Subscriber => (Host::Broker, Host::Subscriber),
-        }
-    }
 }
 
 /// A host on a message's way.
@@ -153,10 +146,10 @@ pub struct Explanation {
     /// The parts of the way in their order, which make up the latency; empty if the captures lack the message's packets.
     pub waits: Vec<Wait>,
     /// If the longest wait was for a loss that an acknowledgement told of: how long the receiver had held the
-    /// acknowledgement back, in nanoseconds.
+    /// acknowledgement back at least, in nanoseconds: since the last packet that it had received.
     pub ack_delay_ns: Option<u64>,
-    /// `true` if the emulator's record of lost packets says the same as the longest wait: the message's first packet is in
-    /// it for [`Cause::Lost`], an earlier packet and not that one for [`Cause::BehindLoss`], not that one for
+    /// `true` if the emulator's record of lost packets has the packets that the longest wait takes for lost: the message's first packet is in
+    /// it for [`Cause::Lost`], another packet and not that one for [`Cause::BehindLoss`], not that one for
     /// [`Cause::Link`]. `None` for other causes, and without such a record.
     pub confirmed: Option<bool>,
 }
@@ -186,8 +179,8 @@ pub struct Report {
 
 /// Explains the latest messages of a run: this share of those that arrived, but ten at least.
 ///
-/// `samples` have times since the Unix epoch; `size` is the payload of a message in bytes. Returns `None` if no message
-/// arrived.
+/// `samples` have times since the Unix epoch; `size` is the payload of a message in bytes, up to [`MOST_BYTES`]. Returns
+/// `None` if no message arrived.
 #[must_use]
 pub fn explain(samples: &Samples, captures: &Captures, size: usize, share: f64) -> Option<Report> {
     let mut arrived: Vec<(u64, Sample)> = samples
@@ -241,14 +234,14 @@ struct HopPackets {
     ack_delay_ns: Option<u64>,
     /// The message's first packet.
     first: SentPacket,
-    /// The other packets that were lost before the message went on.
+    /// The packets before it whose data had not arrived when the first packet did; without any, the lost packets before
+    /// the retransmission that let the message go on.
     others: Vec<SentPacket>,
 }
 
 impl Run {
     fn new(samples: &Samples, captures: &Captures, size: usize) -> Self {
-        // Of a long message the last packet may be short.
-        let least_len = size.min(1_000);
+        let least_len = size.min(MOST_BYTES);
         let mut sent: Vec<u64> = samples.0.iter().map(|sample| sample.sent_ns).collect();
         sent.sort_unstable();
         let mut received: Vec<u64> = samples.0.iter().filter_map(|one| one.received_ns).collect();
@@ -316,24 +309,33 @@ impl Run {
             sample.sent_ns.saturating_sub(sample.intended_ns),
         );
         // The second hop's last packet tells when the broker had the message, unless it repaired a loss.
-        let (from_broker, there_ns) = if self.subscriber.lost_before(last)
+        let (from_broker, there_ns) = if self.subscriber.lost_before(last).next().is_some()
             && self.subscriber.is_repair(last, &is_forwarded)
         {
-            let sent = self.publisher.packet(first).sent_ns();
-            let from = self.publisher.first_from(sent.saturating_sub(MEMORY_NS))?;
-            let released = self.publisher.released_ns(first, from, &is_first)?;
+            let released = self.publisher.released_ns(first, &is_first)?;
             let released = released.min(forwarded);
             (self.subscriber.first_new_from(released)?, released)
         } else {
             (last, forwarded)
         };
-        let ready = (sample.sent_ns, there_ns);
-        self.publisher
-            .add_way(&mut way, HopName::Publisher, first, ready, &is_first)?;
-        let ready = (there_ns, received);
         let name = HopName::Subscriber;
+        let sent = self.subscriber.packet(from_broker).sent_ns();
+        let at_broker = self.subscriber.held_back(name, sent);
+        let ready = (sample.sent_ns, there_ns);
+        self.publisher.add_way(
+            &mut way,
+            HopName::Publisher,
+            first,
+            ready,
+            &is_first,
+            at_broker,
+        )?;
+        let ready = (there_ns, received);
+        let after = Cause::Held {
+            at: Host::Subscriber,
+        };
         self.subscriber
-            .add_way(&mut way, name, from_broker, ready, &is_forwarded)?;
+            .add_way(&mut way, name, from_broker, ready, &is_forwarded, after)?;
         Some(way)
     }
 
@@ -347,15 +349,28 @@ impl Run {
 }
 
 impl Hop {
-    /// Returns `true` if a packet was lost that was sent before the one at `place`, within [`MEMORY_NS`].
-    fn lost_before(&self, place: usize) -> bool {
-        let sent = self.packet(place).sent_ns();
-        let from = self.first_from(sent.saturating_sub(MEMORY_NS));
-        from.is_some_and(|from| self.lost(from, place).next().is_some())
+    /// Returns the lost packets of the same flow that were sent before the one at `place`, within [`MEMORY_NS`].
+    fn lost_before(&self, place: usize) -> impl Iterator<Item = &SentPacket> {
+        let packet = &self.packet(place).packet;
+        let from = self.first_from(packet.at_ns.saturating_sub(MEMORY_NS));
+        let lost = self.lost(from.unwrap_or(place), place);
+        lost.filter(|lost| lost.packet.flow == packet.flow)
+    }
+
+    /// Returns what a packet waited for that was sent at this time, later than it could have been.
+    fn held_back(&self, hop: HopName, sent_ns: u64) -> Cause {
+        if self.answered_before(sent_ns, REACTION_NS).is_some() {
+            return Cause::Window { hop };
+        }
+        let at = match hop {
+            HopName::Publisher => Host::Publisher,
+            HopName::Subscriber => Host::Broker,
+        };
+        Cause::Held { at }
     }
 
     /// Adds the way of a message whose first packet is at `first`. It was ready to be sent at `ready_ns`, and went on at
-    /// `there_ns`.
+    /// `there_ns`; `after` is what it waited for at the hop's end.
     fn add_way(
         &self,
         way: &mut Way,
@@ -363,23 +378,24 @@ impl Hop {
         first: usize,
         (ready_ns, there_ns): (u64, u64),
         is_first: &impl Fn(u64) -> bool,
+        after: Cause,
     ) -> Option<()> {
         let brought = self.last_arrived(there_ns)?;
         let (own, decisive) = (self.packet(first), self.packet(brought));
         let decisive_ns = decisive.arrived_ns?;
-        let from = self.first_from(own.sent_ns().saturating_sub(MEMORY_NS))?;
-        let others = self.lost(from, brought.max(first));
-        let others: Vec<_> = others.filter(|one| *one != own).cloned().collect();
-        let (sender, receiver) = hop.ends();
-        let held_back = if self.answered_before(own.sent_ns(), REACTION_NS).is_some() {
-            Cause::Window { hop }
-        } else {
-            Cause::Held { at: sender }
-        };
+        let arrived_ns = own.arrived_ns.unwrap_or(u64::MAX);
+        let outstanding = self.outstanding(first, arrived_ns, is_first);
+        let mut others: Vec<_> = outstanding
+            .map(|place| self.packet(place).clone())
+            .collect();
+        if others.is_empty() && self.is_repair(brought, is_first) {
+            // What a retransmission let go waited for it, whichever loss that repaired.
+            others = self.lost_before(brought).cloned().collect();
+        }
         let ack_delay_ns = self.answered_before(decisive.sent_ns(), REACTION_NS);
         let repair = ack_delay_ns.map_or(Repair::Timer, |_| Repair::Acknowledgement);
         // The ends of the parts of the way.
-        let mut parts = vec![(held_back, own.sent_ns())];
+        let mut parts = vec![(self.held_back(hop, own.sent_ns()), own.sent_ns())];
         match own.arrived_ns {
             None => {
                 let times = self.times_lost(first, brought, is_first);
@@ -393,11 +409,12 @@ impl Hop {
                 }
             }
         }
-        parts.push((Cause::Held { at: receiver }, there_ns));
+        parts.push((after, there_ns));
         let mut since = ready_ns;
         for (cause, until) in parts {
-            way.add(cause, until.saturating_sub(since));
-            since = since.max(until);
+            let until = until.clamp(since, there_ns.max(since));
+            way.add(cause, until - since);
+            since = until;
         }
         way.hops.push(HopPackets {
             hop,

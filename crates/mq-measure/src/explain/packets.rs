@@ -76,7 +76,12 @@ impl Packets {
             expected: "a pcap of Ethernet frames".to_owned(),
             found,
         };
-        let records = Records::of(&file).map_err(format)?;
+        let records = Records::of(&file).map_err(&format)?;
+        if records.clone().any_is_cut() {
+            return Err(format(
+                "packets without their ends: capture them whole".to_owned(),
+            ));
+        }
         let mut packets: Vec<Packet> = records
             .filter_map(|(at_ns, frame)| parse(at_ns, frame))
             .collect();
@@ -86,6 +91,7 @@ impl Packets {
 }
 
 /// The records of a pcap file (draft-ietf-opsawg-pcap).
+#[derive(Clone)]
 struct Records<'a> {
     rest: &'a [u8],
     big_endian: bool,
@@ -119,6 +125,19 @@ impl<'a> Records<'a> {
             ETHERNET => Ok(records),
             other => Err(format!("link type {other}")),
         }
+    }
+
+    /// Returns `true` if a packet was longer than its record.
+    fn any_is_cut(mut self) -> bool {
+        while let Some(header) = self.rest.first_chunk::<16>() {
+            if self.word(header, 8) != self.word(header, 12) {
+                return true;
+            }
+            if self.next().is_none() {
+                return false;
+            }
+        }
+        false
     }
 
     fn word(&self, bytes: &[u8], at: usize) -> u32 {

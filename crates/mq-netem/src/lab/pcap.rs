@@ -18,6 +18,7 @@ impl PcapFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;
+        file.flush()?;
         Ok(Self(file))
     }
 

@@ -123,7 +123,7 @@ impl Emulation for Mover {
 
     fn receive(&mut self, clock: &Clock) -> io::Result<()> {
         while let Some(frame) = self.from.receive()? {
-            self.take(clock.now(), frame)?;
+            self.take(clock.now(), frame);
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Emulation for Mover {
 }
 
 impl Mover {
-    fn take(&mut self, now: u64, mut frame: Frame) -> io::Result<()> {
+    fn take(&mut self, now: u64, mut frame: Frame) {
         let order = std::mem::take(&mut *self.orders.get());
         if let Some(direction) = order.direction {
             self.pipe.become_direction(direction, now);
@@ -169,7 +169,11 @@ impl Mover {
         );
         if !intact && let Some(file) = &mut self.losses {
             let at = SystemTime::now().duration_since(UNIX_EPOCH);
-            file.add(at.unwrap_or_default(), frame.clone())?;
+            // The link goes on without its record.
+            if let Err(error) = file.add(at.unwrap_or_default(), frame.clone()) {
+                tracing::error!(%error, "lost packets can no longer be recorded");
+                self.losses = None;
+            }
         }
         if let Fate::Delivered {
             at,
@@ -187,6 +191,5 @@ impl Mover {
             }
             self.leaving.insert(place, (at, frame));
         }
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `mqbench explain`: what the latest messages of kept runs waited for.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -8,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use mq_measure::{
     Samples,
-    explain::{Captures, Packets, explain},
+    explain::{Captures, MOST_BYTES, Packets, Report, explain},
     result::RunResult,
 };
 
@@ -51,7 +52,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     if explained.is_empty() {
         bail!(
-            "{} has no samples with captures: keep both, and let messages go on a schedule",
+            "{} has no samples with captures of messages on a schedule: \
+             `mqbench compare --out DIR --pcap DIR/pcap`, or `mqbench campaign run --keep samples,pcap`",
             args.directory.display()
         );
     }
@@ -70,14 +72,25 @@ fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<Vec<Explained>> {
     let result = RunResult::load(path)?;
     let size = result.parameters["payload_bytes"].as_u64();
     let size = usize::try_from(size.context("result.json has no payload_bytes")?)?;
+    if !result.parameters["stations"].is_null() {
+        bail!("messages of a shared channel cannot be explained: its losses are not recorded");
+    }
     let folder = args.pcap.clone();
-    let captures = captures(&folder.unwrap_or_else(|| args.directory.join("pcap")))?;
+    let folder = folder.unwrap_or_else(|| args.directory.join("pcap"));
+    if !folder.is_dir() {
+        bail!(
+            "no captures in {}: `mqbench compare` keeps them with --pcap",
+            folder.display()
+        );
+    }
+    let captures = captures(&folder)?;
     let mut explained = Vec::new();
     for transport in &result.transports {
         let name = &transport.transport;
         let file = args.directory.join(format!("samples-{name}.csv"));
         let mut runs = Explained::new(name.clone());
-        runs.add(explain(&Samples::load(&file)?, &captures, size, args.share));
+        let samples = load(&file)?;
+        runs.add(explained_run(&samples, &captures, size, args.share)?);
         explained.push(runs);
     }
     Ok(explained)
@@ -87,13 +100,25 @@ fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<Vec<Explained>> {
 fn of_campaigns(args: &Args) -> anyhow::Result<Vec<Explained>> {
     let set = ResultSet::load(&args.directory)?;
     let mut explained: Vec<Explained> = Vec::new();
+    // A run that was repeated counts once.
+    let mut last = BTreeMap::new();
     for record in &set.records {
+        let run = (&record.campaign, &record.levels, record.repetition);
+        last.insert(run, record);
+    }
+    for record in last.into_values() {
         let Some(name) = &record.outcome.files else {
             continue;
         };
         let samples = args.directory.join(format!("samples/{name}.csv"));
         let folder = args.directory.join(format!("pcap/{name}"));
-        if !samples.is_file() || !folder.is_dir() || !record.cell.pattern.is_one_way() {
+        let cell = &record.cell;
+        let is_simple = cell.pattern.is_one_way()
+            && cell.medium.is_none()
+            && cell.handover.is_none()
+            && !cell.topology.is_row()
+            && cell.size <= MOST_BYTES;
+        if !samples.is_file() || !folder.is_dir() || !is_simple {
             continue;
         }
         let levels = record.levels.iter();
@@ -109,10 +134,38 @@ fn of_campaigns(args: &Args) -> anyhow::Result<Vec<Explained>> {
             explained.len() - 1
         });
         let captures = captures(&folder)?;
-        let (samples, size) = (Samples::load(&samples)?, record.cell.size);
-        explained[place].add(explain(&samples, &captures, size, args.share));
+        let samples = load(&samples)?;
+        explained[place].add(explained_run(&samples, &captures, cell.size, args.share)?);
     }
     Ok(explained)
+}
+
+/// Reads samples.
+fn load(path: &Path) -> anyhow::Result<Samples> {
+    /// No run that lasts for years has times of the year 2001.
+    const EPOCH: u64 = 1_000_000_000_000_000_000;
+    let samples = Samples::load(path)?;
+    if samples.0.iter().any(|sample| sample.sent_ns < EPOCH) {
+        bail!(
+            "{} has times since the run's start, as earlier versions kept them: run it again",
+            path.display()
+        );
+    }
+    Ok(samples)
+}
+
+fn explained_run(
+    samples: &Samples,
+    captures: &Captures,
+    size: usize,
+    share: f64,
+) -> anyhow::Result<Option<Report>> {
+    if size > MOST_BYTES {
+        bail!(
+            "messages of {size} B take several packets: explain knows those up to {MOST_BYTES} B"
+        );
+    }
+    Ok(explain(samples, captures, size, share))
 }
 
 /// Reads the captures of a run.

@@ -1,6 +1,7 @@
 //! `mqbench verify`: computes the reports and tables of an archive again, and prints what differs.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs::{self, File},
     io::{self, Read as _},
@@ -15,7 +16,10 @@ use sha2::{Digest as _, Sha256};
 use tar::Archive;
 
 use crate::{
-    campaign::{claims, store::ResultSet},
+    campaign::{
+        claims::{self, Claim},
+        store::ResultSet,
+    },
     report::{self, campaign},
 };
 
@@ -47,9 +51,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         unpack(&args.archive, unpacked.path())?
     };
     let mut found = Found::default();
-    checksums(&folder, &mut found)?;
-    reports(&folder, &mut found)?;
-    pages(&folder, &mut found)?;
+    // What was found before a part that cannot be read is printed, too.
+    for part in [checksums, reports, pages] {
+        if let Err(error) = part(&folder, &mut found) {
+            found.differs(&format!("{error:#}"));
+        }
+    }
     report::print(&found.text)?;
     if found.differences > 0 {
         eprintln!("mqbench: {} differences", found.differences);
@@ -58,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is printed.
+/// Lines that are printed, and the number of differences among them.
 #[derive(Default)]
 struct Found {
     text: String,
@@ -89,24 +96,51 @@ fn unpack(archive: &Path, into: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Compares the checksum of each file.
+/// Compares the checksum of each file, and looks for files without one.
 fn checksums(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
     let path = folder.join(SUMS);
     let sums = fs::read_to_string(&path)
         .with_context(|| format!("no {SUMS} in {}: is it an artifact?", folder.display()))?;
     let before = found.differences;
+    let mut unlisted = BTreeSet::new();
+    files(folder, Path::new(""), &mut unlisted)?;
+    unlisted.remove(Path::new(SUMS));
     for line in sums.lines() {
         let Some((expected, name)) = line.split_once("  ") else {
             bail!("{}: `{line}` is no checksum", path.display());
         };
+        if !unlisted.remove(Path::new(name)) {
+            found.differs(&format!("{name}: no such file"));
+            continue;
+        }
         match sha256(&folder.join(name)) {
             Ok(sum) if sum == expected => {}
             Ok(_) => found.differs(&format!("{name}: other content than its checksum")),
             Err(error) => found.differs(&format!("{name}: {error}")),
         }
     }
+    for file in unlisted {
+        found.differs(&format!("{}: no checksum", file.display()));
+    }
     if found.differences == before {
         found.say(&format!("checksums: {} files", sums.lines().count()));
+    }
+    Ok(())
+}
+
+/// Adds the ordinary files below a folder, by their names from `root` on. A folder called `target` is left out: a build in
+/// the unpacked sources makes it.
+fn files(root: &Path, below: &Path, names: &mut BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    let folder = root.join(below);
+    let cannot = || format!("cannot read {}", folder.display());
+    for entry in fs::read_dir(&folder).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        let (name, kind) = (below.join(entry.file_name()), entry.file_type()?);
+        if kind.is_file() {
+            names.insert(name);
+        } else if kind.is_dir() && name != Path::new("target") {
+            files(root, &name, names)?;
+        }
     }
     Ok(())
 }
@@ -140,41 +174,61 @@ fn reports(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
         }
     }
     sets.sort();
-    for directory in sets {
-        let set = ResultSet::load(&directory)?;
-        let made = campaign::report(&set.head, &set.campaigns, &set.records, &claims);
-        let made: Value = serde_json::from_str(&report::json(&made)?)?;
-        let name = directory.file_name().unwrap_or_default().to_string_lossy();
-        let file = folder.join(format!("reports/{name}.json"));
-        let cannot = || format!("cannot read {}", file.display());
-        let kept = fs::read(&file).with_context(cannot)?;
-        let kept: Value = serde_json::from_slice(&kept).with_context(cannot)?;
-        let mut differences = Vec::new();
-        compare(&kept, &made, "", &mut differences);
-        if differences.is_empty() {
-            let (runs, claims) = (set.records.len(), count(&made["claims"]));
-            found.say(&format!("{name}: {runs} runs, {claims} claims"));
-        }
-        let more = differences.len().saturating_sub(MOST);
-        for difference in differences.iter().take(MOST) {
-            found.differs(&format!("{name}{difference}"));
-        }
-        if more > 0 {
-            found.differs(&format!("{name}: {more} more"));
+    if sets.is_empty() {
+        bail!("{} has no result set", runs.display());
+    }
+    for set in sets {
+        if let Err(error) = one_report(folder, &set, &claims, found) {
+            found.differs(&format!("{error:#}"));
         }
     }
     Ok(())
 }
 
-fn count(list: &Value) -> usize {
-    list.as_array().map_or(0, Vec::len)
+/// Makes the report of one result set again.
+fn one_report(
+    folder: &Path,
+    directory: &Path,
+    claims: &[Claim],
+    found: &mut Found,
+) -> anyhow::Result<()> {
+    let set = ResultSet::load(directory)?;
+    let made = campaign::report(&set.head, &set.campaigns, &set.records, claims);
+    let made: Value = serde_json::from_str(&report::json(&made)?)?;
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let file = folder.join(format!("reports/{name}.json"));
+    let cannot = || format!("cannot read {}", file.display());
+    let kept = fs::read(&file).with_context(cannot)?;
+    let kept: Value = serde_json::from_slice(&kept).with_context(cannot)?;
+    let mut differences = Vec::new();
+    compare(&kept, &made, "", &mut differences);
+    if differences.is_empty() {
+        let (runs, claims) = (set.records.len(), judged(&made["claims"]));
+        found.say(&format!("{name}: {runs} runs, {claims} claims judged"));
+    }
+    found.differences += differences.len();
+    for difference in differences.iter().take(MOST) {
+        found.say(&format!("{name}{difference}"));
+    }
+    if differences.len() > MOST {
+        found.say(&format!("{name}: {} more", differences.len() - MOST));
+    }
+    Ok(())
+}
+
+/// Returns the number of claims that the set has runs for.
+fn judged(claims: &Value) -> usize {
+    let claims = claims.as_array().into_iter().flatten();
+    claims
+        .filter(|claim| claim["verdict"] != "not-measured")
+        .count()
 }
 
 /// Adds the places at which two values differ.
 fn compare(kept: &Value, made: &Value, at: &str, differences: &mut Vec<String>) {
     match (kept, made) {
         (Value::Object(kept), Value::Object(made)) => {
-            let keys: std::collections::BTreeSet<_> = kept.keys().chain(made.keys()).collect();
+            let keys: BTreeSet<_> = kept.keys().chain(made.keys()).collect();
             for key in keys {
                 let field = |of: &serde_json::Map<String, Value>| of.get(key).cloned();
                 let both = (
@@ -189,13 +243,24 @@ fn compare(kept: &Value, made: &Value, at: &str, differences: &mut Vec<String>) 
                 compare(kept, made, &format!("{at}[{place}]"), differences);
             }
         }
+        (Value::Number(kept), Value::Number(made)) if is_close(kept.as_f64(), made.as_f64()) => {}
         _ if kept == made => {}
         _ => differences.push(format!("{at}: {kept} in the archive, {made} computed")),
     }
 }
 
+/// Returns `true` if two numbers differ by no more than mathematical libraries do.
+fn is_close(one: Option<f64>, other: Option<f64>) -> bool {
+    let both = one.zip(other);
+    both.is_some_and(|(one, other)| (one - other).abs() <= 1e-9 * one.abs().max(other.abs()))
+}
+
 /// Has the archive's scripts compare the figures of its pages with its results.
 fn pages(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
+    if found.differences > 0 {
+        found.say("the pages are not compared: that runs the archive's scripts, and the archive is not as it was made");
+        return Ok(());
+    }
     for (script, needs_program) in SCRIPTS {
         let mut command = Command::new("python3");
         command.arg("-B").arg(folder.join("bench").join(script));
@@ -209,7 +274,7 @@ fn pages(folder: &Path, found: &mut Found) -> anyhow::Result<()> {
             found.say(&format!("bench/{script}: the pages have these figures"));
         } else {
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
-            found.differs(told.trim_end());
+            found.differs(&format!("bench/{script}: {}", told.trim_end()));
         }
     }
     Ok(())

@@ -66,9 +66,13 @@ fn table(explained: &Explained, messages: bool) -> String {
     let all: usize = explained.runs.iter().map(|run| run.messages).sum();
     let _ = writeln!(
         text,
-        "{}: the latest {} of {all} messages took {} or more; the median is {}",
+        "{}: the latest {} of {all} messages{} took {} or more; the median is {}",
         explained.name,
         late.len(),
+        match explained.runs.len() {
+            1 => String::new(),
+            runs => format!(", by each of {runs} runs,"),
+        },
         format_time(least),
         format_time(usual)
     );
@@ -95,7 +99,7 @@ fn table(explained: &Explained, messages: bool) -> String {
     for row in rows {
         let wait = median(row.waits).map_or_else(String::new, format_time);
         let delay = median(row.ack_delays).filter(|ns| *ns >= nanoseconds(WORTH_A_WORD));
-        let delay = delay.map(|ns| format!(" (ACK delay {})", format_time(ns)));
+        let delay = delay.map(|ns| format!(" (ACK delay {} or more)", format_time(ns)));
         let _ = writeln!(
             text,
             "  {:>8}  {wait:>8}  {}{}",
@@ -144,7 +148,7 @@ fn agreement(explained: &[Explained]) -> String {
     }
     let agree = confirmed.iter().filter(|agrees| **agrees).count();
     format!(
-        "\nThe emulator's own record of lost packets confirms {agree} of {}.\n",
+        "\nThe emulator's own record has the packets as lost, or not, of {agree} of {} explanations.\n",
         confirmed.len()
     )
 }

@@ -95,6 +95,14 @@ fn an_artifact_is_verified_and_each_change_in_it_is_found() {
     assert!(!same);
     assert!(printed.contains("recovery.md: 13.4 is 12.4"), "{printed}");
 
+    // Scripts of an archive that someone has changed are not run.
+    fs::write(folder.join("bench/more"), "").unwrap();
+    let (same, printed) = verify(&folder);
+    assert!(!same);
+    assert!(printed.contains("bench/more: no checksum"), "{printed}");
+    assert!(!printed.contains("recovery.md"), "{printed}");
+    assert!(printed.contains("the pages are not compared"), "{printed}");
+
     fs::remove_file(folder.join("SHA256SUMS")).unwrap();
     let (same, printed) = verify(&folder);
     assert!(!same);
