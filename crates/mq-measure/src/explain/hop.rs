@@ -182,10 +182,15 @@ impl Hop {
         &self.sent[place]
     }
 
-    /// Returns the packets sent from the first place on, up to the second and without it, that were lost.
-    pub(super) fn lost(&self, from: usize, to: usize) -> impl Iterator<Item = &SentPacket> {
-        let packets = self.sent.get(from..to).unwrap_or_default().iter();
-        packets.filter(|packet| packet.arrived_ns.is_none())
+    /// Returns the places of the lost packets of the same flow that were sent before the one at `place`, within
+    /// [`MEMORY_NS`].
+    pub(super) fn lost_before(&self, place: usize) -> impl Iterator<Item = usize> {
+        let packet = &self.sent[place].packet;
+        let from = self.first_from(packet.at_ns.saturating_sub(MEMORY_NS));
+        (from.unwrap_or(place)..place).filter(|place| {
+            let earlier = &self.sent[*place];
+            earlier.arrived_ns.is_none() && earlier.packet.flow == packet.flow
+        })
     }
 
     /// Returns `true` if the packet at `again` may have the data of the one at `original`. Over TCP the numbers of the
@@ -245,16 +250,9 @@ impl Hop {
         ns: u64,
         is_first: &impl Fn(u64) -> bool,
     ) -> impl Iterator<Item = usize> {
-        let packet = &self.sent[first].packet;
-        let from = self.first_from(packet.at_ns.saturating_sub(MEMORY_NS));
-        let before = from.unwrap_or(first)..first;
-        before.filter(move |place| {
-            let earlier = &self.sent[*place];
-            earlier.arrived_ns.is_none()
-                && earlier.packet.flow == packet.flow
-                && self
-                    .data_arrived_ns(*place, is_first)
-                    .is_none_or(|arrived| arrived > ns)
+        self.lost_before(first).filter(move |place| {
+            let arrived = self.data_arrived_ns(*place, is_first);
+            arrived.is_none_or(|arrived| arrived > ns)
         })
     }
 

@@ -24,8 +24,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::{Sample, Samples};
-use hop::{Hop, SentPacket};
+use crate::{Sample, Samples, stats::nearest_rank};
+use hop::Hop;
 pub use packets::{Flow, Packet, Packets};
 
 /// The most bytes of payload that a message may have: such a message fits into one packet.
@@ -148,9 +148,9 @@ pub struct Explanation {
     /// If the longest wait was for a loss that an acknowledgement told of: how long the receiver had held the
     /// acknowledgement back at least, in nanoseconds: since the last packet that it had received.
     pub ack_delay_ns: Option<u64>,
-    /// `true` if the emulator's record of lost packets has the packets that the longest wait takes for lost: the message's first packet is in
-    /// it for [`Cause::Lost`], another packet and not that one for [`Cause::BehindLoss`], not that one for
-    /// [`Cause::Link`]. `None` for other causes, and without such a record.
+    /// `true` if the emulator's record of lost packets has the packets that the longest wait takes for lost: the
+    /// message's first packet is in it for [`Cause::Lost`], another packet and not that one for [`Cause::BehindLoss`],
+    /// not that one for [`Cause::Link`]. `None` for other causes, and without such a record.
     pub confirmed: Option<bool>,
 }
 
@@ -189,7 +189,7 @@ pub fn explain(samples: &Samples, captures: &Captures, size: usize, share: f64) 
         .filter_map(|sample| Some((sample.latency_intended_ns()?, *sample)))
         .collect();
     arrived.sort_by_key(|(latency, _)| *latency);
-    let (median_ns, _) = *arrived.get(arrived.len().checked_sub(1)? / 2)?;
+    let (median_ns, _) = nearest_rank(&arrived, 50.0)?;
     let run = Run::new(samples, captures, size);
     #[expect(
         clippy::cast_possible_truncation,
@@ -232,11 +232,11 @@ struct HopPackets {
     hop: HopName,
     /// The acknowledgement delay of a loss that an acknowledgement told of.
     ack_delay_ns: Option<u64>,
-    /// The message's first packet.
-    first: SentPacket,
-    /// The packets before it whose data had not arrived when the first packet did; without any, the lost packets before
+    /// Place of the message's first packet.
+    first: usize,
+    /// Places of the packets before it whose data had not arrived when the first packet did; without any, the lost packets before
     /// the retransmission that let the message go on.
-    others: Vec<SentPacket>,
+    others: Vec<usize>,
 }
 
 impl Run {
@@ -246,10 +246,7 @@ impl Run {
         sent.sort_unstable();
         let mut received: Vec<u64> = samples.0.iter().filter_map(|one| one.received_ns).collect();
         received.sort_unstable();
-        let after_sending = |at: u64| {
-            let before = sent.partition_point(|sent| *sent <= at);
-            before.checked_sub(1).map(|place| at - sent[place])
-        };
+        let after_sending = |at: u64| since_last(&sent, at);
         let before_arrival = |at: u64| {
             let next = received.partition_point(|received| *received < at);
             received.get(next).map(|received| received - at)
@@ -278,12 +275,11 @@ impl Run {
 
     fn explain(&self, latency_ns: u64, sample: &Sample) -> Explanation {
         let way = self.way(sample);
-        let agrees = |way: &Way| way.agrees(self.lost.as_ref()?);
         Explanation {
             seq: sample.seq,
             latency_ns,
             ack_delay_ns: way.as_ref().and_then(Way::ack_delay_of_longest),
-            confirmed: way.as_ref().and_then(agrees),
+            confirmed: way.as_ref().and_then(|way| self.agrees(way)),
             waits: way.map(|way| way.waits).unwrap_or_default(),
         }
     }
@@ -292,7 +288,7 @@ impl Run {
         let received = sample.received_ns?;
         let number = self.sent.partition_point(|sent| *sent < sample.sent_ns);
         let first = (*self.carriers.get(number)?)?;
-        let is_first = |at: u64| self.is_sent_before(at);
+        let is_first = |at: u64| since_last(&self.sent, at).is_some_and(|ns| ns <= PROMPT_NS);
         // The broker sends what it has just received.
         let is_forwarded = |at: u64| {
             let before = self.publisher.last_arrived(at);
@@ -339,24 +335,30 @@ impl Run {
         Some(way)
     }
 
-    /// Returns `true` if a message was sent just before this time.
-    fn is_sent_before(&self, at: u64) -> bool {
-        let before = self.sent.partition_point(|sent| *sent <= at);
-        before
-            .checked_sub(1)
-            .is_some_and(|place| at - self.sent[place] <= PROMPT_NS)
+    /// Returns `true` if the emulator's record of lost packets says the same; `None` if it does not have the answer.
+    fn agrees(&self, way: &Way) -> Option<bool> {
+        let lost = self.lost.as_ref()?;
+        let cause = longest(&way.waits)?.cause;
+        let name = match cause {
+            Cause::Lost { hop, .. } | Cause::BehindLoss { hop, .. } | Cause::Link { hop } => hop,
+            Cause::Window { .. } | Cause::Held { .. } => return None,
+        };
+        let hop = match name {
+            HopName::Publisher => &self.publisher,
+            HopName::Subscriber => &self.subscriber,
+        };
+        let packets = way.hop(name)?;
+        let is_lost = |place: usize| hop.packet(place).is_in(lost);
+        let own = is_lost(packets.first);
+        Some(match cause {
+            Cause::Lost { .. } => own,
+            Cause::BehindLoss { .. } => !own && packets.others.iter().any(|place| is_lost(*place)),
+            _ => !own,
+        })
     }
 }
 
 impl Hop {
-    /// Returns the lost packets of the same flow that were sent before the one at `place`, within [`MEMORY_NS`].
-    fn lost_before(&self, place: usize) -> impl Iterator<Item = &SentPacket> {
-        let packet = &self.packet(place).packet;
-        let from = self.first_from(packet.at_ns.saturating_sub(MEMORY_NS));
-        let lost = self.lost(from.unwrap_or(place), place);
-        lost.filter(|lost| lost.packet.flow == packet.flow)
-    }
-
     /// Returns what a packet waited for that was sent at this time, later than it could have been.
     fn held_back(&self, hop: HopName, sent_ns: u64) -> Cause {
         if self.answered_before(sent_ns, REACTION_NS).is_some() {
@@ -384,13 +386,10 @@ impl Hop {
         let (own, decisive) = (self.packet(first), self.packet(brought));
         let decisive_ns = decisive.arrived_ns?;
         let arrived_ns = own.arrived_ns.unwrap_or(u64::MAX);
-        let outstanding = self.outstanding(first, arrived_ns, is_first);
-        let mut others: Vec<_> = outstanding
-            .map(|place| self.packet(place).clone())
-            .collect();
+        let mut others: Vec<_> = self.outstanding(first, arrived_ns, is_first).collect();
         if others.is_empty() && self.is_repair(brought, is_first) {
             // What a retransmission let go waited for it, whichever loss that repaired.
-            others = self.lost_before(brought).cloned().collect();
+            others = self.lost_before(brought).collect();
         }
         let ack_delay_ns = self.answered_before(decisive.sent_ns(), REACTION_NS);
         let repair = ack_delay_ns.map_or(Repair::Timer, |_| Repair::Acknowledgement);
@@ -419,7 +418,7 @@ impl Hop {
         way.hops.push(HopPackets {
             hop,
             ack_delay_ns,
-            first: own.clone(),
+            first,
             others,
         });
         Some(())
@@ -441,21 +440,12 @@ impl Way {
             _ => None,
         }
     }
+}
 
-    /// Returns `true` if the emulator's record of lost packets says the same; `None` if it does not have the answer.
-    fn agrees(&self, lost: &HashMap<u64, usize>) -> Option<bool> {
-        let own = |hop| Some(self.hop(hop)?.first.is_in(lost));
-        let others = |hop| {
-            let mut others = self.hop(hop)?.others.iter();
-            Some(others.any(|packet| packet.is_in(lost)))
-        };
-        match longest(&self.waits)?.cause {
-            Cause::Lost { hop, .. } => own(hop),
-            Cause::BehindLoss { hop, .. } => Some(!own(hop)? && others(hop)?),
-            Cause::Link { hop } => Some(!own(hop)?),
-            Cause::Window { .. } | Cause::Held { .. } => None,
-        }
-    }
+/// Returns the time from the last of these times, ascending, until `at`; `None` if all are later.
+fn since_last(times: &[u64], at: u64) -> Option<u64> {
+    let count = times.partition_point(|time| *time <= at);
+    Some(at - times[count.checked_sub(1)?])
 }
 
 /// Returns the flows in which the first host sends to the second: whose packets it saw earlier.

@@ -1,7 +1,6 @@
 //! `mqbench explain`: what the latest messages of kept runs waited for.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -9,14 +8,14 @@ use std::{
 use anyhow::{Context as _, bail};
 use mq_measure::{
     Samples,
-    explain::{Captures, MOST_BYTES, Packets, Report, explain},
+    explain::{Captures, MOST_BYTES, Packets, explain},
     result::RunResult,
 };
 
 use crate::{
     campaign::store::ResultSet,
     cmd::args::parse_percent,
-    report::{self, explain::Explained},
+    report::{self, campaign::FinishedRuns, explain::Explained},
 };
 
 /// Options of `explain`.
@@ -72,6 +71,11 @@ fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<Vec<Explained>> {
     let result = RunResult::load(path)?;
     let size = result.parameters["payload_bytes"].as_u64();
     let size = usize::try_from(size.context("result.json has no payload_bytes")?)?;
+    if size > MOST_BYTES {
+        bail!(
+            "messages of {size} B take several packets: explain knows those up to {MOST_BYTES} B"
+        );
+    }
     if !result.parameters["stations"].is_null() {
         bail!("messages of a shared channel cannot be explained: its losses are not recorded");
     }
@@ -90,7 +94,7 @@ fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<Vec<Explained>> {
         let file = args.directory.join(format!("samples-{name}.csv"));
         let mut runs = Explained::new(name.clone());
         let samples = load(&file)?;
-        runs.add(explained_run(&samples, &captures, size, args.share)?);
+        runs.add(explain(&samples, &captures, size, args.share));
         explained.push(runs);
     }
     Ok(explained)
@@ -100,13 +104,8 @@ fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<Vec<Explained>> {
 fn of_campaigns(args: &Args) -> anyhow::Result<Vec<Explained>> {
     let set = ResultSet::load(&args.directory)?;
     let mut explained: Vec<Explained> = Vec::new();
-    // A run that was repeated counts once.
-    let mut last = BTreeMap::new();
-    for record in &set.records {
-        let run = (&record.campaign, &record.levels, record.repetition);
-        last.insert(run, record);
-    }
-    for record in last.into_values() {
+    let campaigns = set.campaigns.iter();
+    for record in campaigns.flat_map(|campaign| FinishedRuns::of(campaign, &set.records).runs) {
         let Some(name) = &record.outcome.files else {
             continue;
         };
@@ -135,14 +134,14 @@ fn of_campaigns(args: &Args) -> anyhow::Result<Vec<Explained>> {
         });
         let captures = captures(&folder)?;
         let samples = load(&samples)?;
-        explained[place].add(explained_run(&samples, &captures, cell.size, args.share)?);
+        explained[place].add(explain(&samples, &captures, cell.size, args.share));
     }
     Ok(explained)
 }
 
 /// Reads samples.
 fn load(path: &Path) -> anyhow::Result<Samples> {
-    /// No run that lasts for years has times of the year 2001.
+    /// A time of the year 2001: no clock of a run is before it, and no run lasts for so long.
     const EPOCH: u64 = 1_000_000_000_000_000_000;
     let samples = Samples::load(path)?;
     if samples.0.iter().any(|sample| sample.sent_ns < EPOCH) {
@@ -152,20 +151,6 @@ fn load(path: &Path) -> anyhow::Result<Samples> {
         );
     }
     Ok(samples)
-}
-
-fn explained_run(
-    samples: &Samples,
-    captures: &Captures,
-    size: usize,
-    share: f64,
-) -> anyhow::Result<Option<Report>> {
-    if size > MOST_BYTES {
-        bail!(
-            "messages of {size} B take several packets: explain knows those up to {MOST_BYTES} B"
-        );
-    }
-    Ok(explain(samples, captures, size, share))
 }
 
 /// Reads the captures of a run.

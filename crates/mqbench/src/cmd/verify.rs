@@ -230,12 +230,8 @@ fn compare(kept: &Value, made: &Value, at: &str, differences: &mut Vec<String>) 
         (Value::Object(kept), Value::Object(made)) => {
             let keys: BTreeSet<_> = kept.keys().chain(made.keys()).collect();
             for key in keys {
-                let field = |of: &serde_json::Map<String, Value>| of.get(key).cloned();
-                let both = (
-                    field(kept).unwrap_or_default(),
-                    field(made).unwrap_or_default(),
-                );
-                compare(&both.0, &both.1, &format!("{at}.{key}"), differences);
+                let [kept, made] = [kept, made].map(|of| of.get(key).unwrap_or(&Value::Null));
+                compare(kept, made, &format!("{at}.{key}"), differences);
             }
         }
         (Value::Array(kept), Value::Array(made)) if kept.len() == made.len() => {

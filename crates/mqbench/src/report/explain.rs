@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use mq_measure::explain::{Cause, Explanation, HopName, Host, Repair, Report};
+use mq_measure::{
+    explain::{Cause, Explanation, HopName, Host, Repair, Report},
+    stats::nearest_rank,
+};
 use serde::Serialize;
 
 use crate::{clock::nanoseconds, units::format_time};
@@ -192,5 +195,5 @@ fn describe(cause: &Cause) -> String {
 /// Returns the median, the lower of two in the middle; `None` without any.
 fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
-    values.get(values.len().checked_sub(1)? / 2).copied()
+    nearest_rank(&values, 50.0)
 }

@@ -43,5 +43,6 @@ pub(crate) use csv::long as csv;
 pub(crate) use difference::render as difference;
 pub(crate) use html::{escape, page};
 pub(crate) use markdown::render as markdown;
+pub(crate) use metric_values::FinishedRuns;
 pub(crate) use model::Report;
 pub(crate) use svg::file as svg;
