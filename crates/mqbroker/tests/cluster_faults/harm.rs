@@ -85,8 +85,18 @@ pub(crate) async fn do_harm(
             faults: Vec::new(),
         },
     };
+    let mut plan = plan::plan(seed, length, moves.len(), part, harms_servers);
     let mut began = Instant::now();
-    for (at, step) in plan::plan(seed, length, moves.len(), part, harms_servers) {
+    let last = began + length;
+    let mut is_over = false;
+    let mut n = 0;
+    while let Some(&(at, step)) = plan.get(n) {
+        // Steps that wait put the others off: what would come after the campaign's length is left out.
+        if Instant::now() >= last && !std::mem::replace(&mut is_over, true) {
+            plan::end_with(&mut plan, n);
+            continue;
+        }
+        n += 1;
         tokio::select! {
             () = sleep_until(began + at) => {}
             () = look_after(harmer.processes) => {}

@@ -81,6 +81,7 @@ macro_rules! tests {
 #[cfg(target_os = "linux")]
 const TESTS: &[(&str, fn())] = tests![
     plan_limits::a_plan_harms_one_nats_server_and_two_nodes_or_all_at_once_and_ends_with_all_well,
+    plan_limits::a_plan_that_ends_early_heals_what_it_has_harmed_and_harms_nothing_more,
     storage::damage_is_within_the_last_tenth_of_a_stream,
     history::an_operation_is_one_line_of_json,
     false_histories::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,

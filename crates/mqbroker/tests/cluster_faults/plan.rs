@@ -177,6 +177,67 @@ fn jump(random: &mut fastrand::Rng) -> i32 {
 
 type Steps = Vec<(Duration, Step)>;
 
+/// Ends a plan with its first `done` steps: of the others only those remain that heal what these have harmed.
+pub(crate) fn end_with(steps: &mut Steps, done: usize) {
+    let left = steps.split_off(done);
+    let mut harmed = Vec::new();
+    for (_, step) in &*steps {
+        if let Some(healed) = step.heals() {
+            harmed.retain(|one| *one != healed);
+        }
+        harmed.extend(step.harms());
+    }
+    for (at, step) in left {
+        if let Some(healed) = step.heals()
+            && let Some(place) = harmed.iter().position(|one| *one == healed)
+        {
+            harmed.swap_remove(place);
+            steps.push((at, step));
+        }
+    }
+}
+
+/// Part of a cluster that a step harms, and that a later one heals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Harmed {
+    Process(Process),
+    Link(usize),
+    /// Time in which a NATS server runs.
+    Pace(usize),
+    /// The servers' list of each other.
+    Members,
+    Room,
+}
+
+impl Step {
+    fn harms(self) -> Vec<Harmed> {
+        match self {
+            Self::Kill(process) | Self::Stop(process) => vec![Harmed::Process(process)],
+            Self::Link(link, condition) if condition != Condition::Well => vec![Harmed::Link(link)],
+            Self::Outage { nodes } => {
+                let servers = (0..3).map(Process::Nats);
+                let nodes = (0..3).filter(|_| nodes).map(Process::Node);
+                servers.chain(nodes).map(Harmed::Process).collect()
+            }
+            Self::Replace(_) => vec![Harmed::Members],
+            Self::Slow(server) => vec![Harmed::Pace(server)],
+            Self::Full => vec![Harmed::Room],
+            _ => Vec::new(),
+        }
+    }
+
+    fn heals(self) -> Option<Harmed> {
+        match self {
+            Self::Start(process) | Self::Continue(process) => Some(Harmed::Process(process)),
+            Self::Link(link, Condition::Well) => Some(Harmed::Link(link)),
+            Self::Remove(_) => Some(Harmed::Members),
+            Self::Steady(server) => Some(Harmed::Pace(server)),
+            Self::Room => Some(Harmed::Room),
+            _ => None,
+        }
+    }
+}
+
 fn harm_process(
     steps: &mut Steps,
     well: &mut Well,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{CLOCK_OFF, Condition, LINKS, PAIRS, Part, Process, Step, plan};
+use crate::plan::{CLOCK_OFF, Condition, LINKS, PAIRS, Part, Process, Step, end_with, plan};
 
 /// State of a plan, as far as its limits concern it.
 #[derive(Default)]
@@ -148,4 +148,26 @@ pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_or_all_at_once_and_ends
         damages > 10 && replacements > 5 && outages > 5,
         "{damages}, {replacements}, {outages}"
     );
+}
+
+pub(crate) fn a_plan_that_ends_early_heals_what_it_has_harmed_and_harms_nothing_more() {
+    let mut harmed = 0;
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let whole = plan(seed, Duration::from_mins(2), 14, Part::Links, true);
+        let end = fastrand::Rng::with_seed(seed).usize(..whole.len());
+        let mut early = whole.clone();
+        end_with(&mut early, end);
+        assert_eq!(early[..end], whole[..end]);
+        let mut done = Done::default();
+        for (n, (_, step)) in early.into_iter().enumerate() {
+            let before = done.harmed.len();
+            done.note(step, Part::Links);
+            assert!(n < end || done.harmed.len() <= before, "{step:?}");
+            harmed += usize::from(n == end && before > 0);
+        }
+        assert!(done.harmed.is_empty() && !done.is_full && done.cut == [false; LINKS]);
+        assert_eq!(done.bad, [false; LINKS]);
+    }
+    assert!(harmed > 20, "{harmed}");
 }
