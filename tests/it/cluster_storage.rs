@@ -242,3 +242,60 @@ async fn a_session_stays_with_its_node_if_the_record_is_set_back_to_an_earlier_o
     receive_all(&mut messages, newest).await;
     assert_stays(&[&a, &c]).await;
 }
+
+/// Disks of servers were damaged, and no server has the entries.
+#[tokio::test(start_paused = true)]
+async fn nodes_go_on_over_entries_that_the_servers_have_lost() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("lost", "a", &world).await;
+    let b = Node::start("lost", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    b.make_away("away", "t/#", QoS::ExactlyOnce).await;
+    let before = send_some(&publisher, "before", 16).await;
+    let first = world.last_entry(0) + 1;
+    send_some(&publisher, "lost", 8).await;
+    world.lose_entries(0, first..=world.last_entry(0));
+    let c = Node::start("lost", "c", &world).await;
+    let after = send_some(&publisher, "after", 16).await;
+    let kept: BTreeSet<_> = before.union(&after).cloned().collect();
+    let (away, mut messages) = c.come_back("away").await;
+    receive_all(&mut messages, kept).await;
+    sleep(RECORDS_WRITTEN).await;
+    let newest = send_some(&publisher, "newest", 16).await;
+    receive_all(&mut messages, newest).await;
+    assert_stays(&[&a, &b, &c]).await;
+    drop(away);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_servers_lose_before_its_node_reads_it_is_appended_again() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("unread", "a", &world).await;
+    let b = Node::start("unread", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let reader = b.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    let set_lagging = |is_lagging| {
+        for node in ["a", "b"] {
+            world.set_lagging(node, 0, is_lagging);
+        }
+    };
+    set_lagging(true);
+    let first = world.last_entry(0) + 1;
+    let sent = message("t/1", "sent", QoS::ExactlyOnce);
+    let mut receipt = publisher.send(sent).await.unwrap();
+    let appended = async {
+        while world.last_entry(0) < first {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, appended).await.unwrap();
+    world.lose_entries(0, first..=first);
+    set_lagging(false);
+    let acknowledged = timeout(SOON, receipt.acknowledged()).await;
+    acknowledged.expect("it is acknowledged").unwrap();
+    assert_eq!(next(&mut messages).await, "sent");
+    send(&publisher, message("t/1", "next", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut messages).await, "next");
+    assert_stays(&[&a, &b]).await;
+}

@@ -121,7 +121,8 @@ pub struct ClusterLog {
     pub shard: u16,
     /// The number of the last entry that the node has read.
     pub read: u64,
-    /// Entries of the log that are lost, as the servers' storage was set back while the node lived.
+    /// Entries of the log that the servers have lost, as their storage was set back or damaged, as the node has seen since it
+    /// began.
     pub lost_entries: u64,
     /// Entries after the last one read; `None` if the servers do not report it.
     pub behind: Option<u64>,

@@ -321,7 +321,7 @@ fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     let lost = logs.iter().zip(lost);
     let lost =
         lost.map(|((labels, _), lost)| (labels, usize::try_from(lost).unwrap_or(usize::MAX)));
-    let help = "Entries of a log that are lost, as the servers' storage was set back while this node lived";
+    let help = "Entries of a log that are lost, as the servers' storage was set back or damaged, as this node has seen it";
     gauges(encoder, "cluster_log_lost_entries", help, lost)
 }
 

@@ -243,3 +243,62 @@ async fn one_of_three_servers_that_was_restored_to_an_earlier_copy_is_repaired_a
 {
     set_back(1).await;
 }
+
+/// Deletes the first so many entries behind `after` from a log, at each server.
+async fn delete_entries(nats: &Nats, stream: &str, after: u64, count: u64) {
+    let stream = nats.jetstream().await.get_stream(stream).await.unwrap();
+    for number in after + 1..=after + count {
+        assert!(stream.delete_message(number).await.unwrap(), "{number}");
+    }
+}
+
+/// Returns the name and the last entry of the log that has the most entries.
+async fn longest_log(nats: &Nats) -> (String, u64) {
+    let context = nats.jetstream().await;
+    let mut longest = (String::new(), 0);
+    for shard in 0.. {
+        let name = format!("mq-log-{shard}");
+        let Ok(stream) = context.get_stream(&name).await else {
+            break;
+        };
+        let last = stream.cached_info().state.last_sequence;
+        if last > longest.1 {
+            longest = (name, last);
+        }
+    }
+    longest
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_name_entries_that_no_server_has_and_begin_without_them() {
+    let Some(nats) = Nats::start(3, false) else {
+        return;
+    };
+    let a = nats.node("a", 3);
+    let mut b = nats.node("b", 3);
+    let away = mq_testkit::kept(&b.url(), "away").build().await.unwrap();
+    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
+    let publisher = mq_testkit::kept(&a.url(), "publisher");
+    let publisher = publisher.build().await.unwrap();
+    let before = send_some(&nats, &publisher, "before", 40).await;
+    b.kill();
+    let (log, last) = longest_log(&nats).await;
+    // Two of them are lost.
+    send_some(&nats, &publisher, "meanwhile", 10).await;
+    delete_entries(&nats, &log, last + 4, 2).await;
+    let after = send_some(&nats, &publisher, "after", 10).await;
+    b.start(&nats);
+    let said = log_of(&nats, "b");
+    let named = format!("first={} last={}", last + 5, last + 6);
+    let is_named = |line: &&String| line.contains("have lost log entries") && line.contains(&named);
+    assert_eq!(said.iter().filter(is_named).count(), 1, "{said:#?}");
+    let away = mq_testkit::kept(&b.url(), "away");
+    let mut messages = away.messages();
+    let away = timeout(SOON, away.build()).await.unwrap().unwrap();
+    receive_all(&mut messages, &before | &after).await;
+    let mut left = log_of(&nats, "a").into_iter();
+    assert_eq!(left.find(|line| line.contains("node failed")), None);
+    drop(away);
+}

@@ -118,8 +118,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Removes the entries before `first`, which nobody needs any more. The engine may keep some of them.
     fn trim(&self, shard: u16, first: u64) -> EngineFuture<'_, ()>;
 
-    /// Receives the entries behind `after`, in their order and without a gap, as they come. Goes on over outages of the
-    /// engine. Ends if the entry behind `after` is not kept any more.
+    /// Receives the entries behind `after`, in their order and without a gap, as they come. An entry that the servers have
+    /// lost, while they keep earlier ones, [has no bytes](Entry::is_lost). Goes on over outages of the engine. Ends if the
+    /// entry behind `after` is not kept any more.
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry>;
 
     /// Returns the value of a key; `None` if it has none.
@@ -181,8 +182,21 @@ pub(super) const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Entry {
     /// The entry's number, higher than those before.
     pub number: u64,
-    /// The bytes that were appended.
+    /// The bytes that were appended; none if they are lost.
     pub bytes: Bytes,
+}
+
+impl Entry {
+    pub(super) fn lost(number: u64) -> Self {
+        let bytes = Bytes::new();
+        Self { number, bytes }
+    }
+
+    /// Returns `true` if the servers have lost what was appended under this number.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.bytes.is_empty()
+    }
 }
 
 /// The kind of thing that a key names.

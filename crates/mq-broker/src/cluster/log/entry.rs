@@ -189,8 +189,11 @@ impl LogEntry {
         Self::batch(author, 0, read, &[])
     }
 
-    /// Returns `true` for the bytes of a batch of nothing.
+    /// Returns `true` for the bytes of a batch of nothing, and of an entry that is lost.
     pub(super) fn is_empty(bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
         let count = || {
             let mut from = Reader::new(bytes, VERSION)?;
             let kind = from.byte()?;

@@ -28,7 +28,24 @@ impl Cluster {
         let last = lock(&here.state).entry;
         let mut entries = self.engine.follow(shard, last);
         let mut publisher = local.publisher();
+        let mut first_lost = None;
         while let Some(entry) = entries.recv().await {
+            if entry.is_lost() {
+                first_lost.get_or_insert(entry.number);
+                lock(&here.state).finish_entry(&entry, false);
+                here.progress.finish(At::end_of(entry.number));
+                continue;
+            }
+            if let Some(first) = first_lost.take() {
+                let last = entry.number - 1;
+                error!(
+                    shard,
+                    first,
+                    last,
+                    "cluster: servers have lost log entries, and acknowledged messages in them"
+                );
+                here.set_backs.note_lost(&(first..=last));
+            }
             lock(&here.state).begin_entry();
             lock(&here.recent).push(&entry);
             let mut is_synced = false;

@@ -45,8 +45,7 @@ impl SetBacks {
     pub(super) fn begin(&self, lost: RangeInclusive<u64>) -> bool {
         let begins = !self.is_filling.send_replace(true);
         if begins {
-            let entries = 1 + lost.end().saturating_sub(*lost.start());
-            self.lost_entries.fetch_add(entries, Ordering::Relaxed);
+            self.note_lost(&lost);
             self.count.fetch_add(1, Ordering::AcqRel);
             let mut replaced = lock(&self.replaced);
             *replaced = Some(match replaced.take() {
@@ -55,6 +54,12 @@ impl SetBacks {
             });
         }
         begins
+    }
+
+    /// Counts entries that were lost.
+    pub(super) fn note_lost(&self, lost: &RangeInclusive<u64>) {
+        let entries = 1 + lost.end().saturating_sub(*lost.start());
+        self.lost_entries.fetch_add(entries, Ordering::Relaxed);
     }
 
     /// Takes the places of the log that have other entries than this node has read.

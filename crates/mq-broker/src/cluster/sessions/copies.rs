@@ -110,6 +110,7 @@ impl Cluster {
         mut wanted: MessagesToCopy,
         too_large: &mut HashSet<LogPosition>,
     ) -> Result<(), EngineError> {
+        let here = &self.shards[usize::from(shard)];
         while let Some((first, _)) = wanted.first_key_value() {
             let mut entries = self.engine.follow(shard, first.entry() - 1);
             let mut last = first.entry() - 1;
@@ -120,6 +121,9 @@ impl Cluster {
                 let entry = entry
                     .ok_or_else(|| EngineError::unavailable("timeout reading an old log entry"))?;
                 last = entry.number;
+                if entry.is_lost() && wanted.keys().any(|at| at.entry() == last) {
+                    self.keep_lost_messages(here, |number| number == last);
+                }
                 let batch = LogEntry::decode(&entry.bytes);
                 let items = match batch {
                     Ok(LogEntry::Batch { items, .. }) => items,

@@ -209,6 +209,14 @@ impl Nats {
             .collect()
     }
 
+    /// Connects to the servers as an operator does.
+    pub(crate) async fn jetstream(&self) -> async_nats::jetstream::Context {
+        let options =
+            async_nats::ConnectOptions::with_user_and_password("mq".into(), PASSWORD.into());
+        let client = timeout(SOON, Box::pin(options.connect(self.urls()))).await;
+        async_nats::jetstream::new(client.unwrap().unwrap())
+    }
+
     /// Formats the table of a node, with a password that is in that file.
     pub(crate) fn table(&self, node: &str, servers: &[String], password: &str) -> String {
         let ca = if servers[0].starts_with("tls") {

@@ -1,6 +1,7 @@
 //! NATS `JetStream` as the engine: a stream for each log, and one for values, with one message a subject.
 
 mod connect;
+mod gap;
 mod server_times;
 mod settings;
 mod storage;
@@ -34,6 +35,7 @@ use super::{
 };
 use crate::lock::lock;
 use connect::ConnectFailure;
+use gap::Gap;
 pub use settings::NatsSettings;
 use storage::publish_error;
 
@@ -239,11 +241,12 @@ impl Engine for NatsEngine {
             self.context.clone(),
             format!("{}-log-{shard}", self.cluster),
         );
+        let mut gap = Gap::new(self.replicas);
         tokio::spawn(async move {
             let mut last = after;
             let mut outage = Outage::new("log read", Some(shard));
             while let Err(error) =
-                forward_entries(&context, &name, &mut last, &bring, &mut outage).await
+                forward_entries(&context, &name, &mut last, &bring, &mut outage, &mut gap).await
             {
                 outage.failed(&error);
                 tokio::select! {
@@ -380,6 +383,7 @@ async fn forward_entries(
     last: &mut u64,
     bring: &mpsc::Sender<Entry>,
     outage: &mut Outage,
+    gap: &mut Gap,
 ) -> Result<(), EngineError> {
     let stream = context.get_stream(name).await.map_err(nats_error)?;
     let config = pull::Config {
@@ -411,14 +415,25 @@ async fn forward_entries(
         let Some(message) = message else {
             return Ok(());
         };
-        outage.end();
         let number = message.info().map_err(nats_error)?.stream_sequence;
         if number <= *last {
             continue;
         }
         if number > *last + 1 {
-            return Ok(());
+            let kept = stream.get_info().await.map_err(nats_error)?.state;
+            if kept.first_sequence > *last + 1 {
+                return Ok(());
+            }
+            let missing = *last + 1..=number - 1;
+            gap.confirm_lost(missing.clone(), consumer.cached_info())?;
+            for number in missing {
+                if bring.send(Entry::lost(number)).await.is_err() {
+                    return Ok(());
+                }
+                *last = number;
+            }
         }
+        outage.end();
         let bytes = message.payload.clone();
         if bring.send(Entry { number, bytes }).await.is_err() {
             return Ok(());
