@@ -69,7 +69,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// `MQ_SEED=n` runs one seed and prints what happens, `MQ_SCHEDULES=n` so many, from `MQ_FIRST_SEED` on. With `MQ_SET_BACKS=1`
-/// a quarter of them set the storage back.
+/// a quarter of them set the storage back, with `MQ_SET_BACKS=entries` a quarter lose entries.
 #[test]
 fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
     if let Some(seed) = number("MQ_SEED") {

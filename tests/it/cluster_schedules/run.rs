@@ -271,8 +271,9 @@ impl<'a> Run<'a> {
             Part::All => self.world.set_back(copy),
             Part::Logs => self.world.set_logs_back(copy),
             Part::Values => self.world.set_values_back(copy),
+            Part::Entries => self.world.lose_entries_since(copy),
         }
-        if part != Part::Logs {
+        if matches!(part, Part::All | Part::Values) {
             self.more_starts.clone_from(&self.starts_since_copy);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    ops::RangeInclusive,
     sync::{Arc, Mutex},
     time::{Duration, Instant, SystemTime},
 };
@@ -237,6 +236,17 @@ impl MemoryWorld {
         self.changed.send_modify(|count| *count += 1);
     }
 
+    /// Loses the entries that the logs have got since a copy, but not their numbers: as servers whose disks are damaged.
+    pub fn lose_entries_since(&self, copy: &MemoryCopy) {
+        let mut state = lock(&self.state);
+        for (log, copied) in state.shared.logs.iter_mut().zip(&copy.0.logs) {
+            let new = |entry: &&mut Entry| entry.number > copied.last_number;
+            for entry in log.entries.iter_mut().filter(new) {
+                *entry = Entry::lost(entry.number);
+            }
+        }
+    }
+
     /// Puts a copy in the place of all values, and leaves the logs as they are.
     pub fn set_values_back(&self, to: &MemoryCopy) {
         let mut state = lock(&self.state);
@@ -245,27 +255,6 @@ impl MemoryWorld {
         state.set_backs += 1;
         drop(state);
         self.changed.send_modify(|count| *count += 1);
-    }
-
-    /// Loses entries of a log, but not their numbers: as servers whose disks are damaged.
-    ///
-    /// # Panics
-    /// If there is no log of that number.
-    pub fn lose_entries(&self, shard: u16, lost: RangeInclusive<u64>) {
-        let mut state = lock(&self.state);
-        for entry in &mut state.shared.logs[usize::from(shard)].entries {
-            if lost.contains(&entry.number) {
-                *entry = Entry::lost(entry.number);
-            }
-        }
-    }
-
-    /// Returns the number of the last entry of a log.
-    ///
-    /// # Panics
-    /// If there is no log of that number.
-    pub fn last_entry(&self, shard: u16) -> u64 {
-        lock(&self.state).shared.logs[usize::from(shard)].last_number
     }
 
     /// Stops a node's entries of a log, or lets them through again: as if its server had stopped.
