@@ -7,6 +7,8 @@ mod error;
 mod initial_keys;
 mod lanes;
 mod link;
+#[cfg(test)]
+mod loss_detection;
 mod padding;
 mod probe;
 mod qlog;
