@@ -12,7 +12,7 @@ pub use bootstrap::{Bootstrap, Interval, SplitMix64};
 pub use box_plot::BoxPlot;
 pub use estimate::Estimate;
 pub use moments::Moments;
-pub use rank::{Dunn, KruskalWallis, dominance, dunn, kruskal_wallis};
+pub use rank::{Dunn, KruskalWallis, dominance, dunn, holm, kruskal_wallis};
 
 use crate::convert;
 

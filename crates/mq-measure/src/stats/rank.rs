@@ -83,21 +83,26 @@ pub fn dunn(groups: &[&[f64]]) -> Option<Vec<Dunn>> {
         }
     });
     let mut tests: Vec<_> = tests.collect();
-    holm(&mut tests);
+    let adjusted = holm(&tests.iter().map(|test| test.p).collect::<Vec<_>>());
+    for (test, holm_p) in tests.iter_mut().zip(adjusted) {
+        test.holm_p = holm_p;
+    }
     Some(tests)
 }
 
-/// Adjusts p-values after Holm (Scand. J. Statist. 6, 1979): with m pairs the smallest p is multiplied by m, the next
-/// by m - 1, and so on; none becomes less than the one before it.
-fn holm(tests: &mut [Dunn]) {
-    let mut by_p: Vec<&mut Dunn> = tests.iter_mut().collect();
-    by_p.sort_by(|a, b| a.p.total_cmp(&b.p));
-    let count = by_p.len();
+/// Adjusts the p-values of several tests after Holm (Scand. J. Statist. 6, 1979), and returns them in their order: with m
+/// tests the smallest p is multiplied by m, the next by m - 1, and so on; none becomes less than the one before it.
+#[must_use]
+pub fn holm(p: &[f64]) -> Vec<f64> {
+    let mut by_p: Vec<usize> = (0..p.len()).collect();
+    by_p.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
+    let mut adjusted = vec![1.0; p.len()];
     let mut least = 0.0_f64;
     for (before, test) in by_p.into_iter().enumerate() {
-        least = least.max((convert::float_len(count - before) * test.p).min(1.0));
-        test.holm_p = least;
+        least = least.max((convert::float_len(p.len() - before) * p[test]).min(1.0));
+        adjusted[test] = least;
     }
+    adjusted
 }
 
 /// Returns two shares of all pairs of a value of `a` and a value of `b`: the pairs in which that of `a` is less, and

@@ -33,7 +33,7 @@ pub(crate) struct Claim {
     pub(crate) figure: Option<f64>,
     /// Expected order of `of` and `with` in an `order`. With a figure: the side of a bound.
     pub(crate) expected: Option<ExpectedOrder>,
-    /// The factor along which a `trend` is judged.
+    /// The factor along which a `trend` is judged, or whose levels a `differs` compares.
     pub(crate) along: Option<String>,
     /// Expected direction of a `trend`.
     pub(crate) direction: Option<TrendDirection>,
@@ -69,6 +69,8 @@ pub(crate) enum ClaimForm {
     Order,
     /// Growth of the metric along the factor, from its first level to its last.
     Trend,
+    /// Difference between any levels of the factor, by the Kruskal–Wallis test over runs.
+    Differs,
 }
 
 /// Expected order of the two compared values.
@@ -148,11 +150,14 @@ pub(crate) const TOLERANCE: f64 = 0.2;
 /// Smallest difference that counts as better or worse, as a share of the whole value: a smaller one would not be
 /// noticed.
 pub(crate) const LEAST: f64 = 0.02;
+/// Level of significance of a `differs`, for the p-value after Holm's adjustment.
+pub(crate) const SIGNIFICANCE: f64 = 0.05;
 /// Confidence of all intervals that claims are judged by.
 pub(crate) const CONFIDENCE: f64 = 0.9;
 
 impl Claim {
-    /// Judges what was measured by the rule of the claim; returns the verdict with its reason.
+    /// Judges what was measured by the rule of the claim; returns the verdict with its reason. A `differs` has no
+    /// value, and is judged by [`judge_test`](Self::judge_test).
     ///
     /// | claimed | reproduced: the whole interval is | opposite: it is |
     /// |---|---|---|
@@ -224,6 +229,17 @@ impl Claim {
         }
     }
 
+    /// Judges a `differs` by the p-value of its test, adjusted for all tests of the paper.
+    ///
+    /// A p-value that is not significant shows no equality, so that no test is `opposite`.
+    pub(crate) fn judge_test(holm_p: f64) -> (Verdict, String) {
+        if holm_p < SIGNIFICANCE {
+            Verdict::Reproduced.since("the runs differ significantly")
+        } else {
+            Verdict::NotReproduced.since("no significant difference of the runs")
+        }
+    }
+
     /// Returns the range of values that agree with the claim.
     fn region(&self, effect: f64) -> Region {
         let neutral = self.neutral();
@@ -253,17 +269,17 @@ impl Claim {
         }
     }
 
-    /// Returns the value that means no difference, in the claim's form; a `value` has none.
+    /// Returns the value that means no difference, in the claim's form; a `value` and a `differs` have none.
     fn neutral(&self) -> Option<f64> {
         match self.form {
             ClaimForm::Relative => Some(0.0),
             ClaimForm::Ratio | ClaimForm::Order | ClaimForm::Trend => Some(1.0),
-            ClaimForm::Value => None,
+            ClaimForm::Value | ClaimForm::Differs => None,
         }
     }
 
     /// Returns the side of no difference on which the whole interval lies: 1 above, -1 below, 0 neither. `None` for a
-    /// `value`, which has no sides.
+    /// `value` and a `differs`, which have no sides.
     pub(crate) fn side_of(&self, measured: &Interval) -> Option<i8> {
         Some(side(measured.low, measured.high, self.neutral()?))
     }
@@ -283,6 +299,9 @@ impl Claim {
             }
             ClaimForm::Trend if self.along.is_none() || self.direction.is_none() => {
                 Some("a trend needs `along`, and `direction`: `grows`, `shrinks` or `flat`")
+            }
+            ClaimForm::Differs if self.along.is_none() => {
+                Some("this form needs `along`: the factor whose levels differ")
             }
             _ => None,
         }
@@ -532,6 +551,7 @@ mod tests {
             ("form = 'ratio'\nfigure = 1.0", "needs `compare`"),
             ("form = 'order'", "needs `compare`"),
             ("form = 'trend'", "needs `along`"),
+            ("form = 'differs'", "needs `along`"),
             ("form = 'value'\nfigrue = 1", "figrue"),
             ("form = 'guess'", "guess"),
         ] {

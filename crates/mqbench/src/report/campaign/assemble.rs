@@ -36,10 +36,7 @@ pub(crate) fn report(
         .iter()
         .map(|one| FinishedRuns::of(one, records))
         .collect();
-    let claims: Vec<_> = claims
-        .iter()
-        .map(|claim| verdict::judge(claim, &finished))
-        .collect();
+    let claims = verdict::judge_all(claims, &finished);
     let held_against = |report: &&ClaimReport| {
         let mut campaigns = finished.iter();
         campaigns.any(|one| one.is_held_against(&report.claim))

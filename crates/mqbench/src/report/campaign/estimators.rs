@@ -114,6 +114,7 @@ mod tests {
                 high,
                 confidence: 0.95,
             }),
+            test: None,
             of: super::super::model::Basis::Repetitions,
             beside: Vec::new(),
         }

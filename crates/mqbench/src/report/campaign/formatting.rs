@@ -1,16 +1,19 @@
 //! Numbers and names, in the form that all reports share.
 
-use mq_measure::{convert::float, stats::Interval};
+use mq_measure::{
+    convert::float,
+    stats::{Interval, KruskalWallis},
+};
 
 use super::{
     metric_values::Levels,
     model::{
-        Basis, CampaignReport, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point,
-        Report,
+        Basis, CampaignReport, ClaimReport, ClaimTest, EnergyReport, LinkConfigured, LinkMeasured,
+        Point, Report,
     },
 };
 use crate::{
-    campaign::claims::{Claim, ClaimForm, ExpectedOrder},
+    campaign::claims::{Claim, ClaimForm, ExpectedOrder, SIGNIFICANCE},
     units::serialized_name,
 };
 
@@ -90,6 +93,7 @@ pub(super) fn claimed_value(claim: &ClaimReport) -> String {
         ClaimForm::Value => format!("{bound}{}", in_unit(figure, &claim.unit)),
         ClaimForm::Order => claim.expected.map_or_else(dash, serialized_name),
         ClaimForm::Trend => claim.direction.map_or_else(dash, serialized_name),
+        ClaimForm::Differs => format!("p < {SIGNIFICANCE}"),
     }
 }
 
@@ -113,7 +117,10 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
 
 /// Formats the measured value of a claim, with its interval, for a table.
 pub(super) fn measured_value(claim: &ClaimReport) -> String {
-    value_of(&claim.claim, claim.measured.as_ref(), claim.of)
+    match &claim.test {
+        Some(test) => test_result(test),
+        None => value_of(&claim.claim, claim.measured.as_ref(), claim.of),
+    }
 }
 
 /// Names the columns of a table of claims, one for each of the changes that campaigns of the set have at the end.
@@ -127,9 +134,22 @@ pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
 pub(super) fn verdict_with_changes(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);
     found.map_or_else(dash, |one| {
-        let value = value_of(&claim.claim, one.measured.as_ref(), one.of);
+        let value = match &one.test {
+            Some(test) => test_result(test),
+            None => value_of(&claim.claim, one.measured.as_ref(), one.of),
+        };
         format!("{}: {value}", one.verdict.label())
     })
+}
+
+/// Formats a test: its statistic, its degrees of freedom, and the p-value that its verdict follows from.
+fn test_result(test: &ClaimTest) -> String {
+    let KruskalWallis { h, degrees, .. } = test.kruskal_wallis;
+    let p = match test.holm_p {
+        p if p < 0.001 => "p < 0.001".to_owned(),
+        p => format!("p = {p:.3}"),
+    };
+    format!("H = {h:.1}, {degrees} degrees of freedom, {p} after Holm")
 }
 
 /// Formats a number with its unit, if it has one.
@@ -147,7 +167,7 @@ fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
     let one = |value: f64| match claim.form {
         ClaimForm::Relative => format!("{:+.1} %", value * 100.0),
         ClaimForm::Value => in_unit(value, &claim.unit),
-        ClaimForm::Ratio | ClaimForm::Order | ClaimForm::Trend => format!("× {}", number(value)),
+        _ => format!("× {}", number(value)),
     };
     if of == Basis::None {
         return one(found.estimate);

@@ -7,7 +7,7 @@
 //!           (which runs count)        ├─ group, pairs           ├─ markdown, svg
 //!                                     ├─ distribution           └─ JSON
 //!                                     ├─ context, caption
-//! claims ─────────────────────────────┴─ verdict, paper_findings, estimators
+//! claims ─────────────────────────────┴─ verdict, claim_tests, paper_findings, estimators
 //!                                        csv, difference (of the records)
 //! ```
 //!
@@ -17,6 +17,7 @@ mod assemble;
 mod axis;
 mod caption;
 mod chart;
+mod claim_tests;
 mod context;
 mod csv;
 mod difference;

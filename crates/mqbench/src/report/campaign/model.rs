@@ -81,7 +81,9 @@ pub(crate) struct ClaimReport {
     pub(crate) why: String,
     /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
-    /// Basis of the interval.
+    /// The test of a `differs`, in place of a value.
+    pub(crate) test: Option<ClaimTest>,
+    /// Basis of the interval or of the test.
     pub(crate) of: Basis,
     /// Verdicts by the campaign with changes, such as `repeat=probe`, if the set has it.
     pub(crate) beside: Vec<ClaimBeside>,
@@ -95,8 +97,19 @@ pub(crate) struct ClaimBeside {
     pub(crate) verdict: Verdict,
     /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
-    /// Basis of the interval.
+    /// The test of a `differs`, in place of a value.
+    pub(crate) test: Option<ClaimTest>,
+    /// Basis of the interval or of the test.
     pub(crate) of: Basis,
+}
+
+/// Test of a claim that levels differ, over the runs of each level.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct ClaimTest {
+    #[serde(flatten)]
+    pub(crate) kruskal_wallis: KruskalWallis,
+    /// The p-value adjusted by Holm for all such tests of the paper.
+    pub(crate) holm_p: f64,
 }
 
 /// Values that a statistic is computed from.

@@ -299,6 +299,7 @@ mod tests {
             verdict,
             why,
             measured: Some(measured),
+            test: None,
             of: Basis::Repetitions,
             beside: Vec::new(),
         }
@@ -312,6 +313,7 @@ mod tests {
                 changes: "repeat=probe".to_owned(),
                 verdict,
                 measured: None,
+                test: None,
                 of: Basis::None,
             });
             ClaimReport {

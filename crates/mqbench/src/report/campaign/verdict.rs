@@ -3,6 +3,7 @@
 use mq_measure::stats::{self, Estimate, Interval};
 
 use super::{
+    claim_tests,
     metric_values::{FinishedRuns, Levels, Metric},
     model::{Basis, ClaimBeside, ClaimReport},
 };
@@ -12,14 +13,21 @@ use crate::campaign::claims::{CONFIDENCE, Claim, ClaimForm, Measured, TrendDirec
 /// tolerance.
 const LEAST_GAIN: f64 = 0.25;
 
-/// Judges a claim by its campaign, and by the same campaign with changes beside it.
-pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
+/// Judges all claims, each by its campaign and by the same campaign with changes beside it.
+pub(crate) fn judge_all(claims: &[Claim], all: &[FinishedRuns]) -> Vec<ClaimReport> {
+    let mut reports: Vec<_> = claims.iter().map(|claim| judge(claim, all)).collect();
+    claim_tests::adjust(&mut reports);
+    reports
+}
+
+fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
     let beside = all.iter().filter_map(|one| {
         let changes = one.changes_beside(claim)?.to_owned();
         let ClaimReport {
             verdict,
             measured,
+            test,
             of,
             ..
         } = by_runs_of(claim, Some(one));
@@ -27,6 +35,7 @@ pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
             changes,
             verdict,
             measured,
+            test,
             of,
         })
     });
@@ -38,6 +47,9 @@ pub(crate) fn judge(claim: &Claim, all: &[FinishedRuns]) -> ClaimReport {
 
 fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
     let metric = Metric::parse(&claim.metric);
+    if claim.form == ClaimForm::Differs {
+        return claim_tests::report(claim, mine, &metric);
+    }
     let found = mine.and_then(|finished| Found::of(claim, finished, &metric));
     let measured = found.as_ref().map(|found| found.measured(claim));
     let (mut verdict, mut why) = claim.judge(measured.as_ref());
@@ -63,6 +75,7 @@ fn by_runs_of(claim: &Claim, mine: Option<&FinishedRuns>) -> ClaimReport {
         verdict,
         why,
         measured: found.map(|found| interval.unwrap_or_else(|| found.point(claim))),
+        test: None,
         of: match interval {
             Some(_) => Basis::Repetitions,
             None => Basis::None,

@@ -7,7 +7,8 @@ use crate::{campaign::file::Extent, report::campaign::model::Report};
 const HOW_TO_READ: &str = "\
 <section class=\"how\" aria-labelledby=\"how\">\n<h2 id=\"how\">How to read this</h2>\n<ul>\n\
 <li>A claim <b>held</b> if the whole 90 % interval of our value is where the paper says: within a fifth of \
-the printed effect, beyond a printed bound, or 2 % or more to the claimed side.</li>\n\
+the printed effect, beyond a printed bound, or 2 % or more to the claimed side. A claim that transports differ \
+held if a test over runs is significant.</li>\n\
 <li>It did <b>not</b> hold if the whole interval contradicts it: it is opposite, of another size, or shows no \
 difference. It is <b>open</b> if the interval has room for both, if there is none, or if a model computed the value.</li>\n\
 <li>An <b>interval</b> says how far chance may have moved a mean. Those of figures are of 95 %: over runs, or \

@@ -1,5 +1,6 @@
 //! Holds `docs/spec/report.schema.json` and the report together.
 
+use mq_measure::stats;
 use mq_testkit::schema_problems;
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use crate::{
     campaign::claims,
     report::campaign::{
         assemble::report,
-        model::{EstimatorPair, Estimators},
+        model::{ClaimTest, EstimatorPair, Estimators},
     },
 };
 
@@ -26,7 +27,12 @@ fn whole() -> Value {
     // The first one of these is measured.
     claims.retain(|claim| claim.id.starts_with("s22-wifi-5"));
     let mut report = report(&set.head, &set.campaigns, &set.records, &claims);
-    // No run of the fixture is of DL.
+    // No run of the fixture is of DL, which alone has tests and two estimators.
+    let kruskal_wallis = stats::kruskal_wallis(&[&[1.0, 2.0], &[3.0, 4.0]]).unwrap();
+    report.claims[0].test = Some(ClaimTest {
+        kruskal_wallis,
+        holm_p: kruskal_wallis.p,
+    });
     report.campaigns[0].estimators = Some(Estimators {
         conclusion: "none".to_owned(),
         pairs: vec![EstimatorPair {
@@ -66,6 +72,7 @@ fn a_missing_or_added_field_is_noticed() {
         "/claims/0",
         "/claims/0/claim",
         "/claims/0/measured",
+        "/claims/0/test",
         "/campaigns/0",
         "/campaigns/0/plot",
         "/campaigns/0/runs",
