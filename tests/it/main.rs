@@ -22,6 +22,7 @@ mod cluster_schedules;
 mod cluster_storage;
 mod cluster_wills;
 mod compare_brokers;
+mod early_data_bytes;
 mod end_to_end;
 mod energy;
 mod examples;

@@ -4,7 +4,10 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,8 @@ pub struct UdpProxy {
     address: SocketAddr,
     recorded: Recorded,
     gate: Gate,
+    /// `true` while the datagrams of clients are lost.
+    loses: Arc<AtomicBool>,
     /// The address from which the target sees clients.
     outside: watch::Sender<(IpAddr, Duration)>,
     _tasks: JoinSet<()>,
@@ -46,6 +51,8 @@ impl UdpProxy {
         let record = Arc::clone(&recorded);
         let gate = Gate::default();
         let passage = gate.passage();
+        let loses = Arc::new(AtomicBool::new(false));
+        let losing = Arc::clone(&loses);
         let (outside, mut mapping) =
             watch::channel((IpAddr::V4(Ipv4Addr::LOCALHOST), Duration::ZERO));
         let mut tasks = JoinSet::new();
@@ -77,6 +84,9 @@ impl UdpProxy {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push((from, bytes.clone()));
+                if losing.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let known = clients.entry(from);
                 let up: &mpsc::Sender<(Instant, Vec<u8>)> = match known {
                     std::collections::hash_map::Entry::Occupied(ref up) => up.get(),
@@ -110,6 +120,7 @@ impl UdpProxy {
             address,
             recorded,
             gate,
+            loses,
             outside,
             _tasks: tasks,
         })
@@ -136,6 +147,11 @@ impl UdpProxy {
     /// Forwards the held data, in order.
     pub fn release(&self) {
         self.gate.set_held(false);
+    }
+
+    /// Loses the datagrams of clients from now on, or no longer; they are recorded.
+    pub fn set_losing(&self, loses: bool) {
+        self.loses.store(loses, Ordering::Relaxed);
     }
 
     /// Returns the datagrams of clients so far, with their addresses, in order.

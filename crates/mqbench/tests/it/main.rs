@@ -14,6 +14,7 @@ mod campaign;
 #[cfg(target_os = "linux")]
 mod clock;
 mod command;
+mod early_data;
 mod energy;
 #[cfg(target_os = "linux")]
 mod explain;
