@@ -91,8 +91,10 @@ pub(crate) async fn do_harm(
     let mut is_over = false;
     let mut n = 0;
     while let Some(&(at, step)) = plan.get(n) {
-        // Steps that wait put the others off: what would come after the campaign's length is left out.
-        if Instant::now() >= last && !std::mem::replace(&mut is_over, true) {
+        // Nothing is harmed behind the campaign's length, as steps that wait put the others off, nor once servers did not become
+        // well in time: with another one harmed, the storage of a majority could be gone.
+        let ends = Instant::now() >= last || !harmer.done.faults.is_empty();
+        if ends && !std::mem::replace(&mut is_over, true) {
             plan::end_with(&mut plan, n);
             continue;
         }
