@@ -193,7 +193,8 @@ async fn most_of_the_servers_tell_their_time_or_it_is_not_known() {
     timeout(SOON, unknown).await.unwrap();
 }
 
-/// Asks until the servers answer: a new bucket may have no leader yet, and a busy machine may be slower than a request waits.
+/// Asks until the servers answer: a new bucket may have no leader yet, servers come and go, and a busy machine may be slower than
+/// a request waits.
 async fn answered<T>(ask: impl AsyncFn() -> Result<T, EngineError>) -> T {
     let asking = async {
         loop {
@@ -276,16 +277,9 @@ async fn overwrite_all(engine: &Arc<NatsEngine>, known: &Known, names: Range<u32
     writers.join_all().await;
 }
 
-/// Reads all values, as often as it takes: servers come and go.
 async fn versions(engine: &NatsEngine) -> BTreeMap<String, u64> {
-    let read = async {
-        loop {
-            if let Ok(all) = engine.values(KeyKind::Session).await {
-                return all;
-            }
-        }
-    };
-    let all = timeout(SOON, read).await.unwrap().into_iter();
+    let all = answered(async || engine.values(KeyKind::Session).await).await;
+    let all = all.into_iter();
     all.map(|(name, value)| (name, value.version)).collect()
 }
 

@@ -4,12 +4,13 @@
 //! header fills the rest of its datagram. A PUBLISH that is much larger than all else of a connection so shows how often
 //! it was sent, and in packets of which kind.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use mq_client::{Client, ConnectOptions, Connector, EarlyData, Outgoing, QoS, TopicName};
 use mq_testkit::{Scheme, TestBroker, UdpProxy};
-use mq_transport::Address;
 use tokio::time::timeout;
+
+use crate::zero_rtt::{get_tickets, socket_address, through};
 
 /// Bytes of the payload: half of the congestion window that a connection begins with.
 const PAYLOAD: usize = 6_000;
@@ -70,13 +71,9 @@ const NO_LOSS: Duration = Duration::ZERO;
 /// a time. Returns the outcome of early data, and the bytes that the client sent.
 async fn publish(restarted: bool, loss: Duration) -> (EarlyData, Bytes) {
     let mut broker = TestBroker::start().await;
-    let address = broker.address(Scheme::Quic);
-    let target: SocketAddr = format!("{}:{}", address.host, address.port)
-        .parse()
-        .unwrap();
+    let target = socket_address(&broker.address(Scheme::Quic));
     let proxy = UdpProxy::start(target, ONE_WAY).await.unwrap();
-    let front = proxy.address();
-    let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port()).to_string();
+    let url = through(Scheme::Quic, proxy.address());
     let mut options = ConnectOptions {
         early_data: true,
         ..broker.connect_options()
@@ -84,35 +81,29 @@ async fn publish(restarted: bool, loss: Duration) -> (EarlyData, Bytes) {
     // Its probes are as large as the payload's packets.
     options.quic.mtu_discovery = false;
     let connector = Connector::new(options).unwrap();
-    let client = |id: &str| {
-        let builder = Client::builder(&url).unwrap();
-        builder.connector(connector.clone()).client_id(id).unwrap()
-    };
-    let first = client("first").build().await.unwrap();
-    // One more round trip brings the tickets.
-    let qos = QoS::AtLeastOnce;
-    first.publish("elsewhere", "", qos).await.unwrap();
-    first.disconnect().await.unwrap();
+    get_tickets(&url, &connector).await;
     if restarted {
         broker = broker.restart().await;
     }
     let subscriber = broker.client(Scheme::Tcp, "subscriber").build().await;
     let subscriber = subscriber.unwrap();
+    let qos = QoS::AtLeastOnce;
     let mut messages = subscriber.subscribe("t", qos).await.unwrap();
 
     let before = proxy.recorded().len();
     proxy.set_losing(!loss.is_zero());
-    let second = client("second").start().unwrap();
+    let client = Client::builder(&url).unwrap().connector(connector);
+    let client = client.start().unwrap();
     let payload: Vec<u8> = (0..PAYLOAD).map(|at| at.to_le_bytes()[0]).collect();
     let message = Outgoing::new(TopicName::new("t").unwrap(), payload.clone());
-    let mut receipt = second.send(message.qos(qos).early(true)).await.unwrap();
+    let mut receipt = client.send(message.qos(qos).early(true)).await.unwrap();
     tokio::time::sleep(loss).await;
     proxy.set_losing(false);
     let received = timeout(Duration::from_secs(20), messages.recv()).await;
     assert_eq!(received.unwrap().unwrap().payload, payload);
     receipt.acknowledged().await.unwrap();
-    let outcome = second.stats().await.unwrap().early_data;
-    second.disconnect().await.unwrap();
+    let outcome = client.stats().await.unwrap().early_data;
+    client.disconnect().await.unwrap();
     let again = timeout(10 * ONE_WAY, messages.recv()).await;
     assert!(again.is_err(), "it arrived again: {again:?}");
     let mut bytes = Bytes::default();

@@ -16,6 +16,8 @@ use mq_testkit::{Scheme, TestBroker, UdpProxy};
 use mq_transport::{Address, ConnectOptions, Connector, Link, Progress, QuicOptions};
 use tokio::time::timeout;
 
+use crate::zero_rtt::{socket_address, through};
+
 mod deliveries;
 mod refused;
 
@@ -239,11 +241,9 @@ async fn what_a_client_sends_again_is_not_overtaken_on_the_streams_of_its_topics
     .await;
     let subscriber = broker.client(Scheme::Tcp, "s").build().await.unwrap();
     let mut messages = subscriber.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
-    let at = broker.address(Scheme::Quic);
-    let target = format!("{}:{}", at.host, at.port).parse().unwrap();
+    let target = socket_address(&broker.address(Scheme::Quic));
     let path = UdpProxy::start(target, Duration::ZERO).await.unwrap();
-    let front = path.address();
-    let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port());
+    let url = through(Scheme::Quic, path.address());
     let options = ConnectOptions {
         quic: QuicOptions {
             idle_timeout: Some(IDLE),
@@ -251,7 +251,7 @@ async fn what_a_client_sends_again_is_not_overtaken_on_the_streams_of_its_topics
         },
         ..broker.connect_options()
     };
-    let publisher = Client::builder(&url.to_string())
+    let publisher = Client::builder(&url)
         .unwrap()
         .connector(Connector::new(options).unwrap())
         .quic_streams(QuicStreams::PerTopic { most: 63 });

@@ -1,6 +1,6 @@
 //! Tickets across a broker's restart: returning clients resume, and nothing can be replayed.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use mq_client::{
     Client, Connector, EarlyData, HandshakeKind, Outgoing, QoS, Subscription, TopicName,
@@ -8,6 +8,8 @@ use mq_client::{
 use mq_testkit::{Scheme, TestBroker, UdpProxy};
 use mq_transport::Address;
 use tokio::time::timeout;
+
+use crate::zero_rtt::{socket_address, through};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -121,15 +123,11 @@ async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tickets");
     let broker = TestBroker::start_with(keeping(&file)).await;
-    let target: SocketAddr = {
-        let at = broker.address(Scheme::Quic);
-        format!("{}:{}", at.host, at.port).parse().unwrap()
-    };
+    let target = socket_address(&broker.address(Scheme::Quic));
     let proxy = UdpProxy::start(target, Duration::from_millis(5))
         .await
         .unwrap();
-    let front = proxy.address();
-    let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port()).to_string();
+    let url = through(Scheme::Quic, proxy.address());
     let connector = broker.connector(true);
     let client = publish(&url, &connector, "first").await;
     client.disconnect().await.unwrap();

@@ -16,13 +16,13 @@ const D_SUB: Duration = Duration::from_millis(100);
 /// Processing on a busy machine with two cores; less than half of what one more round trip costs.
 const SLACK: Duration = Duration::from_millis(120);
 
-fn socket_address(address: &Address) -> SocketAddr {
+pub(crate) fn socket_address(address: &Address) -> SocketAddr {
     format!("{}:{}", address.host, address.port)
         .parse()
         .unwrap()
 }
 
-fn through(scheme: Scheme, proxy: SocketAddr) -> String {
+pub(crate) fn through(scheme: Scheme, proxy: SocketAddr) -> String {
     Address::new(scheme, proxy.ip().to_string(), proxy.port()).to_string()
 }
 
@@ -41,7 +41,7 @@ async fn subscriber(broker: &TestBroker) -> (Client, Subscription, UdpProxy) {
 }
 
 /// Connects once to get tickets: a publisher that has been here before.
-async fn get_tickets(url: &str, connector: &Connector) {
+pub(crate) async fn get_tickets(url: &str, connector: &Connector) {
     let client = Client::builder(url)
         .unwrap()
         .connector(connector.clone())

@@ -132,22 +132,17 @@ one_way!(Remote, remote);
 
 #[cfg(test)]
 mod tests {
-    use quinn::crypto::{ServerConfig as _, rustls::QuicServerConfig};
+    use quinn::crypto::ServerConfig as _;
 
     use super::*;
-    use crate::{ListenOptions, Scheme, ServerIdentity, tls::server_config};
+    use crate::quic::test_crypto::server_crypto;
 
     fn chosen(number: u8) -> ConnectionId {
         ConnectionId::new(&[number; 8])
     }
 
     fn made() -> impl Fn(u8) -> Keys {
-        let options = ListenOptions {
-            identity: Some(ServerIdentity::self_signed().unwrap()),
-            ..ListenOptions::default()
-        };
-        let tls = server_config(Scheme::Quic, &options).unwrap().config;
-        let crypto = QuicServerConfig::try_from(tls).unwrap();
+        let crypto = server_crypto();
         move |number| crypto.initial_keys(1, &chosen(number)).ok().unwrap()
     }
 

@@ -11,14 +11,13 @@ use std::{
 };
 
 use bytes::BytesMut;
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, StreamId};
 
-use super::config::{endpoint_config, transport_config};
-use crate::{
-    Address, ConnectOptions, Connector, ListenOptions, QuicOptions, Scheme, ServerIdentity, Trust,
-    tls::server_config,
+use super::{
+    config::{endpoint_config, transport_config},
+    test_crypto::{client_crypto, server_crypto},
 };
+use crate::QuicOptions;
 
 const ONE_WAY: Duration = Duration::from_millis(50);
 const ROUND_TRIP: Duration = Duration::from_millis(100);
@@ -104,23 +103,9 @@ impl Pair {
             ..QuicOptions::default()
         };
         let transport = Arc::new(transport_config(&options, None).unwrap());
-        let listen = ListenOptions {
-            identity: Some(ServerIdentity::self_signed().unwrap()),
-            ..ListenOptions::default()
-        };
-        let tls = server_config(Scheme::Quic, &listen).unwrap().config;
-        let crypto = QuicServerConfig::try_from(tls).unwrap();
-        let mut server = quinn_proto::ServerConfig::with_crypto(Arc::new(crypto));
+        let mut server = quinn_proto::ServerConfig::with_crypto(Arc::new(server_crypto()));
         server.transport_config(Arc::clone(&transport));
-        let connector = Connector::new(ConnectOptions {
-            trust: Trust::Insecure,
-            ..ConnectOptions::default()
-        });
-        let tls = connector.unwrap().configs().unwrap();
-        let to = Address::new(Scheme::Quic, "10.0.0.2", 2);
-        let tls = tls.for_connection(&to, None, false);
-        let mut client =
-            quinn_proto::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let mut client = quinn_proto::ClientConfig::new(client_crypto(2));
         client.transport_config(transport);
 
         let now = Instant::now();

@@ -18,6 +18,8 @@ mod runtime;
 mod server;
 mod shard;
 mod socket;
+#[cfg(test)]
+mod test_crypto;
 mod udp;
 mod watched_tls;
 mod windows;

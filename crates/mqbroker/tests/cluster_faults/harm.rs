@@ -88,16 +88,16 @@ pub(crate) async fn do_harm(
     let mut plan = plan::plan(seed, length, moves.len(), part, harms_servers);
     let mut began = Instant::now();
     let last = began + length;
-    let mut is_over = false;
     let mut n = 0;
-    while let Some(&(at, step)) = plan.get(n) {
+    loop {
         // Nothing is harmed behind the campaign's length, as steps that wait put the others off, nor once servers did not become
         // well in time: with another one harmed, the storage of a majority could be gone.
-        let ends = Instant::now() >= last || !harmer.done.faults.is_empty();
-        if ends && !std::mem::replace(&mut is_over, true) {
+        if Instant::now() >= last || !harmer.done.faults.is_empty() {
             plan::end_with(&mut plan, n);
-            continue;
         }
+        let Some(&(at, step)) = plan.get(n) else {
+            break;
+        };
         n += 1;
         tokio::select! {
             () = sleep_until(began + at) => {}

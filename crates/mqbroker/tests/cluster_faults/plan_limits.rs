@@ -159,6 +159,11 @@ pub(crate) fn a_plan_that_ends_early_heals_what_it_has_harmed_and_harms_nothing_
         let mut early = whole.clone();
         end_with(&mut early, end);
         assert_eq!(early[..end], whole[..end]);
+        for done in end..early.len() {
+            let mut again = early.clone();
+            end_with(&mut again, done);
+            assert_eq!(again, early, "it has ended already");
+        }
         let mut done = Done::default();
         for (n, (_, step)) in early.into_iter().enumerate() {
             let before = done.harmed.len();

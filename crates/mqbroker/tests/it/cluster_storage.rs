@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
+use async_nats::jetstream::stream::Stream;
 use mq_client::{Client, Error, Outgoing, QoS, Receipt, Subscription};
 use mq_codec::ReasonCode;
 use tokio::{
@@ -9,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::cluster_programs::{Nats, SOON, signal};
+use crate::cluster_programs::{Nats, Node, SOON, signal};
 
 /// Sends a message of QoS 1, which is not acknowledged yet.
 async fn send(client: &Client, text: &str) -> Receipt {
@@ -167,14 +168,11 @@ async fn set_back(count: usize) {
     };
     // No node is to take the other one for dead while the servers agree on leaders.
     let nodes = ["a", "b"].map(|name| nats.node(name, 20));
-    let builder = |id: &str| mq_testkit::kept(&nodes[1].url(), id);
-    let away = builder("away").build().await.unwrap();
-    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
-    away.disconnect().await.unwrap();
-    drop(subscribed);
+    make_away(&nodes[1]).await;
     let publisher = mq_testkit::kept(&nodes[0].url(), "publisher");
     let publisher = publisher.build().await.unwrap();
-    let reader = builder("reader").build().await.unwrap();
+    let reader = mq_testkit::kept(&nodes[1].url(), "reader");
+    let reader = reader.build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     let before = send_some(&nats, &publisher, "before", 20).await;
     block_in_place(|| {
@@ -244,29 +242,28 @@ async fn one_of_three_servers_that_was_restored_to_an_earlier_copy_is_repaired_a
     set_back(1).await;
 }
 
-/// Deletes the first so many entries behind `after` from a log, at each server.
-async fn delete_entries(nats: &Nats, stream: &str, after: u64, count: u64) {
-    let stream = nats.jetstream().await.get_stream(stream).await.unwrap();
-    for number in after + 1..=after + count {
-        assert!(stream.delete_message(number).await.unwrap(), "{number}");
+/// Returns the log that has the most entries.
+async fn longest_log(nats: &Nats) -> Stream {
+    let context = nats.jetstream().await;
+    let mut logs = Vec::new();
+    while let Ok(log) = context.get_stream(format!("mq-log-{}", logs.len())).await {
+        logs.push(log);
     }
+    let longest = logs.into_iter().max_by_key(last_entry);
+    longest.expect("there are logs")
 }
 
-/// Returns the name and the last entry of the log that has the most entries.
-async fn longest_log(nats: &Nats) -> (String, u64) {
-    let context = nats.jetstream().await;
-    let mut longest = (String::new(), 0);
-    for shard in 0.. {
-        let name = format!("mq-log-{shard}");
-        let Ok(stream) = context.get_stream(&name).await else {
-            break;
-        };
-        let last = stream.cached_info().state.last_sequence;
-        if last > longest.1 {
-            longest = (name, last);
-        }
-    }
-    longest
+/// Returns the last entry that a log had when it was asked for.
+fn last_entry(log: &Stream) -> u64 {
+    log.cached_info().state.last_sequence
+}
+
+/// Makes the session of a client that is away, with a subscription.
+async fn make_away(node: &Node) {
+    let away = mq_testkit::kept(&node.url(), "away").build().await.unwrap();
+    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -276,22 +273,22 @@ async fn nodes_name_entries_that_no_server_has_and_begin_without_them() {
     };
     let a = nats.node("a", 3);
     let mut b = nats.node("b", 3);
-    let away = mq_testkit::kept(&b.url(), "away").build().await.unwrap();
-    let subscribed = away.subscribe("t", QoS::AtLeastOnce).await.unwrap();
-    away.disconnect().await.unwrap();
-    drop(subscribed);
+    make_away(&b).await;
     let publisher = mq_testkit::kept(&a.url(), "publisher");
     let publisher = publisher.build().await.unwrap();
     let before = send_some(&nats, &publisher, "before", 40).await;
     b.kill();
-    let (log, last) = longest_log(&nats).await;
+    let log = longest_log(&nats).await;
+    let (first, last) = (last_entry(&log) + 5, last_entry(&log) + 6);
     // Two of them are lost.
     send_some(&nats, &publisher, "meanwhile", 10).await;
-    delete_entries(&nats, &log, last + 4, 2).await;
+    for number in [first, last] {
+        assert!(log.delete_message(number).await.unwrap(), "{number}");
+    }
     let after = send_some(&nats, &publisher, "after", 10).await;
     b.start(&nats);
     let said = log_of(&nats, "b");
-    let named = format!("first={} last={}", last + 5, last + 6);
+    let named = format!("first={first} last={last}");
     let is_named = |line: &&String| line.contains("have lost log entries") && line.contains(&named);
     assert_eq!(said.iter().filter(is_named).count(), 1, "{said:#?}");
     let away = mq_testkit::kept(&b.url(), "away");

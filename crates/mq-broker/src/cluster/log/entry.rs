@@ -191,16 +191,13 @@ impl LogEntry {
 
     /// Returns `true` for the bytes of a batch of nothing, and of an entry that is lost.
     pub(super) fn is_empty(bytes: &[u8]) -> bool {
-        if bytes.is_empty() {
-            return true;
-        }
         let count = || {
             let mut from = Reader::new(bytes, VERSION)?;
             let kind = from.byte()?;
             Author::read(&mut from)?;
             Ok((kind, from.number()?))
         };
-        matches!(count(), Ok::<_, Malformed>((0, 0)))
+        bytes.is_empty() || matches!(count(), Ok::<_, Malformed>((0, 0)))
     }
 
     pub(in crate::cluster) fn fence(author: &Author) -> Bytes {

@@ -121,7 +121,7 @@ impl Cluster {
                 let entry = entry
                     .ok_or_else(|| EngineError::unavailable("timeout reading an old log entry"))?;
                 last = entry.number;
-                if entry.is_lost() && wanted.keys().any(|at| at.entry() == last) {
+                if entry.is_lost() && next.entry() == last {
                     self.keep_lost_messages(here, |number| number == last);
                 }
                 let batch = LogEntry::decode(&entry.bytes);

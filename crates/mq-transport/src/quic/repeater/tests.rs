@@ -3,11 +3,7 @@
 use std::{io::IoSliceMut, task::Context};
 
 use bytes::Bytes;
-use quinn::{
-    Endpoint, UdpPoller,
-    crypto::rustls::{QuicClientConfig, QuicServerConfig},
-    udp::RecvMeta,
-};
+use quinn::{Endpoint, UdpPoller, udp::RecvMeta};
 use tokio::{
     sync::mpsc,
     time::{Instant as At, sleep, sleep_until, timeout},
@@ -15,15 +11,14 @@ use tokio::{
 
 use super::*;
 use crate::{
-    Address, CongestionControl, ConnectOptions, Connector, ListenOptions, Scheme, ServerIdentity,
-    Trust,
+    CongestionControl,
     quic::windows::ConnectionLimits,
     quic::{
         config::{endpoint_config, repeating, transport_config},
         link::{BegunConnection, QuicLink},
         runtime::{PooledRuntime, begin, begin_guarded},
+        test_crypto::{client_crypto, server_crypto},
     },
-    tls::server_config,
 };
 
 const ONE_WAY: Duration = Duration::from_millis(25);
@@ -227,13 +222,7 @@ struct Ends {
 impl Ends {
     fn new(options: &QuicOptions, network: Network) -> Self {
         let [near, far] = network.sockets.map(|socket| repeating(socket, options));
-        let listen = ListenOptions {
-            identity: Some(ServerIdentity::self_signed().unwrap()),
-            ..ListenOptions::default()
-        };
-        let tls = server_config(Scheme::Quic, &listen).unwrap().config;
-        let crypto = QuicServerConfig::try_from(tls).unwrap();
-        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto()));
         config.transport_config(transport(options));
         let endpoint = |config, socket| {
             let (options, runtime) = (endpoint_config(options), Arc::new(PooledRuntime));
@@ -247,16 +236,8 @@ impl Ends {
     }
 
     async fn connect(&self) -> QuicLink {
-        let connector = Connector::new(ConnectOptions {
-            trust: Trust::Insecure,
-            ..ConnectOptions::default()
-        });
         let at = self.server.local_addr().unwrap();
-        let to = Address::new(Scheme::Quic, "10.0.0.2", at.port());
-        let tls = connector.unwrap().configs().unwrap();
-        let tls = tls.for_connection(&to, None, false);
-        let crypto = QuicClientConfig::try_from(tls).unwrap();
-        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        let mut config = quinn::ClientConfig::new(client_crypto(at.port()));
         config.transport_config(transport(&self.options));
         let repeater = Repeater::of_client(&self.options, None);
         let connecting = begin(repeater.as_ref(), || {

@@ -117,10 +117,14 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
 
 /// Formats the measured value of a claim, with its interval, for a table.
 pub(super) fn measured_value(claim: &ClaimReport) -> String {
-    match &claim.test {
-        Some(test) => test_result(test),
-        None => value_of(&claim.claim, claim.measured.as_ref(), claim.of),
-    }
+    let ClaimReport {
+        claim,
+        measured,
+        test,
+        of,
+        ..
+    } = claim;
+    result_of(claim, measured.as_ref(), test.as_ref(), *of)
 }
 
 /// Names the columns of a table of claims, one for each of the changes that campaigns of the set have at the end.
@@ -134,11 +138,9 @@ pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
 pub(super) fn verdict_with_changes(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);
     found.map_or_else(dash, |one| {
-        let value = match &one.test {
-            Some(test) => test_result(test),
-            None => value_of(&claim.claim, one.measured.as_ref(), one.of),
-        };
-        format!("{}: {value}", one.verdict.label())
+        let (measured, test) = (one.measured.as_ref(), one.test.as_ref());
+        let result = result_of(&claim.claim, measured, test, one.of);
+        format!("{}: {result}", one.verdict.label())
     })
 }
 
@@ -160,7 +162,16 @@ fn in_unit(value: f64, unit: &str) -> String {
     }
 }
 
-fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
+/// Formats what a claim was judged by: the test of a `differs`, else the measured value.
+fn result_of(
+    claim: &Claim,
+    measured: Option<&Interval>,
+    test: Option<&ClaimTest>,
+    of: Basis,
+) -> String {
+    if let Some(test) = test {
+        return test_result(test);
+    }
     let Some(found) = measured else {
         return dash();
     };
