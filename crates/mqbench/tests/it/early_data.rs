@@ -62,10 +62,20 @@ impl Sent {
     }
 }
 
-/// Decrypts a capture by the client's secrets; returns the connections with early data, by tshark's numbers. `None` without
-/// tshark.
-fn early_connections(capture: &Path, secrets: &Path) -> Option<BTreeMap<String, Sent>> {
-    let tshark = mq_testkit::program(&["tshark"])?;
+/// Captures that are made until one has early data and tshark can decrypt all of it.
+#[cfg(target_os = "linux")]
+const MOST_CAPTURES: usize = 5;
+
+/// Decrypts a capture by the client's secrets; returns the connections with early data, by tshark's numbers.
+///
+/// # Errors
+/// A packet with data of a client that tshark does not decrypt: if the last packet of a connection comes behind the first one of the next
+/// between the same addresses, it sometimes loses track of both.
+fn early_connections(
+    tshark: &Path,
+    capture: &Path,
+    secrets: &Path,
+) -> Result<BTreeMap<String, Sent>, String> {
     let output = Command::new(tshark)
         .arg("-2")
         .arg("-r")
@@ -85,20 +95,29 @@ fn early_connections(capture: &Path, secrets: &Path) -> Option<BTreeMap<String, 
         let from = text(&layers["udp"]["udp.srcport"]);
         let packets = list(&layers["quic"]);
         // The first packet of a datagram names its connection.
-        let number = text(&packets[0]["QUIC Connection information"]["quic.connection.number"]);
+        let number = &packets[0]["QUIC Connection information"]["quic.connection.number"];
+        let number = number.as_str().ok_or_else(|| datagram.to_string())?;
         for packet in packets {
             let is_early = packet["quic.long.packet_type"] == "1";
             if is_early {
-                connections.entry(number.clone()).or_insert_with(|| Sent {
-                    client: from.clone(),
-                    early: Vec::new(),
-                    one_rtt: Vec::new(),
-                });
+                connections
+                    .entry(number.to_owned())
+                    .or_insert_with(|| Sent {
+                        client: from.clone(),
+                        early: Vec::new(),
+                        one_rtt: Vec::new(),
+                    });
             }
-            let Some(sent) = connections.get_mut(&number) else {
+            let Some(sent) = connections.get_mut(number) else {
                 continue;
             };
-            let frames = list(&packet["quic.frame"]).into_iter();
+            let frames = list(&packet["quic.frame"]);
+            // The kept secrets are not those of handshakes.
+            let counts = is_early || packet.get("quic.short").is_some();
+            if counts && sent.client == from && frames.is_empty() {
+                return Err(packet.to_string());
+            }
+            let frames = frames.into_iter();
             let frames = frames.filter(|frame| frame.get("quic.stream_data").is_some());
             let frames = frames.map(stream_frame);
             if is_early {
@@ -108,7 +127,7 @@ fn early_connections(capture: &Path, secrets: &Path) -> Option<BTreeMap<String, 
             }
         }
     }
-    Some(connections)
+    Ok(connections)
 }
 
 /// Returns the values of a field that tshark writes as a list if there are several.
@@ -148,10 +167,11 @@ fn the_kept_resumed_connection_has_connect_and_publish_in_0_rtt_packets_once() {
     const PUBLISH: u8 = 3;
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let file = |name: &str| data.join(name);
-    let connections = early_connections(&file("resumed-0rtt.pcap"), &file("resumed-0rtt.keys"));
-    let Some(connections) = connections else {
+    let Some(tshark) = mq_testkit::program(&["tshark"]) else {
         return;
     };
+    let (capture, secrets) = (file("resumed-0rtt.pcap"), file("resumed-0rtt.keys"));
+    let connections = early_connections(&tshark, &capture, &secrets).unwrap();
     assert_eq!(connections.len(), 1, "{connections:?}");
     for sent in connections.values() {
         assert_eq!(sent.early_packets(), [CONNECT, PUBLISH], "{sent:?}");
@@ -161,11 +181,10 @@ fn the_kept_resumed_connection_has_connect_and_publish_in_0_rtt_packets_once() {
     }
 }
 
-/// A connection that this program makes over an emulated link without loss.
+/// Captures connections of this program over an emulated link without loss, and decrypts the capture. `None` where the system
+/// has no networks for it.
 #[cfg(target_os = "linux")]
-#[test]
-fn early_data_of_a_resumed_connection_is_not_in_1_rtt_packets() {
-    const CONNECT: u8 = 1;
+fn captured(tshark: &Path) -> Option<Result<BTreeMap<String, Sent>, String>> {
     let folder = tempfile::tempdir().unwrap();
     let secrets = folder.path().join("secrets");
     let captures = folder.path().join("captures");
@@ -178,19 +197,41 @@ fn early_data_of_a_resumed_connection_is_not_in_1_rtt_packets() {
         .output()
         .unwrap();
     if crate::program::skipped(&output.stderr) {
-        return;
+        return None;
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    let connections = early_connections(&captures.join("publisher.pcap"), &secrets);
-    let Some(connections) = connections else {
+    let capture = captures.join("publisher.pcap");
+    Some(early_connections(tshark, &capture, &secrets))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn early_data_of_a_resumed_connection_is_not_in_1_rtt_packets() {
+    const CONNECT: u8 = 1;
+    let Some(tshark) = mq_testkit::program(&["tshark"]) else {
         return;
     };
-    assert!(!connections.is_empty());
-    for sent in connections.values() {
-        assert_eq!(sent.early_packets().first(), Some(&CONNECT), "{sent:?}");
-        assert_eq!(sent.repeated(), 0, "{sent:?}");
+    for _ in 0..MOST_CAPTURES {
+        let connections = match captured(&tshark) {
+            Some(Ok(connections)) if connections.is_empty() => {
+                println!("no client had a ticket in time");
+                continue;
+            }
+            Some(Ok(connections)) => connections,
+            Some(Err(packet)) => {
+                println!("not decrypted: {packet}");
+                continue;
+            }
+            None => return,
+        };
+        for sent in connections.values() {
+            assert_eq!(sent.early_packets().first(), Some(&CONNECT), "{sent:?}");
+            assert_eq!(sent.repeated(), 0, "{sent:?}");
+        }
+        return;
     }
+    panic!("no capture of {MOST_CAPTURES} has early data and is decrypted");
 }
 
 #[test]
