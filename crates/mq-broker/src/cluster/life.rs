@@ -354,7 +354,13 @@ impl Cluster {
         if self.is_over(author) || !self.is_dead(author) || self.answers(author).await {
             return Ok(());
         }
-        self.end_life(author).await
+        let ended = self.end_life(author).await;
+        let mut outage = lock(&self.fence_outage);
+        match &ended {
+            Ok(()) => outage.end(),
+            Err(error) => outage.failed(error),
+        }
+        ended
     }
 
     /// Asks a node that is silent whether it lives, and notes the answer as a sign of life.
@@ -389,18 +395,15 @@ impl Cluster {
         if self.is_over(author) {
             return Ok(());
         }
-        info!(
-            node = author.node,
-            life = author.life,
-            "cluster: fencing node"
-        );
         self.append_fences(author).await?;
         let ended = self.appending_empty_entries(0..self.engine.shards(), self.until_over(author));
         let ended = timeout(FENCE_TIMEOUT, ended).await;
+        let Author { node, life } = author;
         ended.map_err(|_| {
-            let node = &author.node;
             EngineError::unavailable(format!("the fence of {node} was not read back in time"))
-        })
+        })?;
+        info!(node, life, "cluster: node fenced");
+        Ok(())
     }
 
     /// Appends a fence of a life to every log: what the life appends behind it counts for nothing.

@@ -160,6 +160,8 @@ pub(crate) struct Cluster {
     record_writes: Semaphore,
     /// Records of sessions that cannot be read or written.
     value_outage: Mutex<Outage>,
+    /// The fences of dead nodes that cannot be appended.
+    fence_outage: Mutex<Outage>,
     storage: Storage,
     ledger: Ledger,
     /// `true` once this node ends its life itself.
@@ -232,6 +234,7 @@ impl Cluster {
             take_ups: TakeUps::default(),
             record_writes: Semaphore::new(MAX_RECORD_WRITES),
             value_outage: Mutex::new(Outage::new("session record access", None)),
+            fence_outage: Mutex::new(Outage::new("node fencing", None)),
             ledger: Ledger::new(),
             is_leaving: AtomicBool::default(),
             runtime: Handle::current(),

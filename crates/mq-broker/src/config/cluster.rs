@@ -38,6 +38,8 @@ pub struct ClusterConfig {
     pub shards: Option<NonZeroU16>,
     /// Servers that store each message, from 1 to 5. Default: 3.
     pub replicas: Option<usize>,
+    /// `true` if a node that finds no streams at the servers begins a new cluster. Default: `true`.
+    pub create_streams: Option<bool>,
     /// Bytes that each server may store, its `max_file_store`. Default: unknown.
     pub store_max_bytes: Option<NonZeroU64>,
     /// Bytes of one log beyond which its oldest messages are dropped. Default: 10,000,000,000.
@@ -100,6 +102,7 @@ impl ClusterConfig {
         };
         set(&mut nats.shards, self.shards.map(NonZeroU16::get));
         set(&mut nats.replicas, self.replicas);
+        set(&mut nats.create_streams, self.create_streams);
         nats.store_max_bytes = self.store_max_bytes;
         let mut cluster = ClusterSettings::new(self.node, nats);
         set(

@@ -131,6 +131,7 @@ pub use tables::{
 /// key = "node.key"
 /// shards = 8                      # logs of messages; cannot be changed later
 /// replicas = 3                    # servers that have each message
+/// create_streams = true           # whether a node that finds no streams begins a new cluster
 /// log_max_bytes = 10000000000     # of one log; the oldest messages are forgotten then
 /// lease_s = 3                     # a node that is silent for so long counts as dead
 ///

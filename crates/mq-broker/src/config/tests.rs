@@ -282,11 +282,13 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
     };
     assert_eq!(nats.cluster, "mq");
     assert_eq!((nats.shards, nats.replicas), (8, 3));
+    assert!(nats.create_streams);
     assert!(nats.user.is_none() && nats.ca.is_none() && !nats.plaintext);
     let file = password.display();
     let text = format!(
         "[cluster]\nnode = \"b\"\nname = \"other\"\nservers = [\"tls://nats.example\"]\nuser = \"mq\"\n\
          password_file = \"{file}\"\nca = \"ca\"\ncertificate = \"c\"\nkey = \"k\"\nshards = 4\nreplicas = 1\n\
+         create_streams = false\n\
          log_max_bytes = 1000000\nlease_s = 9\n"
     );
     let settings = read(&text).unwrap().cluster.unwrap();
@@ -298,6 +300,7 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
     };
     assert_eq!(nats.cluster, "other");
     assert_eq!((nats.shards, nats.replicas), (4, 1));
+    assert!(!nats.create_streams);
     assert_eq!(nats.user.unwrap().0, "mq");
     assert_eq!(nats.ca, Some("ca".into()));
     assert_eq!(nats.identity, Some(("c".into(), "k".into())));

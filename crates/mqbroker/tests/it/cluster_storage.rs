@@ -1,10 +1,16 @@
 //! Nodes of a cluster whose servers have no majority, no room, or an earlier state.
 
-use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use async_nats::jetstream::stream::Stream;
 use mq_client::{Client, Error, Outgoing, QoS, Receipt, Subscription};
 use mq_codec::ReasonCode;
+use mq_testkit::{Running, free_port};
 use tokio::{
     task::block_in_place,
     time::{sleep, timeout},
@@ -298,4 +304,69 @@ async fn nodes_name_entries_that_no_server_has_and_begin_without_them() {
     let mut left = log_of(&nats, "a").into_iter();
     assert_eq!(left.find(|line| line.contains("node failed")), None);
     drop(away);
+}
+
+/// Starts a broker with that table, and ends it once its log says that it waits for this reason.
+fn waits_for_streams(nats: &Nats, table: &str, reason: &str) {
+    let listen = format!("listen = [\"tcp://127.0.0.1:{}\"]\n", free_port());
+    let mut command = nats.command("waiting", &(listen + table));
+    let log = nats.place("waiting.log");
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log).unwrap());
+    let child = Running(child.spawn().unwrap());
+    let began = Instant::now();
+    loop {
+        let said = fs::read_to_string(&log).unwrap();
+        let waits = |line: &str| line.contains("waiting for NATS servers") && line.contains(reason);
+        if said.lines().any(waits) {
+            drop(child);
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{said}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Names of the streams of a cluster with two logs.
+const STREAMS: [&str; 3] = ["mq-values", "mq-log-0", "mq-log-1"];
+
+/// Lists the streams of the cluster that the servers lack.
+async fn missing_streams(nats: &Nats) -> Vec<&'static str> {
+    let context = nats.jetstream().await;
+    let mut missing = Vec::new();
+    for name in STREAMS {
+        if context.get_stream(name).await.is_err() {
+            missing.push(name);
+        }
+    }
+    missing
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_make_no_streams_in_the_place_of_lost_ones() {
+    let Some(nats) = Nats::start(1, false) else {
+        return;
+    };
+    let table = nats.table("b", &nats.urls(), "password");
+    let waiting = format!("{table}create_streams = false\n");
+    waits_for_streams(&nats, &waiting, "no streams of cluster \"mq\"");
+    assert_eq!(missing_streams(&nats).await, STREAMS);
+    let mut a = nats.node("a", 3);
+    a.end();
+    a.start(&nats);
+    a.end();
+    let made = log_of(&nats, "a");
+    let made = made.iter().filter(|line| line.contains("streams made"));
+    assert_eq!(made.count(), 1, "the second start finds them");
+    let context = nats.jetstream().await;
+    for lost in ["mq-log-1", "mq-values"] {
+        let config = context.get_stream(lost).await.unwrap();
+        let config = config.cached_info().config.clone();
+        context.delete_stream(lost).await.unwrap();
+        waits_for_streams(&nats, &table, &format!("lost stream \"{lost}\""));
+        assert_eq!(missing_streams(&nats).await, [lost]);
+        // An operator restores it.
+        context.create_stream(config).await.unwrap();
+    }
 }

@@ -52,13 +52,11 @@ impl Cluster {
             }
             let mut is_news = false;
             for author in self.dead_nodes() {
-                match self.end_life_if_dead(&author).await {
-                    Ok(()) => is_news |= self.is_over(&author),
-                    Err(error) => {
-                        warn!(node = author.node, %error, "cluster: cannot fence node");
-                    }
+                if self.end_life_if_dead(&author).await.is_ok() {
+                    is_news |= self.is_over(&author);
                 }
             }
+            lock(&self.fence_outage).end_if_quiet();
             // Another node may have ended it.
             for author in self.ended_lives() {
                 is_news |= ended.insert(author);

@@ -255,8 +255,7 @@ impl Cluster {
     /// answered.
     pub(super) async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
         if self.is_dead(owner) {
-            if let Err(error) = self.end_life_if_dead(owner).await {
-                warn!(node = owner.node, %error, "cluster: cannot fence node");
+            if self.end_life_if_dead(owner).await.is_err() {
                 sleep(OWNER_POLL_INTERVAL).await;
             }
             return false;

@@ -1,4 +1,4 @@
-//! Connecting a node to its servers, and the streams that it makes there.
+//! Connecting a node to its servers.
 
 use std::{
     error::Error as _,
@@ -9,10 +9,6 @@ use std::{
 
 use async_nats::{
     Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, RequestErrorKind, ServerAddr,
-    jetstream::{
-        Context,
-        stream::{Config, DiscardPolicy, Stream},
-    },
     rustls::{ClientConfig, InvalidMessage},
 };
 use bytes::Bytes;
@@ -24,11 +20,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{NatsEngine, NatsSettings, REQUEST_TIMEOUT, nats_error};
-use crate::{
-    Escaped,
-    cluster::{DEDUPLICATION_WINDOW, EngineError},
-    lock::lock,
-};
+use crate::{Escaped, cluster::EngineError, lock::lock};
 
 /// Time that one attempt to connect may take.
 const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,9 +33,6 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Bytes around a packet in its log: the client's identifier, and a topic that the packet names by an alias.
 const PACKET_OVERHEAD_BYTES: usize = 192 << 10;
-
-/// Key in the metadata of the stream of values under which the number of logs stands.
-const SHARDS_METADATA_KEY: &str = "mq.shards";
 
 /// The reason for which a node cannot connect.
 #[derive(Debug)]
@@ -65,7 +54,7 @@ impl From<EngineError> for ConnectFailure {
 pub(super) struct LastServerError(Mutex<Option<String>>);
 
 impl NatsEngine {
-    /// Connects, and makes the streams where they are not there yet. Servers that do not answer are waited for.
+    /// Connects, and makes the streams of a new cluster. Servers that do not answer are waited for.
     ///
     /// # Errors
     /// At once if the settings are wrong, the servers do not let this node in, or a node of that name runs already; and
@@ -284,58 +273,4 @@ pub(super) async fn serve_presence_checks(
         }
     });
     Ok(())
-}
-
-/// Makes the streams that are missing, and returns that of the values.
-pub(super) async fn create_streams(
-    settings: &NatsSettings,
-    context: &Context,
-) -> Result<Stream, ConnectFailure> {
-    let NatsSettings {
-        cluster,
-        shards,
-        replicas,
-        ..
-    } = settings;
-    let values = Config {
-        name: format!("{cluster}-values"),
-        subjects: vec![format!("{cluster}.value.>")],
-        max_messages_per_subject: 1,
-        allow_message_ttl: true,
-        num_replicas: *replicas,
-        metadata: [(SHARDS_METADATA_KEY.to_owned(), shards.to_string())].into(),
-        ..Config::default()
-    };
-    let values = context
-        .get_or_create_stream(values)
-        .await
-        .map_err(nats_error)?;
-    let known = &values.cached_info().config;
-    if let Some(there) = known.metadata.get(SHARDS_METADATA_KEY)
-        && *there != shards.to_string()
-    {
-        return Err(ConnectFailure::Misconfigured(format!(
-            "shards: the cluster {cluster:?} has {there}, and not {shards}: it cannot be changed"
-        )));
-    }
-    if known.num_replicas != *replicas {
-        warn!(
-            replicas = known.num_replicas,
-            configured = replicas,
-            "cluster: number of replicas differs from the configuration and stays"
-        );
-    }
-    for shard in 0..*shards {
-        let log = Config {
-            name: format!("{cluster}-log-{shard}"),
-            subjects: vec![format!("{cluster}.log.{shard}")],
-            discard: DiscardPolicy::New,
-            num_replicas: *replicas,
-            duplicate_window: DEDUPLICATION_WINDOW,
-            ..Config::default()
-        };
-        let made = context.get_or_create_stream(log).await;
-        made.map_err(nats_error)?;
-    }
-    Ok(values)
 }

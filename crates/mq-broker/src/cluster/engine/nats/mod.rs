@@ -5,6 +5,7 @@ mod gap;
 mod server_times;
 mod settings;
 mod storage;
+mod streams;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 mod tls;
 mod values;
@@ -38,6 +39,7 @@ use connect::ConnectFailure;
 use gap::Gap;
 pub use settings::NatsSettings;
 use storage::publish_error;
+use streams::log_name;
 
 /// Time that an append, a put or a request may take before it is tried again.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -98,7 +100,7 @@ impl NatsEngine {
         connect::serve_presence_checks(&client, here, &mut tasks).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
-        let values = connect::create_streams(settings, &context).await?;
+        let values = streams::open_streams(settings, &context).await?;
         // To all nodes, and to this one.
         let subjects = [format!("{cluster}.told"), format!("{cluster}.told.{node}")];
         let broadcasts = subscribe(&client, &subjects, |message| Some(message.payload));
@@ -143,7 +145,7 @@ impl NatsEngine {
     }
 
     async fn stream(&self, shard: u16) -> Result<Stream, EngineError> {
-        let name = format!("{}-log-{shard}", self.cluster);
+        let name = log_name(&self.cluster, shard);
         self.context.get_stream(name).await.map_err(nats_error)
     }
 
@@ -237,10 +239,7 @@ impl Engine for NatsEngine {
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
         let (bring, brought) = mpsc::channel(CHANNEL_CAPACITY);
-        let (context, name) = (
-            self.context.clone(),
-            format!("{}-log-{shard}", self.cluster),
-        );
+        let (context, name) = (self.context.clone(), log_name(&self.cluster, shard));
         let mut gap = Gap::new(self.replicas);
         tokio::spawn(async move {
             let mut last = after;

@@ -33,6 +33,10 @@ pub struct NatsSettings {
     pub shards: u16,
     /// Number of servers that keep each message, from 1 to 5. It holds for a new cluster. Default 3.
     pub replicas: usize,
+    /// `true` if a node that finds no streams makes them, which begins a new cluster. With `false` it waits for them, for
+    /// [`connect_timeout`](Self::connect_timeout): a cluster in service whose servers have lost everything is not taken for a
+    /// new one. Default `true`.
+    pub create_streams: bool,
     /// Bytes that each server may store, its `max_file_store`, which it does not tell. Default: not known.
     pub store_max_bytes: Option<NonZeroU64>,
     /// Time for which a broker that starts waits for the servers. Default 60 s: a service that systemd starts has 90 s.
@@ -52,6 +56,7 @@ impl NatsSettings {
             identity: None,
             shards: 8,
             replicas: 3,
+            create_streams: true,
             store_max_bytes: None,
             connect_timeout: Duration::from_mins(1),
         }
