@@ -17,7 +17,9 @@
     chart.hues = {};
     const taken = new Set();
     for (const key of keys) {
-      if (/^(tcp|tls|quic)$/i.test(key)) { chart.hues[key] = '--' + key.toLowerCase(); continue; }
+      // Of a transport's connections, those with a full handshake have its colour.
+      const own = key.match(/^(tcp|tls|quic)( full)?$/i);
+      if (own) { chart.hues[key] = '--' + own[1].toLowerCase(); continue; }
       if (!names.includes(key)) names.push(key);
       let at = names.indexOf(key) % COLOURS;
       while (taken.has(at) && taken.size < COLOURS) at = (at + 1) % COLOURS;
@@ -80,11 +82,18 @@
     const centre = api.coord([api.value(0), api.value(1)])[0] + (index - (count - 1) / 2) * slot;
     return [centre, slot * 0.84];
   }
+  // A logarithmic axis has no place for a value of 0 or less: its lower end stands for it.
+  const leaves = (chart, value) => chart.log && value <= 0;
+  const height = (chart, params, api) => value => leaves(chart, value) ? params.coordSys.y + params.coordSys.height
+    : api.coord([api.value(0), value])[1];
   const line = (x1, y1, x2, y2, style) => ({ type: 'line', shape: { x1, y1, x2, y2 }, style });
-  function whisker(centre, low, high, width, style) {
+  // The foot of an interval that a logarithmic axis cannot show is an arrow.
+  function whisker(centre, low, high, width, style, leaves) {
     if (Math.abs(low - high) < 0.5) return [];
     const half = Math.min(width / 2, 7);
-    return [line(centre, low, centre, high, style), line(centre - half, low, centre + half, low, style),
+    const foot = leaves ? [line(centre - half, low - half, centre, low, style), line(centre, low, centre + half, low - half, style)]
+      : [line(centre - half, low, centre + half, low, style)];
+    return [line(centre, low, centre, high, style), ...foot,
       line(centre - half, high, centre + half, high, style)];
   }
 
@@ -98,7 +107,7 @@
   const items = {
     bar: (chart, index, count, ink) => (params, api) => {
       const [centre, width] = place(api, index, count, 52);
-      const y = value => api.coord([api.value(0), value])[1];
+      const y = height(chart, params, api);
       const bottom = params.coordSys.y + params.coordSys.height;
       const stands = chart.baseline ?? (chart.log ? null : 0);
       const foot = stands === null ? bottom : Math.min(y(stands), bottom);
@@ -106,22 +115,23 @@
       return { type: 'group', children: [
         { type: 'rect', shape: { x: centre - width / 2, y: Math.min(top, foot), width, height: Math.max(Math.abs(foot - top), 1), r: 1 },
           style: { fill: css(chart.hues[chart.points[index].key]) } },
-        ...whisker(centre, y(api.value(2)), y(api.value(3)), width * 0.6, { stroke: ink, lineWidth: 1.5 })] };
+        ...whisker(centre, y(api.value(2)), y(api.value(3)), width * 0.6, { stroke: ink, lineWidth: 1.5 }, leaves(chart, api.value(2)))] };
     },
     // Series stand a little aside of each other, so that no interval hides another.
     line: (chart, index, count) => (params, api) => {
       const at = api.value(0), aside = (index - (count - 1) / 2) * Math.min(9, api.size([1, 0])[0] * 0.6 / count);
-      const spot = (x, value) => { const [left, top] = api.coord([x, value]); return [left + aside, top]; };
-      const [x, y] = spot(at, api.value(1)), hue = css(chart.hues[chart.points[index].key]);
+      const y = height(chart, params, api);
+      const spot = (x, value) => [api.coord([x, 1])[0] + aside, y(value)];
+      const [x, top] = spot(at, api.value(1)), hue = css(chart.hues[chart.points[index].key]);
       const before = at > 0 ? chart.points[index].points[at - 1] : null;
       const [low, high] = [2, 3].map(i => spot(at, api.value(i))[1]);
       return { type: 'group', children: [
-        ...(before && !(chart.log && before.mean <= 0) ? [line(...spot(at - 1, before.mean), x, y, { stroke: hue, lineWidth: 2 })] : []),
-        ...whisker(x, low, high, 12, { stroke: hue, lineWidth: 1.5 }), marker(index, x, y, hue)] };
+        ...(before && !(chart.log && before.mean <= 0) ? [line(...spot(at - 1, before.mean), x, top, { stroke: hue, lineWidth: 2 })] : []),
+        ...whisker(x, low, high, 12, { stroke: hue, lineWidth: 1.5 }, leaves(chart, api.value(2))), marker(index, x, top, hue)] };
     },
     box: (chart, index, count, ink) => (params, api) => {
       const [centre, width] = place(api, index, count, 44);
-      const y = value => api.coord([api.value(0), value])[1];
+      const y = height(chart, params, api);
       const [q1, median, q3, low, high] = [1, 2, 3, 4, 5].map(i => y(api.value(i)));
       const hue = css(chart.hues[chart.points[index].key]), edge = { stroke: hue, lineWidth: 1.5 };
       const point = chart.points[index].points[api.value(0)];
@@ -155,11 +165,9 @@
     return power * (lead < 1.5 ? 1 : lead < 2.5 ? 2 : lead < 4 ? 3 : lead < 7 ? 5 : 10);
   }
 
+  // All that a figure draws: bars with their intervals, boxes with their whiskers and outliers.
   function values(chart) {
-    const all = [];
-    for (const series of chart.points) for (const point of series.points) {
-      if (point) all.push(point.mean, point.low ?? point.mean, point.high ?? point.mean, ...(point.outliers || []));
-    }
+    const all = chart.option.series.flatMap(series => series.data.flatMap(([, ...ends]) => ends));
     if (chart.mark !== null) all.push(chart.mark);
     return all;
   }

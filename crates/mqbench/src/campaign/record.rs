@@ -143,6 +143,8 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "delta" ["ms"] "Δ: first message sent until last received (S21 Fig. 6a)";
     "delta_dagger" ["ms"] "Δ†: dial of a later connection until its message is received, mean (S21 Fig. 6b)";
     "dial_to_sent" ["ms"] "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)";
+    "dial_to_sent_first" ["ms"] "the same of the first connection, which makes a full handshake";
+    "dial_to_sent_later" ["ms"] "the same of the later connections, mean";
     "connack_mean" ["ms"] "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)";
     "connect_to_connack_mean" ["ms"] "CONNECT sent until CONNACK, mean (DL eq. 1); with 0-RTT, CONNECT is sent before the handshake";
     "dial_to_connect_p50" ["ms"] "dial until CONNECT is sent, median: the handshakes of the transport and of TLS (LW26)";

@@ -169,6 +169,10 @@ impl Findings {
         let sent: Vec<_> = sent
             .map(|sample| sample.sent_ns - sample.intended_ns)
             .collect();
+        if let Some((first, later)) = sent.split_first() {
+            self.add_mean("dial_to_sent_first", &[*first])?;
+            self.add_mean("dial_to_sent_later", later)?;
+        }
         self.add_mean("dial_to_sent", &sent)
     }
 

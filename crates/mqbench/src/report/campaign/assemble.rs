@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    caption, context,
+    caption,
+    connections::{self, SeriesCells},
+    context,
     distribution::distributions,
     estimators,
     group::{RunGroup, disturbed},
@@ -194,18 +196,19 @@ fn panel(finished: &FinishedRuns, metric: &Metric, plot: &PlotReport, facet: &Le
     if plot.series == TRANSPORT {
         names.retain(|name| baseline.as_ref() != Some(name));
     }
-    let cell = |x: &str, series: &str| -> Levels {
+    let cells = names.into_iter().map(|name| {
         let mut levels = facet.clone();
-        levels.insert(plot.x.clone(), x.to_owned());
-        levels.insert(plot.series.clone(), series.to_owned());
-        levels
-    };
+        levels.insert(plot.series.clone(), name.clone());
+        SeriesCells::of_all(name, levels)
+    });
+    let cells = connections::by_handshake(finished, metric, cells.collect());
+    let names: Vec<String> = cells.iter().map(|one| one.name.clone()).collect();
     let groups: Vec<Vec<RunGroup>> = xs
         .iter()
         .map(|x| {
-            let series = names.iter();
+            let series = cells.iter();
             series
-                .map(|name| RunGroup::of(finished, metric, &cell(x, name)))
+                .map(|one| RunGroup::of(finished, metric, one, &one.at(&plot.x, x)))
                 .collect()
         })
         .collect();
@@ -237,27 +240,32 @@ fn panel(finished: &FinishedRuns, metric: &Metric, plot: &PlotReport, facet: &Le
         x: xs,
     };
     panel.shows = caption::sentence(plot, &panel, &baseline.unwrap_or_default());
+    if let Some(note) = connections::note(plot, &finished.campaign.source, &cells) {
+        panel.shows.push(' ');
+        panel.shows.push_str(&note);
+    }
     panel
 }
 
 /// Returns the series of distributions; for ξ those of both sides.
-fn lines(finished: &FinishedRuns, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
+fn lines(finished: &FinishedRuns, metric: &Metric, facet: &Levels) -> Vec<SeriesCells> {
     let plot = &finished.campaign.plot;
     let mut all = Vec::new();
     for name in finished.levels(&plot.series) {
         let mut levels = facet.clone();
         levels.insert(plot.series.clone(), name.clone());
         if metric.xi.is_none() || plot.series == TRANSPORT {
-            all.push((name, levels));
+            all.push(SeriesCells::of_all(name, levels));
             continue;
         }
         for transport in finished.levels(TRANSPORT) {
             let mut levels = levels.clone();
             levels.insert(TRANSPORT.to_owned(), transport.clone());
-            all.push((format!("{name} {transport}"), levels));
+            let name = format!("{name} {transport}");
+            all.push(SeriesCells::of_all(name, levels));
         }
     }
-    all
+    connections::by_handshake(finished, metric, all)
 }
 
 /// Returns the name of the histograms that the metric belongs to; of other histograms if no run has these.

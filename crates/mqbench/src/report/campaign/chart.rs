@@ -14,11 +14,13 @@ use crate::campaign::file::PlotKind;
 /// Makes the data from which the page draws one figure.
 pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Value {
     let plot = &campaign.plot;
-    let mean = |point: &Point| vec![point.mean, low(point), high(point)];
-    let series = panel.series.iter().map(|one| match plot.kind {
-        PlotKind::Bars => custom(plot, one, "bar", mean),
-        PlotKind::Lines => custom(plot, one, "line", mean),
-        PlotKind::BoxTukey | PlotKind::BoxPercentiles => custom(plot, one, "box", boxed),
+    let series = panel.series.iter().map(|one| {
+        let draw = match plot.kind {
+            PlotKind::Bars => "bar",
+            PlotKind::Lines => "line",
+            PlotKind::BoxTukey | PlotKind::BoxPercentiles => "box",
+        };
+        custom(plot, one, draw, |point| ends(campaign, point))
     });
     let split = split_axis(campaign, panel).map(|axis| {
         let parts = axis.parts().iter();
@@ -142,16 +144,34 @@ pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
     panel.baseline.or(xi.map(|_| 1.0))
 }
 
-/// Returns `true` if a linear axis would press the boxes flat: the largest value is more than four times the smallest.
+/// Greatest quotient of two ends that boxes on a linear axis may have.
+const BOXES_APART: f64 = 4.0;
+/// Greatest quotient of two ends that bars or points on a linear axis may have: a bar of a hundredth of the axis is not
+/// seen.
+const BARS_APART: f64 = 100.0;
+
+/// Returns `true` if a linear axis would press boxes, bars or points flat, since their ends are too far apart. Bars and
+/// points with a line to compare them with have a linear axis.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
-    if !campaign.plot.kind.is_boxes() || split_axis(campaign, panel).is_some() {
+    let is_boxes = campaign.plot.kind.is_boxes();
+    if split_axis(campaign, panel).is_some() || !is_boxes && mark(campaign, panel).is_some() {
         return false;
     }
-    let ends = panel.points().flat_map(boxed);
+    let ends = panel.points().flat_map(|point| ends(campaign, point));
     let (least, most) = ends.fold((f64::MAX, 0.0_f64), |(least, most), value| {
         (least.min(value), most.max(value))
     });
-    least > 0.0 && most > 4.0 * least
+    let apart = if is_boxes { BOXES_APART } else { BARS_APART };
+    least > 0.0 && most > apart * least
+}
+
+/// Returns the values of a point that its figure draws: a bar with its interval, or a box with its whiskers and the range
+/// of its outliers.
+pub(super) fn ends(campaign: &CampaignReport, point: &Point) -> Vec<f64> {
+    if campaign.plot.kind.is_boxes() {
+        return boxed(point);
+    }
+    vec![point.mean, low(point), high(point)]
 }
 
 /// Returns `true` if a linear axis would press a distribution flat: its last bound is more than four times its first.

@@ -3,6 +3,7 @@
 use mq_measure::{LatencyRecorder, convert::float};
 
 use super::{
+    connections::{self, SeriesCells},
     metric_values::{FinishedRuns, Levels},
     model::Distribution,
 };
@@ -22,18 +23,14 @@ pub(crate) fn distributions(
     finished: &FinishedRuns,
     of: &str,
     xs: &[String],
-    series: &[(String, Levels)],
+    series: &[SeriesCells],
 ) -> Vec<Distribution> {
     let factor = &finished.campaign.plot.x;
     let mut all = Vec::new();
     for x in xs {
         let recorders: Vec<(&String, LatencyRecorder)> = series
             .iter()
-            .filter_map(|(name, levels)| {
-                let mut levels = levels.clone();
-                levels.insert(factor.clone(), x.clone());
-                Some((name, finished.pooled(of, &levels)?))
-            })
+            .filter_map(|one| Some((&one.name, pooled(finished, of, one, &one.at(factor, x))?)))
             .collect();
         let moments = || recorders.iter().map(|(_, recorder)| recorder.moments());
         let least = moments().filter_map(mq_measure::stats::Moments::min).min();
@@ -53,6 +50,23 @@ pub(crate) fn distributions(
         }));
     }
     all
+}
+
+/// Pools the values of a series' runs with these levels; `None` without any.
+fn pooled(
+    finished: &FinishedRuns,
+    of: &str,
+    series: &SeriesCells,
+    levels: &Levels,
+) -> Option<LatencyRecorder> {
+    let Some(handshake) = series.handshake else {
+        return finished.pooled(of, levels);
+    };
+    let mut all = LatencyRecorder::new();
+    for run in finished.runs_at(levels) {
+        all.merge(&connections::times(run, handshake));
+    }
+    (!all.is_empty()).then_some(all)
 }
 
 /// Bounds in equal ratios, from a little below the least value to a little above the greatest.

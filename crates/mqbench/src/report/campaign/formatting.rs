@@ -78,6 +78,24 @@ pub(super) fn levels(levels: &Levels) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
+/// Puts a text in parentheses. Parentheses within it become commas: `(WiFi, 5 % loss)` for `WiFi (5 % loss)`.
+pub(super) fn parenthesis(text: &str) -> String {
+    let mut flat = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['(', ')']) {
+        let (before, after) = rest.split_at(at);
+        flat.push_str(before.trim_end());
+        rest = &after[1..];
+        let goes_on = rest.trim_start().starts_with(char::is_alphanumeric);
+        if after.starts_with('(') && !flat.is_empty() {
+            flat.push_str(", ");
+        } else if after.starts_with(')') && goes_on {
+            flat.push(',');
+        }
+    }
+    format!("({flat}{rest})")
+}
+
 /// Formats the claimed value, in words.
 pub(super) fn claimed_value(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
@@ -102,8 +120,10 @@ pub(super) fn energy(of: &EnergyReport) -> String {
     let scope = of.scope.as_ref();
     let scope = scope.map_or_else(String::new, |scope| format!(": {scope}"));
     format!(
-        "Energy of {} runs by {} ({}){scope}.",
-        of.runs, of.meter, of.basis
+        "Energy of {} runs by {} {}{scope}.",
+        of.runs,
+        of.meter,
+        parenthesis(&of.basis.to_string())
     )
 }
 
@@ -282,6 +302,21 @@ mod tests {
         assert_eq!(queue("Unlimited"), "queue unlimited");
         assert_eq!(rate(1_500_000), "1.500 Mbit/s");
         assert_eq!(in_unit(0.6, ""), "0.6000");
+        for (text, flat) in [
+            (
+                "WiFi (5 % loss, bursts of 2)",
+                "(WiFi, 5 % loss, bursts of 2)",
+            ),
+            (
+                "the text (§5.1) has no number",
+                "(the text, §5.1, has no number)",
+            ),
+            ("both (a (b)); c", "(both, a, b; c)"),
+            ("(tuned)", "(tuned)"),
+            ("no", "(no)"),
+        ] {
+            assert_eq!(parenthesis(text), flat);
+        }
         assert_eq!(in_unit(25.0, "ms"), "25.00 ms");
     }
 }

@@ -3,11 +3,15 @@
 use mq_measure::stats;
 
 use super::{
+    connections::{self, SeriesCells},
     metric_values::{FinishedRuns, Levels, Metric, Statistic, milliseconds},
     model::{Basis, BoxReport, Point},
     resample::Resample,
 };
-use crate::campaign::file::{BoxesOf, PlotKind};
+use crate::{
+    campaign::file::{BoxesOf, PlotKind},
+    workload::resumption::Resumption,
+};
 
 /// Number of repetitions from which on boxes and tests are over repetitions; with fewer, they are over messages.
 pub(super) const ENOUGH: usize = 5;
@@ -28,7 +32,16 @@ pub(super) struct RunGroup {
 }
 
 impl RunGroup {
-    pub(super) fn of(finished: &FinishedRuns, metric: &Metric, levels: &Levels) -> Self {
+    /// Groups the runs of a series with these levels.
+    pub(super) fn of(
+        finished: &FinishedRuns,
+        metric: &Metric,
+        series: &SeriesCells,
+        levels: &Levels,
+    ) -> Self {
+        if let Some(handshake) = series.handshake {
+            return Self::of_connections(finished, levels, handshake);
+        }
         let values = finished.values(metric, levels);
         let boxes = finished.campaign.plot.boxes;
         let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
@@ -42,6 +55,23 @@ impl RunGroup {
             messages,
             statistic: of_messages.map(|(_, statistic)| statistic),
             boxes,
+            disturbed: disturbed(finished, levels),
+        }
+    }
+
+    /// Groups the connections with this handshake; a run's value is the mean of its connections.
+    fn of_connections(finished: &FinishedRuns, levels: &Levels, handshake: Resumption) -> Self {
+        let runs = finished.runs_at(levels);
+        let times: Vec<Vec<f64>> = runs
+            .map(|run| milliseconds(&connections::times(run, handshake)))
+            .collect();
+        let mut messages = times.concat();
+        messages.sort_by(f64::total_cmp);
+        Self {
+            values: times.iter().filter_map(|run| stats::mean(run)).collect(),
+            messages,
+            statistic: Some(Statistic::Mean),
+            boxes: BoxesOf::Messages,
             disturbed: disturbed(finished, levels),
         }
     }

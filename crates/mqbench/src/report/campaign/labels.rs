@@ -65,6 +65,14 @@ const METRICS: &[(&str, &str)] = &[
         "dial_to_sent",
         "mean time from dial until the message is sent",
     ),
+    (
+        "dial_to_sent_first",
+        "time from the first dial until the message is sent",
+    ),
+    (
+        "dial_to_sent_later",
+        "mean time from a later dial until the message is sent",
+    ),
     ("connack_mean", "mean time from dial to CONNACK"),
     ("dial_to_connect_p50", "median time from dial to CONNECT"),
     (
@@ -126,6 +134,14 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ("latency", "delay from publisher to subscriber"),
     ("delta_dagger", "time from dial to the message's arrival"),
     ("dial_to_sent", "time from dial until the message is sent"),
+    (
+        "dial_to_sent_first",
+        "time from the first dial until the message is sent",
+    ),
+    (
+        "dial_to_sent_later",
+        "time from a later dial until the message is sent",
+    ),
     ("connack", "time from dial to CONNACK"),
     ("dial_to_connect", "time from dial to CONNECT"),
     ("rtt", "time from job to its own result"),
@@ -141,9 +157,8 @@ pub(super) fn short(metric: &str) -> &'static str {
         "latency_p99" => "99th percentile",
         "latency_max" => "longest delay",
         "latency_rsd" => "jitter",
-        "delta_dagger" | "dial_to_sent" | "connack_mean" | "rtt_mean" | "rtt_last_mean" => {
-            "mean time"
-        }
+        "delta_dagger" | "dial_to_sent" | "dial_to_sent_later" | "connack_mean" | "rtt_mean"
+        | "rtt_last_mean" => "mean time",
         "dial_to_connect_p50" => "median time",
         "packets_per_second" | "arrived_per_second" => "rate",
         "inter_topic_spread" => "spread between topics",
@@ -152,7 +167,9 @@ pub(super) fn short(metric: &str) -> &'static str {
         "power_w" => "average power",
         "energy_j" | "energy_per_message_uj" => "energy",
         "gap" => "gap",
-        "delta" | "back_50" | "back_99" | "back_all" | "broker_down" => "time",
+        "delta" | "dial_to_sent_first" | "back_50" | "back_99" | "back_all" | "broker_down" => {
+            "time"
+        }
         "broker_cpu_s" | "client_cpu_s" => "CPU time",
         _ => "count",
     }
@@ -214,6 +231,12 @@ pub(super) fn series(factor: &str, name: &str) -> String {
             .any(|(of, id, _)| *of == TRANSPORT && *id == transport)
     {
         return format!("{}, {}", level(factor, own), level(TRANSPORT, transport));
+    }
+    // Single connections are drawn by their handshakes.
+    if let Some((own, handshake)) = name.rsplit_once(' ')
+        && factor == TRANSPORT
+    {
+        return format!("{}, {}", level(factor, own), level("resumption", handshake));
     }
     level(factor, name)
 }
@@ -326,6 +349,8 @@ mod tests {
             assert_eq!(level(factor, name), words);
         }
         assert_eq!(series("link", "w20/wifi tls"), "WiFi, TLS");
+        assert_eq!(series("transport", "quic 0-rtt"), "QUIC, 0-RTT");
+        assert_eq!(series("variant", "QUIC full"), "QUIC full");
         assert_eq!(place("loss", "0%"), "without loss");
     }
 

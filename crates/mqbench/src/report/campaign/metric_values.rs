@@ -291,6 +291,13 @@ fn decode(text: &str, into: &mut LatencyRecorder) {
     }
 }
 
+/// Returns the values of a run's histogram; `None` if the run does not have it.
+pub(super) fn recorded(run: &Record, of: &str) -> Option<LatencyRecorder> {
+    let mut all = LatencyRecorder::new();
+    decode(run.outcome.histograms.get(of)?, &mut all);
+    Some(all)
+}
+
 /// Returns all recorded values, ascending, in ms.
 pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
     let histogram = recorder.histogram();
@@ -375,7 +382,14 @@ impl Metric {
             }
         }
         // These metrics are means.
-        matches!(&self.name[..], "delta_dagger" | "dial_to_sent")
+        let means = [
+            "delta_dagger",
+            "dial_to_sent",
+            "dial_to_sent_first",
+            "dial_to_sent_later",
+        ];
+        means
+            .contains(&&self.name[..])
             .then(|| (self.name.clone(), Statistic::Mean))
     }
 

@@ -5,6 +5,7 @@
 //! ```text
 //! records ─ metric_values ─ resample ─┬─ assemble ────── model ─┬─ html ─ chart ─ axis
 //!           (which runs count)        ├─ group, pairs           ├─ markdown, svg
+//!                                     ├─ connections
 //!                                     ├─ distribution           └─ JSON
 //!                                     ├─ context, caption
 //! claims ─────────────────────────────┴─ verdict, claim_tests, paper_findings, estimators
@@ -18,6 +19,7 @@ mod axis;
 mod caption;
 mod chart;
 mod claim_tests;
+mod connections;
 mod context;
 mod csv;
 mod difference;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{ClaimReport, PaperReport};
+use super::{
+    formatting,
+    model::{ClaimReport, PaperReport},
+};
 use crate::campaign::claims::{ExpectedOrder, LEAST, TrendDirection, Verdict};
 
 /// Name, title, authors, and DOI if there is one.
@@ -216,7 +219,7 @@ fn open_claims(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> 
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let each = reasons.iter().map(|(why, count)| {
         let claims = if *count == 1 { "claim" } else { "claims" };
-        format!("{count} {claims} ({why})")
+        format!("{count} {claims} {}", formatting::parenthesis(why))
     });
     let each: Vec<_> = each.collect();
     (!each.is_empty()).then(|| format!("Open: {}.", each.join("; ")))
@@ -224,22 +227,29 @@ fn open_claims(claims: &[&ClaimReport], verdicts: &[Verdict]) -> Option<String> 
 
 impl ClaimGroup<'_> {
     fn sentence(&self, with_reason: bool) -> String {
-        let named = || self.cases.join("; ");
-        let cases = match (self.cases.len(), self.all) {
-            (1, 1) => String::new(),
-            (some, all) if some == all => format!(" in all {all} cases"),
-            (some, _) if some <= CASES => format!(" ({})", named()),
-            (some, all) => format!(" in {some} of {all} cases"),
+        // Two estimators of one quantity have claims with the same case.
+        let mut named = self.cases.clone();
+        named.dedup();
+        let (counted, named) = match (self.cases.len(), self.all) {
+            (1, 1) => (String::new(), None),
+            (2, 2) => (" in both cases".to_owned(), None),
+            (some, all) if some == all => (format!(" in all {all} cases"), None),
+            (some, _) if some <= CASES && !named.contains(&"") => {
+                (String::new(), Some(named.join("; ")))
+            }
+            (some, all) => (format!(" in {some} of {all} cases"), None),
         };
         let note = self
             .note
             .map_or_else(String::new, |note| format!("; {note}"));
-        let why = if with_reason {
-            format!(" ({}{note})", self.why)
-        } else {
+        let why = with_reason.then(|| format!("{}{note}", self.why));
+        let details: Vec<_> = named.into_iter().chain(why).collect();
+        let details = if details.is_empty() {
             String::new()
+        } else {
+            format!(" {}", formatting::parenthesis(&details.join(" – ")))
         };
-        format!("“{}”{cases}{why}", self.says)
+        format!("“{}”{counted}{details}", self.says)
     }
 }
 
@@ -380,7 +390,7 @@ mod tests {
                 format!("Held: {says} (WiFi, 5 % loss)."),
                 format!("Opposite: {says} (satellite, 5 % loss)."),
                 format!(
-                    "Not reproduced: {says} (WiFi, 0 % loss) (no difference: within 2 %; S21 \
+                    "Not reproduced: {says} (WiFi, 0 % loss – no difference: within 2 %; S21 \
                      found QUIC slightly worse without loss)."
                 ),
             ]

@@ -279,19 +279,23 @@ fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
     if let Some(split) = chart::split_axis(campaign, panel) {
         return split;
     }
-    let ends = panel.points().flat_map(|point| match campaign.plot.kind {
-        PlotKind::Bars | PlotKind::Lines => vec![chart::low(point), chart::high(point)],
-        _ => chart::boxed(point),
-    });
+    let ends = panel
+        .points()
+        .flat_map(|point| chart::ends(campaign, point));
     let mark = chart::mark(campaign, panel);
     let (least, most) = ends
         .chain(mark)
         .fold((f64::MAX, f64::MIN), |(low, high), value| {
             (low.min(value), high.max(value))
         });
+    let is_logarithmic = chart::starts_logarithmic(campaign, panel);
     let from_zero = campaign.plot.kind == PlotKind::Bars && panel.baseline.is_none();
-    let least = if from_zero { least.min(0.0) } else { least };
-    Axis::new(least, most, chart::starts_logarithmic(campaign, panel))
+    let least = if from_zero && !is_logarithmic {
+        least.min(0.0)
+    } else {
+        least
+    };
+    Axis::new(least, most, is_logarithmic)
 }
 
 /// Breaks words into lines of at most `most` characters; a longer word has a line of its own.
@@ -311,6 +315,8 @@ fn lines(text: &str, most: f64) -> Vec<String> {
 
 fn colour(panel: &Panel, at: usize) -> &'static str {
     let name = &panel.series[at].name;
+    // Of a transport's connections, those with a full handshake have its colour.
+    let name = name.strip_suffix(" full").unwrap_or(name);
     let own = COLOURS.iter();
     let mut own = own.filter(|(known, _)| name.eq_ignore_ascii_case(known));
     own.next()

@@ -33,7 +33,9 @@ pub(super) fn claims(report: &Report) -> String {
         let mine: Vec<_> = mine.collect();
         let counts = Verdict::ALL.map(|verdict| count(&mine, verdict));
         let head = name.map_or_else(|| "<b>all</b>".to_owned(), escape);
-        [vec![head], counts.to_vec()].concat()
+        let counts = Verdict::ALL.into_iter().zip(counts);
+        let counts = counts.map(|(verdict, count)| labelled(verdict.label(), &count));
+        std::iter::once(head).chain(counts).collect()
     });
     let heads = Verdict::ALL.map(|verdict| badge(verdict, false));
     let columns: Vec<&str> = std::iter::once("paper")
@@ -71,6 +73,7 @@ fn count(claims: &[&ClaimReport], verdict: Verdict) -> String {
 
 /// Formats the table of claims, with a column for each change that campaigns of the set have.
 pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&str]) -> String {
+    let columns = formatting::claim_columns(changes);
     let rows = claims.iter().map(|report| {
         let claim = &report.claim;
         let note = claim
@@ -78,21 +81,31 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
             .as_ref()
             .map(|note| format!("<small>{}</small>", escape(note)));
         let badge = badge(report.verdict, paper_findings::no_difference(report));
-        let own = vec![
+        let own = [
             badge + &format!("<small>{}</small>", escape(&report.why)),
             escape(&claim.says) + &note.unwrap_or_default(),
             escape(&claim.source),
-            escape(&formatting::claimed_value(report)),
-            escape(&formatting::measured_value(report)),
+            formatting::claimed_value(report),
+            formatting::measured_value(report),
         ];
         let beside = changes
             .iter()
-            .map(|changes| escape(&formatting::verdict_with_changes(report, changes)));
-        own.into_iter().chain(beside).collect()
+            .map(|changes| formatting::verdict_with_changes(report, changes));
+        let cells = own.into_iter().chain(beside).enumerate();
+        // The first three columns speak for themselves, and are HTML.
+        let cells = cells.map(|(at, cell)| match at {
+            0..3 => cell,
+            _ => labelled(&columns[at], &escape(&cell)),
+        });
+        cells.collect()
     });
-    let columns = formatting::claim_columns(changes);
-    let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
-    table(caption, &columns, rows, 3)
+    let names: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
+    table(caption, &names, rows, 3)
+}
+
+/// Formats a cell with its column's name, which is shown where the page is too narrow for the table's head.
+fn labelled(column: &str, cell: &str) -> String {
+    format!("<span data-label=\"{}\">{cell}</span>", escape(column))
 }
 
 /// Formats a verdict's badge. With `no_difference` it says that the runs found no difference, where the claim has one.

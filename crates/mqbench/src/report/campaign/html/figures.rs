@@ -77,6 +77,8 @@ fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
     };
     let split = if chart::split_axis(campaign, panel).is_some() {
         " The axis is linear up to the break, and logarithmic above it, for the outliers."
+    } else if chart::starts_logarithmic(campaign, panel) {
+        " The axis is logarithmic."
     } else {
         ""
     };

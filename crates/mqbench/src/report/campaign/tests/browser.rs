@@ -9,10 +9,10 @@ use std::{
 use mq_testkit::{Page, assert_accessible, axe_script, chromium};
 use serde_json::{Value, json};
 
-use super::fixture;
+use super::{fixture, page};
 use crate::{
     campaign::{claims, store::ResultSet},
-    report::campaign::{assemble::report, html},
+    report::campaign::assemble::report,
 };
 
 fn url(file: &Path) -> String {
@@ -29,7 +29,7 @@ fn the_page_works_in_a_browser_without_any_network() {
     let claims = claims::shipped().unwrap();
     let report = report(&set.head, &set.campaigns, &set.records, &claims);
     let file = folder.path().join("report.html");
-    std::fs::write(&file, html::page(&report)).unwrap();
+    std::fs::write(&file, page(&report)).unwrap();
     if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
         std::fs::copy(&file, Path::new(&folder).join("report.html")).unwrap();
     }
@@ -132,6 +132,23 @@ fn the_page_works_in_a_browser_without_any_network() {
     nothing_went_wrong(&mut page);
 }
 
+/// W20's two connections differ by a factor of a hundred, a run of DL's by as much from the others.
+#[test]
+fn boxes_bars_and_intervals_are_within_their_axis() {
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let report = super::figures::kept("2026-11-24-papers", &["w20-fig5", "dl-fig4", "s22-fig5"]);
+    let file = folder.path().join("report.html");
+    std::fs::write(&file, page(&report)).unwrap();
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &url(&file));
+    page.until("document.querySelectorAll('.chart[data-drawn]').length >= 3");
+    page.until("[...document.querySelectorAll('.chart[id*=p]')].every(c => c.dataset.drawn)");
+    assert_eq!(page.eval(BEYOND), json!([]));
+    nothing_went_wrong(&mut page);
+}
+
 /// In light and dark, on a desk and on a phone, with all parts closed and with all open.
 #[test]
 fn axe_finds_nothing_serious_in_the_page() {
@@ -148,7 +165,7 @@ fn axe_finds_nothing_serious_in_the_page() {
     let claims = claims::shipped().unwrap();
     let report = report(&set.head, &set.campaigns, &records, &claims);
     let file = folder.path().join("report.html");
-    std::fs::write(&file, html::page(&report)).unwrap();
+    std::fs::write(&file, page(&report)).unwrap();
     let mut page = Page::open(&chromium, &folder.path().join("profile"), &url(&file));
     page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
     let open = "document.querySelectorAll('details').forEach(part => { part.open = true })";
@@ -185,7 +202,7 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
     );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.html");
-    std::fs::write(&file, html::page(&report)).unwrap();
+    std::fs::write(&file, page(&report)).unwrap();
     if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
         std::fs::copy(&file, Path::new(&folder).join("quick.html")).unwrap();
     }
@@ -226,6 +243,13 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
         }
     }
     println!("{figures} figures");
+    // The verdicts of a phone's page need no scrolling sideways: nothing of them is out of sight.
+    page.size(390, 844);
+    let hidden = "[...document.querySelectorAll('#claims .table, .claims .table')]\
+         .filter(table => table.scrollWidth > table.clientWidth + 1).map(table => table.ariaLabel)";
+    assert_eq!(page.eval(hidden), json!([]));
+    page.size(1400, 844);
+    assert_eq!(page.eval(BEYOND), json!([]));
     for width in [1400, 390] {
         page.size(width, 844);
         page.until(&format!("document.documentElement.scrollWidth <= {width}"));
@@ -258,6 +282,35 @@ const COLLISIONS: &str = "(() => {
                 if (across > 1 && down > 4) found.push(`${chart.id}: ${a} over ${b}`);
             }
         });
+    }
+    return found;
+})()";
+
+/// Script that returns the values of figures that leave their axis: bars, intervals, and boxes with their whiskers, first
+/// as the figure stands, then with its other axis.
+const BEYOND: &str = "(() => {
+    const found = [];
+    for (const chart of document.querySelectorAll('.chart[id*=p]')) {
+        const button = document.querySelector(`[data-for=${chart.id}][data-do=log]`);
+        for (const press of [true, true]) {
+            const view = echarts.getInstanceByDom(chart);
+            const option = view.getOption();
+            const frame = view.getModel().getComponent('grid').coordinateSystem.getRect();
+            const log = option.yAxis[0].type === 'log';
+            for (const series of option.series.filter(one => !one.xAxisIndex)) {
+                for (const row of series.data) {
+                    // Outliers above a break have a grid of their own.
+                    const values = option.grid.length > 1 ? row.slice(1, 6) : row.slice(1);
+                    for (const value of values.filter(value => !log || value > 0)) {
+                        const y = view.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [0, value])[1];
+                        if (!(y >= frame.y - 1 && y <= frame.y + frame.height + 1)) {
+                            found.push(`${chart.id} ${log ? 'log' : ''} ${series.name}: ${value} at ${y}`);
+                        }
+                    }
+                }
+            }
+            if (press && button && !button.disabled) button.click();
+        }
     }
     return found;
 })()";

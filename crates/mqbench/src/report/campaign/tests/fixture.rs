@@ -213,3 +213,20 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
 fn nanoseconds(ms: f64) -> u64 {
     u64::try_from(Duration::from_secs_f64(ms / 1e3).as_nanos()).unwrap()
 }
+
+/// Copies some campaigns of a kept result set, with their records, and loads them.
+pub(crate) fn kept(folder: &Path, set: &str, campaigns: &[&str]) -> ResultSet {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/runs");
+    let kept = kept.join(set);
+    let copy = |name: &str| {
+        let to = folder.join(name);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(kept.join(name), to).unwrap();
+    };
+    copy("set.json");
+    for name in campaigns {
+        copy(&format!("campaigns/{name}.toml"));
+        copy(&format!("records/{name}.jsonl.gz"));
+    }
+    ResultSet::load(folder).unwrap()
+}

@@ -2,6 +2,7 @@
 
 #[cfg(unix)]
 mod browser;
+mod figures;
 pub(crate) mod fixture;
 mod schema;
 
