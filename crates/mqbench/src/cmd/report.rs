@@ -70,7 +70,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .out
             .clone()
             .unwrap_or_else(|| args.directory.join("report.html"));
-        write(&out, &campaign::page(&make()?))?;
+        let late = report::explain::sections(&set);
+        write(&out, &campaign::page(&make()?, &late))?;
         return report::print(&format!("{}\n", out.display()));
     };
     match &args.out {

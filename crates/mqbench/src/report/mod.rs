@@ -4,7 +4,6 @@ pub(crate) mod campaign;
 pub(crate) mod compare;
 pub(crate) mod energy;
 pub(crate) mod explain;
-pub(crate) mod explain_picture;
 pub(crate) mod histogram;
 
 use std::{cmp::Ordering, fmt::Display, io::Write};

@@ -4,7 +4,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{captures::frames, command::compared, program::mqbench};
+use crate::{
+    captures::frames,
+    command::compared,
+    program::{mqbench, skipped},
+};
 
 /// Explains a comparison over a lossy link, and returns each transport's late messages.
 fn explained(directory: &Path) -> Option<Vec<(String, Vec<Value>)>> {
@@ -79,6 +83,71 @@ fn late_messages_are_explained_as_the_emulator_lost_packets() {
     assert!(wrong.len() <= 1, "{wrong:?}");
     let lost = late.iter().filter(|one| longest(one)["cause"] == "lost");
     assert!(lost.count() > 0, "{late:?}");
+}
+
+/// Two cells of four runs each.
+const CAMPAIGN: &str = r#"
+title = "a test's"
+source = "none"
+repetitions = 4
+[work]
+pattern = "periodic"
+link = "s22/wifi@loss=5%"
+messages = 100
+interval = "5ms"
+[factors]
+transport = ["tls", "quic"]
+qos = [0]
+[plot]
+kind = "bars"
+metric = "latency_mean"
+x = "qos"
+series = "transport"
+"#;
+
+#[test]
+fn a_report_explains_the_first_runs_of_each_cell_whose_captures_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, CAMPAIGN).unwrap();
+    let out = folder.path().join("out");
+    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
+    let kept = ["--keep", "samples,pcap"];
+    let ended = mqbench(&[&["campaign", "run", from, "--full", "--out", to], &kept[..]].concat());
+    if skipped(&ended.stderr) {
+        return;
+    }
+    assert!(ended.status.success(), "{ended:?}");
+    let page = || {
+        let ended = mqbench(&["report", to]);
+        assert!(ended.status.success(), "{ended:?}");
+        std::fs::read_to_string(out.join("report.html")).unwrap()
+    };
+    let with = page();
+    assert_eq!(with.matches("Why messages were late").count(), 1);
+    let section = with.split("Why messages were late").nth(1).unwrap();
+    let section = section.split("</details>").next().unwrap();
+    let bound = "Explained: 6 of 8 runs with samples and captures, the first 3 of each cell.";
+    assert!(section.contains(bound), "{section}");
+    for part in [
+        // Ten messages of each run.
+        "<b>QoS 0, TLS</b>: the latest 30 of 300 messages took ",
+        "<b>QoS 0, QUIC</b>: the latest 30 of 300 messages took ",
+        "the publisher's",
+        "<title>What the latest messages waited for</title>",
+    ] {
+        assert!(section.contains(part), "no {part} in {section}");
+    }
+    // A broken capture leaves the figures, and names its file.
+    let captures = std::fs::read_dir(out.join("pcap")).unwrap();
+    for run in captures {
+        std::fs::write(run.unwrap().path().join("broker.pcap"), "no packets").unwrap();
+    }
+    let broken = page();
+    assert!(broken.contains("The captures cannot be read: "));
+    assert!(broken.contains("broker.pcap") && broken.contains("<figure"));
+    std::fs::remove_dir_all(out.join("pcap")).unwrap();
+    assert!(!page().contains("Why messages were late"));
 }
 
 #[test]

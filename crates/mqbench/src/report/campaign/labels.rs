@@ -262,7 +262,7 @@ pub(super) fn place(factor: &str, name: &str) -> String {
 }
 
 /// Formats the levels of a figure, as its title: `WiFi, 5 % packet loss`.
-pub(super) fn title(levels: &Levels) -> String {
+pub(crate) fn title(levels: &Levels) -> String {
     let each = levels.iter().map(|(factor, name)| {
         let words = level(factor, name);
         match &factor[..] {

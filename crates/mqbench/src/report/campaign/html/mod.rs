@@ -11,7 +11,7 @@ mod header;
 mod provenance;
 mod tables;
 
-use std::io::Read as _;
+use std::{collections::BTreeMap, io::Read as _};
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use elements::{more, panel_title};
 use figures::{distribution, figure};
 use header::{contents, header};
 use provenance::provenance;
+pub(crate) use tables::table;
 
 use super::{
     chart, formatting,
@@ -44,12 +45,15 @@ pub(super) fn charts_library() -> String {
     text
 }
 
-/// Formats the report as a page.
-pub(crate) fn page(report: &Report) -> String {
+/// Sections as HTML, by the names of their campaigns.
+pub(crate) type Sections = BTreeMap<String, String>;
+
+/// Formats the report as a page, with these sections on late messages.
+pub(crate) fn page(report: &Report, late: &Sections) -> String {
     let mut charts = Vec::new();
     let mut sections = String::new();
     for (number, campaign) in report.campaigns.iter().enumerate() {
-        sections.push_str(&section(report, campaign, number, &mut charts));
+        sections.push_str(&section(report, campaign, late, number, &mut charts));
     }
     let data = json!({ "charts": charts }).to_string();
     // The data cannot contain the end of a script or the beginning of a comment.
@@ -77,6 +81,7 @@ pub(crate) fn page(report: &Report) -> String {
 fn section(
     report: &Report,
     campaign: &CampaignReport,
+    late: &Sections,
     number: usize,
     charts: &mut Vec<Value>,
 ) -> String {
@@ -126,6 +131,7 @@ fn section(
              <div class=\"figures\">\n{spread}</div>\n</details>\n"
         ));
     }
+    text.push_str(late.get(&campaign.name).map_or("", |section| section));
     let mine = |claim: &&ClaimReport| campaign.claims.contains(&claim.claim.id);
     let claims: Vec<_> = report.claims.iter().filter(mine).collect();
     if !claims.is_empty() {

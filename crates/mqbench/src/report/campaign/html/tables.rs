@@ -3,7 +3,7 @@
 use super::elements::escape;
 
 /// Formats a table with a caption; the first `texts` columns are text, the others numbers. Cells are HTML.
-pub(super) fn table(
+pub(crate) fn table(
     caption: &str,
     columns: &[&str],
     rows: impl Iterator<Item = Vec<String>>,

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     assemble::report,
     csv,
-    html::{charts_library, page},
+    html::{self, Sections, charts_library},
     markdown,
     metric_values::{FinishedRuns, Metric},
     model::{Basis, Report},
@@ -26,6 +26,11 @@ use crate::campaign::{
     run_counts::RunCounts,
     store::ResultSet,
 };
+
+/// Formats a report of runs without captures.
+fn page(report: &Report) -> String {
+    html::page(report, &Sections::default())
+}
 
 /// Makes the report once, since writing a set syncs each of its records.
 fn make() -> &'static (ResultSet, Report) {

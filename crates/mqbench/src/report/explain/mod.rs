@@ -1,4 +1,8 @@
-//! The table of what late messages waited for.
+//! Reasons why messages were late: of kept runs, as a table, a picture, and a section of the report.
+
+mod kept;
+mod picture;
+mod section;
 
 use std::fmt::Write as _;
 
@@ -7,6 +11,10 @@ use mq_measure::{
     stats::nearest_rank,
 };
 use serde::Serialize;
+
+pub(crate) use kept::{of_comparison, of_set};
+pub(crate) use picture::{MOST_BARS, svg};
+pub(crate) use section::sections;
 
 use crate::{clock::nanoseconds, units::format_time};
 
@@ -17,22 +25,21 @@ pub(crate) struct Explained {
     pub(crate) name: String,
     /// The runs, each with its latest messages.
     runs: Vec<Report>,
+    /// Number of kept runs that could be explained.
+    #[serde(skip)]
+    kept: usize,
 }
 
 impl Explained {
-    pub(crate) fn new(name: String) -> Self {
+    fn new(name: String) -> Self {
         Self {
             name,
             runs: Vec::new(),
+            kept: 0,
         }
     }
 
-    /// Adds a run; none if nothing arrived in it.
-    pub(crate) fn add(&mut self, run: Option<Report>) {
-        self.runs.extend(run);
-    }
-
-    pub(super) fn late(&self) -> impl Iterator<Item = &Explanation> {
+    fn late(&self) -> impl Iterator<Item = &Explanation> {
         self.runs.iter().flat_map(|run| &run.late)
     }
 }
@@ -44,8 +51,24 @@ pub(crate) fn text(explained: &[Explained], messages: bool) -> String {
         .map(|one| table(one, messages))
         .collect::<Vec<_>>()
         .join("\n");
-    text.push_str(&agreement(explained));
+    if let Some(agreement) = agreement(explained) {
+        let _ = writeln!(text, "\n{agreement}");
+    }
     text
+}
+
+/// The late messages of a transport or cell, by what they waited for.
+struct Summary {
+    /// Number of late messages.
+    late: usize,
+    /// Number of messages that arrived.
+    all: usize,
+    /// Least latency of the late messages, in nanoseconds.
+    least_ns: u64,
+    /// Median of the runs' median latencies, in nanoseconds.
+    usual_ns: u64,
+    /// The causes, the most frequent first.
+    rows: Vec<Row>,
 }
 
 /// The messages with one cause.
@@ -56,63 +79,86 @@ struct Row {
     ack_delays: Vec<u64>,
 }
 
+impl Summary {
+    /// Sums up the late messages; `None` if no message arrived.
+    fn of(explained: &Explained) -> Option<Self> {
+        let late: Vec<_> = explained.late().collect();
+        let mut rows: Vec<Row> = Vec::new();
+        for one in &late {
+            let longest = one.longest();
+            let what = longest.map_or_else(|| UNKNOWN.to_owned(), |wait| describe(&wait.cause));
+            let place = rows.iter().position(|row| row.what == what);
+            let place = place.unwrap_or_else(|| {
+                rows.push(Row {
+                    what,
+                    count: 0,
+                    waits: Vec::new(),
+                    ack_delays: Vec::new(),
+                });
+                rows.len() - 1
+            });
+            rows[place].waits.extend(longest.map(|wait| wait.ns));
+            rows[place].count += 1;
+            rows[place].ack_delays.extend(one.ack_delay_ns);
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.count));
+        Some(Self {
+            late: late.len(),
+            all: explained.runs.iter().map(|run| run.messages).sum(),
+            least_ns: late.iter().map(|one| one.latency_ns).min()?,
+            usual_ns: median(explained.runs.iter().map(|run| run.median_ns).collect())?,
+            rows,
+        })
+    }
+}
+
+impl Row {
+    /// Returns the median wait; empty if the captures lack the messages' packets.
+    fn wait(&self) -> String {
+        median(self.waits.clone()).map_or_else(String::new, format_time)
+    }
+
+    /// Describes the cause, with the acknowledgements' delay if that is worth a word.
+    fn cause(&self) -> String {
+        let delay = median(self.ack_delays.clone());
+        match delay.filter(|ns| *ns >= nanoseconds(WORTH_A_WORD)) {
+            Some(ns) => format!("{} (ACK delay {} or more)", self.what, format_time(ns)),
+            None => self.what.clone(),
+        }
+    }
+}
+
 fn table(explained: &Explained, messages: bool) -> String {
     let mut text = String::new();
-    let late: Vec<_> = explained.late().collect();
-    let (Some(least), Some(usual)) = (
-        late.iter().map(|one| one.latency_ns).min(),
-        median(explained.runs.iter().map(|run| run.median_ns).collect()),
-    ) else {
+    let Some(summary) = Summary::of(explained) else {
         let _ = writeln!(text, "{}: no message arrived", explained.name);
         return text;
     };
-    let all: usize = explained.runs.iter().map(|run| run.messages).sum();
     let _ = writeln!(
         text,
-        "{}: the latest {} of {all} messages{} took {} or more; the median is {}",
+        "{}: the latest {} of {} messages{} took {} or more; the median is {}",
         explained.name,
-        late.len(),
+        summary.late,
+        summary.all,
         match explained.runs.len() {
             1 => String::new(),
             runs => format!(", by each of {runs} runs,"),
         },
-        format_time(least),
-        format_time(usual)
+        format_time(summary.least_ns),
+        format_time(summary.usual_ns)
     );
     text.push_str("  messages      wait  for what, mostly\n");
-    let mut rows: Vec<Row> = Vec::new();
-    for one in &late {
-        let longest = one.longest();
-        let what = longest.map_or_else(|| UNKNOWN.to_owned(), |wait| describe(&wait.cause));
-        let place = rows.iter().position(|row| row.what == what);
-        let place = place.unwrap_or_else(|| {
-            rows.push(Row {
-                what,
-                count: 0,
-                waits: Vec::new(),
-                ack_delays: Vec::new(),
-            });
-            rows.len() - 1
-        });
-        rows[place].waits.extend(longest.map(|wait| wait.ns));
-        rows[place].count += 1;
-        rows[place].ack_delays.extend(one.ack_delay_ns);
-    }
-    rows.sort_by_key(|row| std::cmp::Reverse(row.count));
-    for row in rows {
-        let wait = median(row.waits).map_or_else(String::new, format_time);
-        let delay = median(row.ack_delays).filter(|ns| *ns >= nanoseconds(WORTH_A_WORD));
-        let delay = delay.map(|ns| format!(" (ACK delay {} or more)", format_time(ns)));
+    for row in &summary.rows {
         let _ = writeln!(
             text,
-            "  {:>8}  {wait:>8}  {}{}",
+            "  {:>8}  {:>8}  {}",
             row.count,
-            row.what,
-            delay.unwrap_or_default()
+            row.wait(),
+            row.cause()
         );
     }
     if messages {
-        for one in late {
+        for one in explained.late() {
             let _ = writeln!(
                 text,
                 "  message {:>6}: {:>8} = {}",
@@ -142,18 +188,18 @@ const UNKNOWN: &str = "unknown: the captures lack its packets";
 /// An acknowledgement that is held back for less is not worth a word.
 const WORTH_A_WORD: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Says how many explanations the emulator's record of lost packets confirms; nothing without a record.
-fn agreement(explained: &[Explained]) -> String {
+/// Returns the number of explanations that the emulator's record of lost packets confirms, as a sentence; `None` without a
+/// record.
+fn agreement(explained: &[Explained]) -> Option<String> {
     let confirmed = explained.iter().flat_map(Explained::late);
     let confirmed: Vec<bool> = confirmed.filter_map(|one| one.confirmed).collect();
-    if confirmed.is_empty() {
-        return String::new();
-    }
     let agree = confirmed.iter().filter(|agrees| **agrees).count();
-    format!(
-        "\nThe emulator's own record has the packets as lost, or not, of {agree} of {} explanations.\n",
-        confirmed.len()
-    )
+    (!confirmed.is_empty()).then(|| {
+        format!(
+            "The emulator's own record has the packets as lost, or not, of {agree} of {} explanations.",
+            confirmed.len()
+        )
+    })
 }
 
 fn describe(cause: &Cause) -> String {

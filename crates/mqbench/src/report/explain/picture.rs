@@ -7,8 +7,8 @@ use mq_measure::{
     explain::Cause,
 };
 
-use super::{campaign::escape, explain::Explained};
-use crate::units::format_time;
+use super::Explained;
+use crate::{report::campaign::escape, units::format_time};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 20.0;
@@ -19,8 +19,8 @@ const BAR: f64 = 7.0;
 const STEP: f64 = 9.0;
 const LINE: f64 = 18.0;
 
-/// The most bars of a transport or cell: the latest messages.
-const MOST: usize = 40;
+/// Greatest number of bars of a transport or cell in a picture of its own: the latest messages.
+pub(crate) const MOST_BARS: usize = 40;
 
 /// The kinds of waits, each with its colour.
 const KINDS: [(&str, &str); 5] = [
@@ -41,8 +41,8 @@ fn kind(cause: &Cause) -> usize {
     }
 }
 
-/// Draws the late messages as SVG, all on one scale.
-pub(crate) fn svg(explained: &[Explained]) -> String {
+/// Draws the late messages as SVG, all on one scale, of each transport or cell the latest `most`.
+pub(crate) fn svg(explained: &[Explained], most: usize) -> String {
     let mut drawn = String::new();
     let mut y = LINE;
     let mut x = LEFT;
@@ -58,10 +58,10 @@ pub(crate) fn svg(explained: &[Explained]) -> String {
         y += 1.5 * LINE;
         let mut late: Vec<_> = one.late().collect();
         late.sort_by_key(|message| std::cmp::Reverse(message.latency_ns));
-        late.truncate(MOST);
-        let most = late.first().map(|message| format_time(message.latency_ns));
-        let title = match most {
-            Some(most) => format!("{}: up to {most}", one.name),
+        late.truncate(most);
+        let longest = late.first().map(|message| format_time(message.latency_ns));
+        let title = match longest {
+            Some(longest) => format!("{}: up to {longest}", one.name),
             None => format!("{}: no message arrived", one.name),
         };
         label(&mut drawn, (LEFT, y), &title);
