@@ -17,6 +17,7 @@ pub(crate) const LINKS: Presets = presets! {
     "dl"
     "leo"
     "lw26"
+    "nb-iot"
 };
 
 /// Radio channels that several hosts share.

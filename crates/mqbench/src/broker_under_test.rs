@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use mq_netem::Host;
-use mq_transport::{Address, CongestionControl, QuicOptions};
+use mq_transport::{Address, CongestionControl, KeyExchangeGroup, QuicOptions};
+use rcgen::CustomExtension;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -20,15 +21,19 @@ use tokio::{
 /// Time within which a broker has to announce that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Object identifier of the padding in a certificate, of the arc for examples (RFC 7299 §2: 1.3.6.1.4.1.32473).
+const PADDING_OID: &[u64] = &[1, 3, 6, 1, 4, 1, 32473, 1];
+
 /// The topics that a bridge of a broker under test carries.
 const BRIDGED: &str = "mqbench/#";
 
-/// Formats the configuration of a broker under test: it recovers from loss like the clients, and does not bound
-/// handshakes, since a slow handshake on a lossy link is part of the measurement.
-pub(crate) fn configuration(quic: &QuicOptions) -> String {
+/// Formats the configuration of a broker under test: it recovers from loss like the clients, exchanges keys by the same
+/// groups, and does not bound handshakes, since a slow handshake on a lossy link is part of the measurement.
+pub(crate) fn configuration(quic: &QuicOptions, groups: &[KeyExchangeGroup]) -> String {
+    let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(
-        "[limits]\nhandshake_timeout_s = 120\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
+        "[limits]\nhandshake_timeout_s = 120\n\n[tls]\ngroups = {groups:?}\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
          packet_threshold = {}\ntime_threshold = {:?}\nmtu_discovery = {}\n",
         quic.repeat,
         ms(quic.initial_rtt),
@@ -85,18 +90,31 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// Makes a certificate for this machine's own names, and for the addresses of another network.
-    pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
+    /// Makes a certificate for this machine's own names, and for the addresses of another network, with so many bytes of
+    /// padding in an extension that nobody reads.
+    pub(crate) fn make(
+        addresses: impl Iterator<Item = IpAddr>,
+        padding: usize,
+    ) -> anyhow::Result<Self> {
         let own = ["localhost", "127.0.0.1", "::1"].map(String::from);
         let names: Vec<_> = own
             .into_iter()
             .chain(addresses.map(|address| address.to_string()))
             .collect();
-        let made = rcgen::generate_simple_self_signed(names)
-            .context("cannot make a certificate for the run")?;
+        let make = || {
+            let key = rcgen::KeyPair::generate()?;
+            let mut parameters = rcgen::CertificateParams::new(names)?;
+            if padding > 0 {
+                let content = vec![0; padding];
+                let extension = CustomExtension::from_oid_content(PADDING_OID, content);
+                parameters.custom_extensions.push(extension);
+            }
+            Ok::<_, rcgen::Error>((parameters.self_signed(&key)?, key))
+        };
+        let (certificate, key) = make().context("cannot make a certificate for the run")?;
         Ok(Self {
-            chain: made.cert.pem(),
-            key: made.signing_key.serialize_pem(),
+            chain: certificate.pem(),
+            key: key.serialize_pem(),
         })
     }
 }
@@ -108,12 +126,13 @@ pub(crate) struct TestCertificate {
 }
 
 impl TestCertificate {
-    /// Makes a certificate as [`Certificate::make`] does, and the configuration of a broker with these options.
+    /// Makes a certificate as [`Certificate::make`] does, beside the [`configuration`] of a broker.
     pub(crate) fn make(
         addresses: impl Iterator<Item = IpAddr>,
-        quic: &QuicOptions,
+        padding: usize,
+        configuration: &str,
     ) -> anyhow::Result<Self> {
-        let made = Certificate::make(addresses)?;
+        let made = Certificate::make(addresses, padding)?;
         let mut folder = tempfile::Builder::new();
         // Only this user may read the key.
         #[cfg(unix)]
@@ -122,7 +141,7 @@ impl TestCertificate {
         let directory = directory.context("cannot make a temporary directory")?;
         std::fs::write(directory.path().join("cert.pem"), made.chain)?;
         std::fs::write(directory.path().join("key.pem"), made.key)?;
-        std::fs::write(directory.path().join("broker.toml"), configuration(quic))?;
+        std::fs::write(directory.path().join("broker.toml"), configuration)?;
         Ok(Self { directory })
     }
 

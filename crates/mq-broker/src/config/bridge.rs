@@ -8,10 +8,7 @@ use mq_transport::{
 };
 use serde::Deserialize;
 
-use super::{
-    Mistakes, no_store, read_secret, set,
-    tables::{OverflowName, milliseconds},
-};
+use super::{Mistakes, OverflowName, no_store, read_secret, set, tables::milliseconds};
 use crate::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Overflow, Settings,

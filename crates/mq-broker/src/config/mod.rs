@@ -2,31 +2,33 @@
 
 use std::{
     mem,
-    num::NonZeroU32,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use mq_codec::QoS;
-use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
+use mq_transport::{Address, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{Error, Overflow, Settings, files};
+use crate::{Error, Settings, files};
 
 mod auth;
 mod bridge;
 mod cluster;
+mod limits;
 mod open_access;
 mod tables;
+mod tls;
 
 pub use auth::{AuthConfig, JwtConfig};
 pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 pub use cluster::ClusterConfig;
+use limits::no_store;
+pub use limits::{LimitsConfig, OverflowName};
 use open_access::DEFAULT_LISTENERS;
 pub use tables::{
-    AdminConfig, ClientCertificate, DurabilityName, LimitsConfig, LogConfig, LogFormat,
-    OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
+    AdminConfig, DurabilityName, LogConfig, LogFormat, QuicConfig, ReloadConfig, StoreConfig,
+    WsConfig,
 };
+pub use tls::{ClientCertificate, TlsConfig};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
@@ -41,6 +43,7 @@ pub use tables::{
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
 /// max_record_size = 16384         # bytes of data in a TLS record
+/// groups = ["x25519", "secp256r1"]  # of the key exchange, the preferred one first
 /// client_ca = "clients.pem"       # authorities of clients' certificates; none are asked for if absent
 /// client_certificate = "required" # or optional
 /// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
@@ -271,21 +274,8 @@ impl Config {
     /// Converts the file to settings, and notes each value that is not allowed.
     fn check_values(self, path: &Path, mistakes: &mut Mistakes) -> Settings {
         let mut settings = Settings::new(listeners(&self.listen, mistakes));
-        let client_auth = mistakes.note(self.tls.client_auth());
-        set(&mut settings.listen.client_auth, client_auth);
-        let record_size = mistakes.note(self.tls.record_size());
-        set(&mut settings.listen.max_record_size, record_size.flatten());
-        settings.listen.client_crls = self.tls.client_crls;
-        settings.listen.enforce_crl_expiry = self.tls.enforce_crl_expiry;
+        self.tls.apply(&mut settings, path, mistakes);
         settings.watch_files = self.reload.watch;
-        let identity = settings.set_identity(self.tls.certificate, self.tls.key, path);
-        mistakes.all.extend(identity.err());
-        if let Some(text) = self.tls.early_data {
-            let policy = text.parse::<EarlyDataPolicy>();
-            let policy = policy.map_err(|error| format!("tls.early_data: {error}"));
-            set(&mut settings.listen.early_data, mistakes.note(policy));
-        }
-        settings.ticket_file = self.tls.ticket_file;
         self.quic.apply(&mut settings, mistakes);
         if let Some(store) = self.store {
             store.apply(&mut settings, mistakes);
@@ -310,60 +300,9 @@ impl Config {
             ));
         }
         settings.listen.allowed_origins = self.ws.origins(&settings);
-        let limits = self.limits;
-        let protocol = &mut settings.protocol;
-        set(&mut protocol.max_packet_size, limits.max_packet_size);
-        set(&mut protocol.max_connect_size, limits.max_connect_size);
-        set(&mut protocol.receive_maximum, limits.receive_maximum);
-        set(&mut protocol.max_inflight, limits.max_inflight);
-        set(
-            &mut protocol.topic_alias_maximum,
-            limits.topic_alias_maximum,
-        );
-        if let Some(qos) = limits.maximum_qos {
-            match QoS::from_bits(qos) {
-                Some(qos) => protocol.maximum_qos = qos,
-                None => mistakes.push(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")),
-            }
-        }
-        protocol.allow_control_characters = limits.allow_control_characters;
-        protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
-        set(&mut settings.max_connections, limits.max_connections);
-        set(&mut settings.max_handshakes, limits.max_handshakes);
-        set(
-            &mut settings.max_connections_per_address,
-            limits.connections_per_address,
-        );
-        let quotas = &mut settings.quotas;
-        set(&mut quotas.mailbox.messages, limits.mailbox_messages);
-        set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
-        quotas.overflow = limits.overflow.map(Overflow::from);
-        mistakes.note(check_mailboxes(&settings));
-        let quotas = &mut settings.quotas;
-        set(&mut quotas.spill_bytes, limits.spill_bytes);
-        set(&mut quotas.memory, limits.memory);
-        set(&mut quotas.sessions, limits.sessions);
-        set(&mut quotas.subscriptions, limits.subscriptions);
-        set(&mut quotas.retained, limits.retained);
-        let forgiven = limits.protocol_errors_per_minute.map(NonZeroU32::new);
-        set(&mut quotas.protocol_errors_per_minute, forgiven);
-        let rate = &mut settings.publish_rate;
-        rate.messages = limits.publish_messages_per_s.map(NonZeroU32::get);
-        rate.bytes = limits.publish_bytes_per_s.map(NonZeroU32::get);
-        if let Some(seconds) = limits.reader_timeout_s {
-            let timeout = Duration::from_secs(seconds);
-            settings.reader_timeout = (!timeout.is_zero()).then_some(timeout);
-        }
-        if let Some(seconds) = limits.handshake_timeout_s {
-            settings.handshake_timeout = Duration::from_secs(seconds);
-            settings.protocol.connect_timeout = settings.handshake_timeout;
-        }
+        self.limits.apply(&mut settings, mistakes);
         for bridge in self.bridge {
             bridge.apply(&mut settings, mistakes);
-        }
-        settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
-        if let Some(seconds) = limits.shutdown_timeout_s {
-            settings.shutdown_timeout = Duration::from_secs(seconds);
         }
         settings
     }
@@ -444,37 +383,6 @@ impl Settings {
             (Some(_), None) => Err(half(source, "a certificate without its key")),
             (None, Some(_)) => Err(half(source, "a key without its certificate")),
         }
-    }
-}
-
-/// The most that `limits.mailbox_messages` may be at a node of a cluster: a session's record names each message that
-/// waits.
-const CLUSTER_MAILBOX: usize = 50_000;
-
-/// Checks the bound and the overflow policy of the messages that wait for a session.
-///
-/// # Errors
-/// The value of `[limits]` that is not allowed, in one line.
-fn check_mailboxes(settings: &Settings) -> Result<(), String> {
-    let quotas = &settings.quotas;
-    let most = quotas.mailbox.messages;
-    if settings.cluster.is_some() && most > CLUSTER_MAILBOX {
-        return Err(format!(
-            "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"
-        ));
-    }
-    if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
-        return Err(format!("limits.overflow: {}", no_store(settings)));
-    }
-    Ok(())
-}
-
-/// Returns the problem of the overflow policy `spill` without a store, and what would be right.
-fn no_store(settings: &Settings) -> &'static str {
-    if settings.cluster.is_some() {
-        "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
-    } else {
-        "\"spill\" needs a store: give [store] or another policy"
     }
 }
 

@@ -1,22 +1,14 @@
 //! The tables of the configuration file.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    num::{NonZeroU16, NonZeroU32},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 #[cfg(doc)]
 use mq_transport::QuicOptions;
-use mq_transport::{AckFrequency, Address, AllowedOrigins, ClientAuth, Repeat, Scheme};
+use mq_transport::{AckFrequency, Address, AllowedOrigins, Repeat, Scheme};
 use serde::Deserialize;
 
 use super::{Mistakes, set};
-#[cfg(doc)]
-use crate::Quotas;
-use crate::{AdminSettings, Durability, Overflow, Settings, Storage, StoreFile};
+use crate::{AdminSettings, Durability, Settings, Storage, StoreFile};
 
 /// The `[quic]` table: recovery from loss, and streams, for all listeners over QUIC ([`QuicOptions`]).
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -213,70 +205,6 @@ impl StoreConfig {
     }
 }
 
-/// The `[tls]` table, for TLS, QUIC and WebSocket over TLS.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
-pub struct TlsConfig {
-    /// File with the certificate chain, the broker's own first, PEM; needs `key`. Default: none; the program
-    /// `mqbroker` then makes one for development.
-    pub certificate: Option<PathBuf>,
-    /// File with the private key of `certificate`, PEM. Default: none.
-    pub key: Option<PathBuf>,
-    /// Early data (0-RTT) that the broker acts on: `off`, `connect` or `full`, which is all but QoS 2. Default:
-    /// `full`.
-    pub early_data: Option<String>,
-    /// File that keeps session tickets over an orderly restart, in a folder of the broker's own. Default: none; see
-    /// [`Settings::ticket_file`].
-    pub ticket_file: Option<PathBuf>,
-    /// Size of the largest TLS record that the broker sends, in bytes, from 512 to 16,384. Default: 16,384;
-    /// see [`max_record_size`](mq_transport::ListenOptions::max_record_size).
-    pub max_record_size: Option<u16>,
-    /// File with the authorities that sign clients' certificates, PEM. Default: none; no certificate is requested.
-    pub client_ca: Option<PathBuf>,
-    /// Demand on clients for a certificate, `required` or `optional`; needs `client_ca`. Default: `required`.
-    pub client_certificate: Option<ClientCertificate>,
-    /// Files with revocation lists for clients' certificates, PEM or DER; need `client_ca`. Default: none; see
-    /// [`client_crls`](mq_transport::ListenOptions::client_crls).
-    pub client_crls: Vec<PathBuf>,
-    /// `true` if a revocation list that has expired makes the broker refuse every client of its issuer. Default:
-    /// `false`.
-    pub enforce_crl_expiry: bool,
-}
-
-/// The certificate that clients must or may show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum ClientCertificate {
-    /// [`ClientAuth::Required`].
-    Required,
-    /// [`ClientAuth::Optional`].
-    Optional,
-}
-
-impl TlsConfig {
-    /// Returns the size of records, if one is set.
-    pub(super) fn record_size(&self) -> Result<Option<u16>, String> {
-        match self.max_record_size {
-            Some(size) if !(512..=16_384).contains(&size) => {
-                Err(format!("tls.max_record_size: {size} is not 512 to 16384"))
-            }
-            size => Ok(size),
-        }
-    }
-
-    pub(super) fn client_auth(&self) -> Result<ClientAuth, String> {
-        match (&self.client_ca, self.client_certificate) {
-            (None, None) if self.client_crls.is_empty() => Ok(ClientAuth::Off),
-            (None, None) => Err("tls.client_crls: there is no client_ca".to_owned()),
-            (None, Some(_)) => Err("tls.client_certificate: there is no client_ca".to_owned()),
-            (Some(ca), Some(ClientCertificate::Optional)) => Ok(ClientAuth::Optional(ca.clone())),
-            (Some(ca), _) => Ok(ClientAuth::Required(ca.clone())),
-        }
-    }
-}
-
 /// The `[reload]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -371,98 +299,4 @@ pub enum LogFormat {
     Text,
     /// JSON, one object a line.
     Json,
-}
-
-/// The `[limits]` table. An absent key has the default of [`Settings`].
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
-pub struct LimitsConfig {
-    /// Connections at once, those in their handshake included. Default: 100,000.
-    pub max_connections: Option<usize>,
-    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits. Default: no limit of its own.
-    pub connections_per_address: Option<usize>,
-    /// Handshakes in progress at once. Default: 4,096.
-    pub max_handshakes: Option<usize>,
-    /// Seconds that a handshake may take, and then CONNECT again. Default: 10.
-    pub handshake_timeout_s: Option<u64>,
-    /// Size of the largest packet that is accepted, in bytes, 1 at least. Default: 1,048,576.
-    pub max_packet_size: Option<NonZeroU32>,
-    /// Size of the largest packet that is accepted from a client before CONNACK, in bytes: CONNECT with its will.
-    /// Default: 65,536.
-    pub max_connect_size: Option<NonZeroU32>,
-    /// QoS 1 and 2 messages that a client may send before the first is acknowledged, from 1 to 65,535. Default:
-    /// 1,024.
-    pub receive_maximum: Option<NonZeroU16>,
-    /// QoS 1 and 2 messages in flight to a client at once, from 1 to 65,535. Default: 1,024.
-    pub max_inflight: Option<NonZeroU16>,
-    /// Topic aliases that a client may use, and the broker towards it, from 0 to 65,535. Default: 64.
-    pub topic_alias_maximum: Option<u16>,
-    /// Highest QoS at which clients may publish: 0, 1 or 2. Default: 2.
-    pub maximum_qos: Option<u8>,
-    /// Longest keep-alive, in seconds; 0 is no limit. A 5.0 client that requests a longer one, or none, gets this.
-    /// Default: no limit.
-    pub max_keep_alive_s: Option<u16>,
-    /// `true` if strings may have control characters and Unicode noncharacters. Default `false`.
-    pub allow_control_characters: bool,
-    /// Messages that wait for one session in memory; 50,000 at most in a cluster. Default: 10,000.
-    pub mailbox_messages: Option<usize>,
-    /// Payload bytes that wait for one session in memory. Default: 16 MiB.
-    pub mailbox_bytes: Option<usize>,
-    /// Policy for QoS 1 and 2 messages beyond these bounds: `spill`, `evict`, `drop-oldest` or `wait`. Default:
-    /// `spill` with a store, else `evict`; see [`Overflow`].
-    pub overflow: Option<OverflowName>,
-    /// Bytes of one session that may wait in the store. Default: 1 GiB.
-    pub spill_bytes: Option<usize>,
-    /// Bytes that all clients together may make the broker hold. Default: a quarter of the machine's memory, 64 MiB
-    /// at least; see [`Quotas::memory`].
-    pub memory: Option<usize>,
-    /// Sessions at once, connected or not. Default: 1,000,000.
-    pub sessions: Option<usize>,
-    /// Subscriptions of one session. Default: 10,000.
-    pub subscriptions: Option<usize>,
-    /// Topics with a retained message. Default: 1,000,000.
-    pub retained: Option<usize>,
-    /// Protocol errors of accepted clients from one IPv4 address or IPv6 /64 that are forgiven each minute; 0: no
-    /// client waits. Default: 30; see [`Quotas::protocol_errors_per_minute`].
-    pub protocol_errors_per_minute: Option<u32>,
-    /// Messages a second that each client may publish, 1 at least; a faster client is read more slowly. Default: no
-    /// limit.
-    pub publish_messages_per_s: Option<NonZeroU32>,
-    /// Payload bytes a second that each client may publish, 1 at least; a faster client is read more slowly. Default:
-    /// no limit.
-    pub publish_bytes_per_s: Option<NonZeroU32>,
-    /// Seconds that a reader may take nothing while a publisher waits for room in its full mailbox, with the policy
-    /// `wait`; 0 is no limit. Default: 30.
-    pub reader_timeout_s: Option<u64>,
-    /// Longest life of a session without a connection, in seconds. Default: no limit.
-    pub session_expiry_s: Option<u64>,
-    /// Seconds that connections have to end at shutdown. Default: 5.
-    pub shutdown_timeout_s: Option<u64>,
-}
-
-/// The names of [`Overflow`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum OverflowName {
-    /// [`Overflow::Spill`].
-    Spill,
-    /// [`Overflow::Evict`].
-    Evict,
-    /// [`Overflow::DropOldest`].
-    DropOldest,
-    /// [`Overflow::Wait`].
-    Wait,
-}
-
-impl From<OverflowName> for Overflow {
-    fn from(name: OverflowName) -> Self {
-        match name {
-            OverflowName::Spill => Self::Spill,
-            OverflowName::Evict => Self::Evict,
-            OverflowName::DropOldest => Self::DropOldest,
-            OverflowName::Wait => Self::Wait,
-        }
-    }
 }

@@ -1,9 +1,12 @@
+use std::{num::NonZeroU32, time::Duration};
+
+use mq_codec::QoS;
 use mq_proto::Spread;
 use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy, Repeat};
 
 use super::*;
 use crate::{
-    Durability, Storage, StoreFile,
+    Durability, Overflow, Storage, StoreFile,
     auth::{CertificateUser, JwtSettings},
 };
 
@@ -23,7 +26,7 @@ fn read(text: &str) -> Result<Settings, String> {
 fn values_reach_the_settings() {
     let settings = read(
         "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-         ticket_file = \"t\"\nmax_record_size = 1024\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
+         ticket_file = \"t\"\nmax_record_size = 1024\ngroups = [\"secp256r1\"]\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
          overflow = \"drop-oldest\"\nspill_bytes = 3\nmemory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
     )
     .unwrap();
@@ -31,6 +34,8 @@ fn values_reach_the_settings() {
     assert_eq!(settings.listen.early_data, EarlyDataPolicy::Off);
     assert_eq!(settings.ticket_file, Some("t".into()));
     assert_eq!(settings.listen.max_record_size, 1024);
+    let groups = &settings.listen.crypto.key_exchange_groups;
+    assert_eq!(groups, &[mq_transport::KeyExchangeGroup::Secp256r1]);
     let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);
     assert_eq!(settings.listen.allowed_origins, listed);
     assert_eq!(settings.admin.socket, Some("s".into()));
@@ -376,6 +381,10 @@ fn mistakes_are_named_with_line_and_key() {
         (
             "[tls]\nmax_record_size = 511\n",
             "tls.max_record_size: 511 is not 512 to 16384",
+        ),
+        (
+            "[tls]\ngroups = [\"x448\"]\n",
+            "tls.groups: key-exchange group cannot be `x448`: use one of x25519",
         ),
         ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
         ("[limits]\noverflow = \"spill\"\n", "needs a store"),

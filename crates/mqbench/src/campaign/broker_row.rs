@@ -128,6 +128,7 @@ impl Cell {
         let plain = Self::default();
         let tuned = [
             ("tls_version", self.tls_version.is_some()),
+            ("group", self.group.is_some()),
             ("initial_rtt", self.initial_rtt_ns != plain.initial_rtt_ns),
             ("initial_window", self.initial_window.is_some()),
             ("packet_threshold", self.packet_threshold.is_some()),

@@ -80,6 +80,12 @@ pub(crate) struct Cell {
     /// The version of TLS over TCP; `None` for the newest, 1.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls_version: Option<String>,
+    /// Key-exchange group of TLS and QUIC; `None` for X25519.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    /// Bytes by which the broker's certificate is larger than one of P-256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate_padding: Option<u16>,
     /// Round-trip time that QUIC assumes before its first measurement; `None` in records of an earlier version, which
     /// do not have it.
     pub(crate) initial_rtt_ns: Option<u64>,
@@ -183,6 +189,8 @@ impl Default for Cell {
             tcp_congestion: CongestionControl::Cubic,
             quic_congestion: CongestionControl::Cubic,
             tls_version: None,
+            group: None,
+            certificate_padding: None,
             initial_rtt_ns: Some(nanoseconds(QuicOptions::default().initial_rtt)),
             repeat: Repeat::Off,
             initial_window: None,
@@ -312,6 +320,9 @@ impl Cell {
         if let Some(version) = &self.tls_version {
             let version = version.parse()?;
             (crypto.min_version, crypto.max_version) = (version, version);
+        }
+        if let Some(group) = &self.group {
+            crypto.key_exchange_groups = vec![group.parse()?];
         }
         Ok(crypto)
     }

@@ -3,7 +3,7 @@
 use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
 use mq_netem::{Link, Medium};
-use mq_transport::TlsVersion;
+use mq_transport::{KeyExchangeGroup, TlsVersion};
 
 use super::cell::Cell;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 /// The keys, as messages list them.
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, uplink, uplink_loss, outage, bridge, tiers, medium, stations, loss, retries, \
                     messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
-                    quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
+                    quic_congestion, tls_version, group, certificate_padding, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
                     handover, on_handover, keep_alive, tickets";
 
@@ -73,6 +73,11 @@ impl Cell {
                 })?);
             }
             "tls_version" => self.tls_version = Some(parsed::<TlsVersion>(value)?.to_string()),
+            "group" => self.group = Some(parsed::<KeyExchangeGroup>(value)?.to_string()),
+            "certificate_padding" => {
+                self.certificate_padding =
+                    Some(within(value, 0, 60_000)?).filter(|bytes| *bytes > 0);
+            }
             "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
             "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
             "time_threshold" => {

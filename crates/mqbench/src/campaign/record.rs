@@ -158,6 +158,8 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "retries_per_frame" [""] "transmissions on the channel that were not the first of their frame, over those that were, in that time";
     "neighbour_messages" [""] "messages that the other stations of the channel got through in that time; of `periodic`, that they sent";
     "packets_per_message" [""] "packets that the publisher's host sends, over its messages or connections";
+    "link_bytes_per_message" [""] "bytes of whole frames on the publisher's link, both ways, over its messages or connections";
+    "link_packets_per_message" [""] "packets on that link, in the same way";
     "clock_uncertainty" ["ms"] "the most that a delay between two hosts is wrong by";
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";

@@ -127,11 +127,12 @@ impl Findings {
         }
     }
 
-    /// Adds what the link to the last broker of a row carried for so many messages.
-    pub(super) fn add_uplink(&mut self, carried: CarriedFrames, messages: u64) {
+    /// Adds what a link, `link` or `uplink`, carried for so many messages.
+    pub(super) fn add_carried(&mut self, link: &str, carried: CarriedFrames, messages: u64) {
         let each = |of: u64| float(of) / float(messages);
-        self.set_metric("uplink_bytes_per_message", each(carried.bytes));
-        self.set_metric("uplink_packets_per_message", each(carried.packets));
+        let name = |of: &str| format!("{link}_{of}_per_message");
+        self.set_metric(&name("bytes"), each(carried.bytes));
+        self.set_metric(&name("packets"), each(carried.packets));
     }
 
     /// Adds the figures of a hand-over or an outage.

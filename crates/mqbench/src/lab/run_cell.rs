@@ -20,7 +20,7 @@ use super::{
     storm,
 };
 use crate::{
-    broker_under_test::TestCertificate,
+    broker_under_test::{TestCertificate, configuration},
     campaign::{
         cell::Cell, pattern::Pattern, record::Outcome, transport_parameters::TransportParameters,
     },
@@ -64,8 +64,12 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     descriptors::raise_limit(cell.connections())?;
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic();
-    let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
     let (congestion, crypto) = (cell.congestion(), cell.crypto()?);
+    let certificate = TestCertificate::make(
+        testbed.broker_addresses().map(Into::into),
+        cell.certificate_padding.unwrap_or_default().into(),
+        &configuration(&quic, &crypto.key_exchange_groups),
+    )?;
     let parameters =
         TransportParameters::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
     let mut brokers = Brokers::start(cell, testbed, &certificate).await?;
@@ -133,6 +137,7 @@ impl CellRun<'_> {
         findings: &mut Findings,
     ) -> anyhow::Result<()> {
         let before = self.testbed.publisher_packets().0;
+        let carried_before = self.testbed.publisher_link();
         let began = Instant::now();
         match self.cell.pattern {
             Pattern::Periodic => self.periodic(findings).await?,
@@ -150,6 +155,9 @@ impl CellRun<'_> {
         let first = u64::from(self.cell.pattern == Pattern::Reconnect);
         let messages = self.cell.messages + first;
         findings.set_metric("packets_per_message", float(sent) / float(messages));
+        if let (Some(before), Some(now)) = (carried_before, self.testbed.publisher_link()) {
+            findings.add_carried("link", now.since(before), messages);
+        }
         Ok(())
     }
 
@@ -186,7 +194,7 @@ impl CellRun<'_> {
         let ((outcome, hand_over), _) = contention.between(first, last, run).await?;
         contention.report(findings);
         if let (Some(before), Some(now)) = (uplink, self.testbed.uplink()) {
-            findings.add_uplink(now.since(before), self.cell.messages);
+            findings.add_carried("uplink", now.since(before), self.cell.messages);
         }
         if self.cell.outage().is_some() {
             findings.add_interruption(&handover::figures(&outcome.samples));

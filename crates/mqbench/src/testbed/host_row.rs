@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Instant};
 
-use mq_netem::{Host, Lab, Link};
+use mq_netem::{Host, Lab, Link, LinkReport};
 
 use super::{Station, Testbed, named::NamedProfile};
 
@@ -14,6 +14,21 @@ pub(crate) struct CarriedFrames {
 }
 
 impl CarriedFrames {
+    pub(super) fn of(report: &LinkReport) -> Self {
+        let (up, down) = (report.up.counts, report.down.counts);
+        Self {
+            packets: up.arrived + down.arrived,
+            bytes: up.bytes + down.bytes,
+        }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             packets: self.packets - before.packets,
@@ -39,12 +54,7 @@ impl Testbed {
     pub(crate) fn uplink(&self) -> Option<CarriedFrames> {
         // The links were made in the order of the row, the publisher's first.
         let last = self.edges.len().checked_sub(1)?;
-        let report = self.lab.reports().get(1 + last).copied()?;
-        let (up, down) = (report.up.counts, report.down.counts);
-        Some(CarriedFrames {
-            packets: up.arrived + down.arrived,
-            bytes: up.bytes + down.bytes,
-        })
+        self.lab.reports().get(1 + last).map(CarriedFrames::of)
     }
 }
 

@@ -209,6 +209,18 @@ impl Testbed {
         (up, Some(down))
     }
 
+    /// Returns the frames that the publisher's link has carried so far, both ways; `None` on a channel, which does not
+    /// count by the receiver.
+    pub(crate) fn publisher_link(&self) -> Option<CarriedFrames> {
+        if !self.lab.medium_reports().is_empty() {
+            return None;
+        }
+        let links = 1 + usize::from(self.publisher.next.is_some());
+        let reports = self.lab.reports();
+        let each = reports[..links].iter().map(CarriedFrames::of);
+        each.reduce(CarriedFrames::plus)
+    }
+
     /// Hands the publisher's host over to its next link; see [`Lab::hand_over`].
     pub(crate) fn hand_over(&self) -> anyhow::Result<()> {
         let publisher = &self.publisher;

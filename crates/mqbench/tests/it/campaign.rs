@@ -9,7 +9,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::program::{self, records, run_campaign as run, skipped};
+use crate::{
+    program::{self, records, run_campaign as run, skipped},
+    shipped::with_quick,
+};
 
 /// Sixteen cells of a second or so.
 const CAMPAIGN: &str = r#"
@@ -231,6 +234,37 @@ fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
         let is_silent = variant == "tls silent";
         assert!(gap > if is_silent { 1_000.0 } else { 80.0 }, "{record}");
         assert!(late > 0.0 || !is_silent, "{record}");
+    }
+}
+
+/// Each post-quantum part of a handshake has its bytes on the link: a key share each way, of 1,184 and 1,088 bytes, and the padding of
+/// the broker's certificate.
+#[test]
+fn post_quantum_handshakes_cost_a_connection_their_bytes() {
+    let quick = "work.messages = 2\nfactors.link = [\"w20/wifi\"]\nfactors.loss = [\"0%\"]\n";
+    let text = with_quick("pq", quick).replace("repetitions = 1\n", "repetitions = 3\n");
+    let Some(records) = run(&text) else {
+        return;
+    };
+    for transport in ["TLS", "QUIC"] {
+        // A busy machine sends packets again, so the smallest of three counts.
+        let bytes = |variant: &str| {
+            let name = format!("{transport}, {variant}");
+            let of_variant = |record: &&Value| record["levels"]["variant"] == *name;
+            let each = records.iter().filter(of_variant).map(|record| {
+                let outcome = &record["outcome"];
+                assert_eq!(outcome["error"], Value::Null, "{record}");
+                let metrics = &outcome["metrics"];
+                assert_eq!(metrics["failed"].as_f64(), Some(0.0), "{record}");
+                metrics["link_bytes_per_message"].as_f64().unwrap()
+            });
+            each.fold(f64::MAX, f64::min)
+        };
+        let plain = bytes("X25519");
+        let [exchange, chain] = [bytes("ML-KEM"), bytes("ML-KEM and ML-DSA")];
+        let all = format!("{transport}: {plain}, {exchange}, {chain}");
+        assert!(exchange - plain > 1_184.0 + 1_088.0, "{all}");
+        assert!(chain - exchange > 8_000.0, "{all}");
     }
 }
 

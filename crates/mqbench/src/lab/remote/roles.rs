@@ -42,8 +42,10 @@ impl RemoteRun<'_> {
     /// Starts the broker; returns its address.
     pub(super) async fn start_broker(&mut self) -> anyhow::Result<String> {
         let host = self.placement.broker;
-        let certificate = Certificate::make([host.address].into_iter())?;
-        let configuration = configuration(&self.request.cell.quic());
+        let cell = &self.request.cell;
+        let padding = cell.certificate_padding.unwrap_or_default();
+        let certificate = Certificate::make([host.address].into_iter(), padding.into())?;
+        let configuration = configuration(&cell.quic(), &cell.crypto()?.key_exchange_groups);
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
@@ -57,7 +59,6 @@ impl RemoteRun<'_> {
             let chain = certificate.chain.as_bytes();
             self.ssh.put(host, &file, chain).await?;
         }
-        let cell = &self.request.cell;
         // The broker listens only on the measured network.
         let listen = Address::new(cell.scheme(), host.address.to_string(), 0);
         let arguments = [
@@ -131,6 +132,8 @@ impl RemoteRun<'_> {
         arguments.extend(rtt.map(|ns| time_option("--initial-rtt", ns)));
         let version = cell.tls_version.as_ref();
         arguments.extend(version.map(|version| format!("--tls-version={version}")));
+        let group = cell.group.as_ref();
+        arguments.extend(group.map(|group| format!("--groups={group}")));
         let window = cell.initial_window;
         arguments.extend(window.map(|packets| format!("--initial-window={packets}")));
         let threshold = cell.packet_threshold;
