@@ -92,6 +92,10 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
 
     let checked = async {
         let mut found = Found::default();
+        // Before what may follow from them.
+        for fault in done.faults {
+            found.fault(fault);
+        }
         let mut sessions = Vec::new();
         let mut published = Vec::new();
         while let Some(one) = clients.publishers.join_next().await {
@@ -128,9 +132,6 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         found = checked => found,
         () = look_after(&mut processes) => unreachable!("it looks after them for ever"),
     };
-    for fault in done.faults {
-        found.fault(fault);
-    }
     if settings.part == Part::Links
         && let Err(fault) = Servers::new(place).in_step().await
     {

@@ -45,6 +45,9 @@ pub(crate) struct Found {
     pub(crate) lost: usize,
     pub(crate) twice: usize,
     pub(crate) out_of_order: usize,
+    /// Messages that came behind later ones, as full servers had refused them: the refusal was lost with its connection, the
+    /// client sent them again, and there was room.
+    pub(crate) behind_refusals: usize,
     pub(crate) unsent: usize,
     pub(crate) wills_lost: usize,
     /// Wills of QoS 1 that came again, which is allowed.
@@ -190,6 +193,7 @@ impl Found {
         let mut first: Vec<Option<u64>> = vec![None; sent.len()];
         // Of QoS 1 and 2, acknowledged.
         let mut last = None;
+        let mut was_refused: Vec<bool> = sent.iter().map(|one| one.is_refused).collect();
         for one in came {
             let number = one.text.parse::<usize>().ok();
             let Some(number) = number.filter(|number| *number < sent.len()) else {
@@ -213,7 +217,11 @@ impl Found {
             let may_be_again = qos == QoS::AtLeastOnce && sent[number].expiry.is_some();
             let is_kept = qos != QoS::AtMostOnce && sent[number].acknowledged.is_some();
             if is_kept && !may_be_again {
-                if last.is_some_and(|last| last > number) {
+                // A connection with a refusal that is known, and then with refusals that are lost.
+                if last > Some(number) && number > 0 && was_refused[number - 1] {
+                    self.behind_refusals += 1;
+                    was_refused[number] = true;
+                } else if last > Some(number) {
                     self.out_of_order += 1;
                     let what = format!("{id}: {topic} {number} came after {last:?}");
                     self.fault(format!("{what}, at {} ms", one.at));
@@ -359,7 +367,7 @@ impl fmt::Display for Found {
         writeln!(
             f,
             "lost {}, twice {}, out of order {}, never sent {}, stale retained {}, wills lost {}, twice {} (again {}), \
-             sessions lost {}, clients that gave up {}",
+             sessions lost {}, clients that gave up {}, behind lost refusals {}",
             self.lost,
             self.twice,
             self.out_of_order,
@@ -369,7 +377,8 @@ impl fmt::Display for Found {
             self.wills_twice,
             self.wills_again,
             self.sessions_lost,
-            self.gave_up
+            self.gave_up,
+            self.behind_refusals
         )?;
         writeln!(
             f,

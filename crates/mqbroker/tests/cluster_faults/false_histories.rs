@@ -72,6 +72,24 @@ pub(crate) fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
     assert!(found(&qos, &[1, 2], &[will]).faults().is_some());
 }
 
+pub(crate) fn the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone() {
+    let found = |refused: &[usize], numbers: &[usize]| {
+        let mut all = published(&[QoS::ExactlyOnce; 6]);
+        let sent = all.topics.get_mut("m/t").unwrap();
+        for number in refused {
+            sent[*number].acknowledged = None;
+            sent[*number].is_refused = true;
+        }
+        let read = reader("reader", "m/t", numbers);
+        let mut found = Found::default();
+        found.read(&read, Interest::All, &[all], &[]);
+        (found.out_of_order, found.behind_refusals)
+    };
+    assert_eq!(found(&[0], &[3, 4, 1, 2, 5]), (0, 2));
+    assert_eq!(found(&[0], &[1, 3, 4, 2, 5]), (1, 0));
+    assert_eq!(found(&[], &[3, 4, 0, 1, 2, 5]), (3, 0));
+}
+
 pub(crate) fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
     let mut all = published(&[QoS::AtLeastOnce; 3]);
     let sent = all.topics.remove("m/t").unwrap();

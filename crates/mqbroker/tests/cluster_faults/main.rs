@@ -92,6 +92,8 @@ const TESTS: &[(&str, fn())] = tests![
     false_histories::the_check_finds_a_shared_message_that_no_member_gets_or_two_do,
     false_histories::the_check_finds_a_message_that_comes_expired_or_not_in_time,
     false_histories::the_check_takes_a_refused_message_for_no_acknowledged_one,
+    false_histories::the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone,
+    servers::servers_have_stored_the_same_if_none_lacks_what_the_others_have,
     witness::a_message_is_found_in_its_entry,
 ];
 

@@ -43,6 +43,15 @@ pub(crate) struct Servers<'a> {
     filler: Option<Context>,
 }
 
+/// Returns `true` if servers with these states of a stream have stored it as far, and none lacks a message that the others have. One of
+/// them may have more: NATS keeps an expired message for good at a server that has read the times of expiry from its blocks.
+pub(crate) fn have_stored_the_same(states: [NatsStreamState; 3]) -> bool {
+    let mut messages = states.map(|[messages, ..]| messages);
+    messages.sort_unstable();
+    let [a, b, c] = states.map(|[.., last]| last);
+    a == b && b == c && messages[0] == messages[1]
+}
+
 impl<'a> Servers<'a> {
     pub(crate) fn new(place: &'a Place) -> Self {
         Self {
@@ -64,8 +73,11 @@ impl<'a> Servers<'a> {
             if let [Some(a), Some(b), Some(c)] = &states {
                 let differing = differing.get_or_insert_with(|| a.keys().cloned().collect());
                 let is_same = |stream: &String| {
-                    let [a, b, c] = [a, b, c].map(|all| all.get(stream));
-                    a.is_some() && a == b && b == c
+                    let states = [a, b, c].map(|all| all.get(stream).copied());
+                    let [Some(a), Some(b), Some(c)] = states else {
+                        return false;
+                    };
+                    have_stored_the_same([a, b, c])
                 };
                 differing.retain(|stream| !is_same(stream));
                 if differing.is_empty() {
@@ -196,4 +208,18 @@ impl<'a> Servers<'a> {
             sleep(LOOK).await;
         }
     }
+}
+
+pub(crate) fn servers_have_stored_the_same_if_none_lacks_what_the_others_have() {
+    let state = |messages: u64, last: u64| [messages, 100 * messages, 1, last];
+    let same = |messages: [u64; 3]| have_stored_the_same(messages.map(|some| state(some, 9)));
+    assert!(same([5, 5, 5]));
+    assert!(same([5, 6, 5]), "an expired message stays at one");
+    assert!(!same([5, 4, 5]), "one lacks a message");
+    assert!(!same([4, 5, 6]));
+    assert!(!have_stored_the_same([
+        state(5, 9),
+        state(5, 8),
+        state(5, 9)
+    ]));
 }
