@@ -16,6 +16,7 @@ pub(crate) const LINKS: Presets = presets! {
     "s22/wifi" "s22/cellular" "s22/satellite"
     "dl"
     "leo"
+    "leo26"
     "lw26"
     "nb-iot"
 };
