@@ -42,6 +42,13 @@ impl KeyExchangeGroup {
     }
 }
 
+/// Draws the first random number of the process. aws-lc gathers entropy for it, which takes a processor some 70 ms: now, and not
+/// in the first handshake.
+fn seed(provider: &CryptoProvider) -> Result<(), Error> {
+    let drawn = provider.secure_random.fill(&mut [0]);
+    drawn.map_err(|_| Error::tls(rustls::Error::FailedToGetRandomBytes))
+}
+
 impl CryptoOptions {
     /// Makes a provider with only what these options allow, in their order.
     pub(crate) fn provider(&self) -> Result<Arc<CryptoProvider>, Error> {
@@ -73,6 +80,7 @@ impl CryptoOptions {
                 remedy: "list at least x25519".into(),
             });
         }
+        seed(&provider)?;
         Ok(Arc::new(provider))
     }
 

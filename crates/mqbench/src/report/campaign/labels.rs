@@ -284,6 +284,8 @@ fn link(name: &str) -> String {
     let words = match base {
         "wifi" => "WiFi".to_owned(),
         "leo" => "low orbit".to_owned(),
+        "leo26" => "low orbit, 15 s".to_owned(),
+        "nb-iot" => "NB-IoT".to_owned(),
         "dl" => "DL's network".to_owned(),
         "lw26" => "LW26's network".to_owned(),
         other => other.replace('_', " "),
