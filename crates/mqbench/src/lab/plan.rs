@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_of_one_takes_two_minutes_and_of_all_seventeen() {
+    fn a_quick_run_of_one_takes_two_minutes_and_of_all_eighteen() {
         let full = campaigns(Extent::Full);
         let (mut walls, mut serials) = ([Duration::ZERO; 2], [Duration::ZERO; 2]);
         for (name, quick) in campaigns(Extent::Quick) {
@@ -339,6 +339,6 @@ mod tests {
             }
         }
         println!("all: {walls:.0?}, serial {serials:.0?}");
-        assert!(walls[0] < Duration::from_mins(17), "{walls:?}");
+        assert!(walls[0] < Duration::from_mins(18), "{walls:?}");
     }
 }
