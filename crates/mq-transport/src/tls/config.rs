@@ -7,6 +7,7 @@ use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, client::Resum
 use super::{
     client_auth::ClientAuthFiles,
     identity::{read_certificates, read_key},
+    provider::seed,
     ticket::{HeldTickets, Scope},
 };
 #[cfg(feature = "mqtt-next")]
@@ -27,6 +28,7 @@ pub(crate) struct ClientConfigs {
 impl ClientConfigs {
     pub(crate) fn new(options: &ConnectOptions) -> Result<Self, Error> {
         let provider = options.crypto.provider()?;
+        seed(&provider)?;
         let verifier = options.trust.verifier(&provider)?;
         let key_log = options.crypto.key_log()?;
         let build = |versions: &[&'static SupportedProtocolVersion]| {
@@ -96,6 +98,7 @@ pub(crate) struct ServerTls {
 pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<ServerTls, Error> {
     let identity = options.identity_for(scheme)?;
     let provider = options.crypto.provider()?;
+    seed(&provider)?;
     let versions = match scheme {
         Scheme::Quic => vec![&rustls::version::TLS13],
         _ => options.crypto.versions()?,

@@ -42,9 +42,9 @@ impl KeyExchangeGroup {
     }
 }
 
-/// Draws the first random number of the process. aws-lc gathers entropy for it, which takes a processor some 70 ms: now, and not
-/// in the first handshake.
-fn seed(provider: &CryptoProvider) -> Result<(), Error> {
+/// Draws the first random number of the process. aws-lc gathers entropy for it, which takes a processor some 70 ms: when a
+/// configuration of TLS is made, and not in the first handshake.
+pub(super) fn seed(provider: &CryptoProvider) -> Result<(), Error> {
     let drawn = provider.secure_random.fill(&mut [0]);
     drawn.map_err(|_| Error::tls(rustls::Error::FailedToGetRandomBytes))
 }
@@ -80,7 +80,6 @@ impl CryptoOptions {
                 remedy: "list at least x25519".into(),
             });
         }
-        seed(&provider)?;
         Ok(Arc::new(provider))
     }
 
