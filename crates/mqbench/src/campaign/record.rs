@@ -76,6 +76,20 @@ pub(crate) struct MeterReading {
 }
 
 impl Record {
+    /// Makes the first run of a cell of no campaign.
+    #[cfg(test)]
+    pub(crate) fn of(cell: Cell, outcome: Outcome) -> Self {
+        Self {
+            campaign: String::new(),
+            levels: BTreeMap::new(),
+            repetition: 0,
+            attempt: 1,
+            seed: 0,
+            cell,
+            outcome,
+        }
+    }
+
     /// Returns the round-trip time that QUIC assumed before its first measurement; `None` if nothing spoke QUIC, or in
     /// records of an earlier version, which do not have it.
     pub(crate) fn initial_rtt_ns(&self) -> Option<u64> {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
+use mq_netem::{Addresses, Capture, Host, Lab, Link, LinkReport, Medium};
 
 use mq_transport::{Address, ConnectOptions};
 
@@ -198,13 +198,12 @@ impl Testbed {
     /// Returns the number of packets that the publisher's host has sent so far, and of packets sent to it. The second
     /// is `None` on a channel, which does not count by the receiver.
     pub(crate) fn publisher_packets(&self) -> (u64, Option<u64>) {
-        if let Some(report) = self.lab.medium_reports().first() {
-            return (report.stations[0].arrived, None);
-        }
-        let reports = self.lab.reports();
-        let links = 1 + usize::from(self.publisher.next.is_some());
-        let counts = reports[..links].iter();
-        let counts = counts.map(|report| (report.up.counts.arrived, report.down.counts.arrived));
+        let Some(reports) = self.publisher_reports() else {
+            return (self.lab.medium_reports()[0].stations[0].arrived, None);
+        };
+        let counts = reports
+            .iter()
+            .map(|report| (report.up.counts.arrived, report.down.counts.arrived));
         let (up, down) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (up, Some(down))
     }
@@ -212,13 +211,19 @@ impl Testbed {
     /// Returns the frames that the publisher's link has carried so far, both ways; `None` on a channel, which does not
     /// count by the receiver.
     pub(crate) fn publisher_link(&self) -> Option<CarriedFrames> {
+        let reports = self.publisher_reports()?;
+        let each = reports.iter().map(CarriedFrames::of);
+        each.reduce(CarriedFrames::plus)
+    }
+
+    /// Returns the reports of the publisher's links: the link, and the next one where there is a hand-over. `None` on a channel.
+    fn publisher_reports(&self) -> Option<Vec<LinkReport>> {
         if !self.lab.medium_reports().is_empty() {
             return None;
         }
-        let links = 1 + usize::from(self.publisher.next.is_some());
-        let reports = self.lab.reports();
-        let each = reports[..links].iter().map(CarriedFrames::of);
-        each.reduce(CarriedFrames::plus)
+        let mut reports = self.lab.reports();
+        reports.truncate(1 + usize::from(self.publisher.next.is_some()));
+        Some(reports)
     }
 
     /// Hands the publisher's host over to its next link; see [`Lab::hand_over`].

@@ -314,13 +314,12 @@ fn waits_for_streams(nats: &Nats, table: &str, reason: &str) {
     let child = command
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log).unwrap());
-    let child = Running(child.spawn().unwrap());
+    let _running = Running(child.spawn().unwrap());
     let began = Instant::now();
     loop {
         let said = fs::read_to_string(&log).unwrap();
         let waits = |line: &str| line.contains("waiting for NATS servers") && line.contains(reason);
         if said.lines().any(waits) {
-            drop(child);
             return;
         }
         assert!(began.elapsed() < SOON, "{said}");

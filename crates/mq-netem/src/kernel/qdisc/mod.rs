@@ -212,7 +212,8 @@ mod tests {
     fn every_shipped_link_but_those_that_change_has_a_kernel_form_that_comes_back() {
         let error = Shape::new(&Link::load("leo").unwrap().up, 1500).unwrap_err();
         assert!(error.to_string().contains("a link that changes"), "{error}");
-        for name in Link::shipped().filter(|name| !name.starts_with("leo")) {
+        let changes = |name: &&str| !Link::load(name).unwrap().up.changes.is_empty();
+        for name in Link::shipped().filter(|name| !changes(name)) {
             for changes in ["", "@loss=5%", "@duplicate=1%,corrupt=0.3%"] {
                 let link = Link::load(&format!("{name}{changes}")).unwrap();
                 for direction in [link.up, link.down] {

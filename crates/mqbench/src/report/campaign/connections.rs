@@ -143,8 +143,6 @@ fn of_earlier_version(run: &Record, handshake: Resumption) -> LatencyRecorder {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use mq_measure::recorder::encode;
 
     use super::*;
@@ -156,21 +154,15 @@ mod tests {
             recorder.extend(values.iter().copied());
             ((*name).to_owned(), encode(&recorder).unwrap())
         });
-        Record {
-            campaign: String::new(),
-            levels: BTreeMap::new(),
-            repetition: 0,
-            attempt: 1,
-            seed: 0,
-            cell: Cell {
-                resumption,
-                ..Cell::default()
-            },
-            outcome: Outcome {
-                histograms: histograms.collect(),
-                ..Outcome::default()
-            },
-        }
+        let cell = Cell {
+            resumption,
+            ..Cell::default()
+        };
+        let outcome = Outcome {
+            histograms: histograms.collect(),
+            ..Outcome::default()
+        };
+        Record::of(cell, outcome)
     }
 
     /// Returns the number of times, and the longest in ms.

@@ -235,18 +235,11 @@ mod tests {
     use crate::campaign::{cell::Cell, record::Outcome};
 
     fn run(stack: Option<TransportParameters>) -> Record {
-        Record {
-            campaign: String::new(),
-            levels: BTreeMap::new(),
-            repetition: 0,
-            attempt: 1,
-            seed: 0,
-            cell: Cell::default(),
-            outcome: Outcome {
-                transport_parameters: stack,
-                ..Outcome::default()
-            },
-        }
+        let outcome = Outcome {
+            transport_parameters: stack,
+            ..Outcome::default()
+        };
+        Record::of(Cell::default(), outcome)
     }
 
     #[test]

@@ -37,19 +37,20 @@ pub(super) async fn open_streams(
     if let Some(values) = &values {
         check_values(settings, values)?;
     }
-    let mut missing = Vec::new();
-    let mut used = None;
+    let (mut missing, mut used) = (None, None);
     for shard in 0..settings.shards {
         let name = log_name(cluster, shard);
         match find_stream(context, &name).await? {
             Some(log) if log.cached_info().state.last_sequence > 0 => used = Some(name),
             Some(_) => {}
-            None => missing.push(name),
+            None => {
+                missing.get_or_insert(name);
+            }
         }
     }
     if let Some(values) = values {
-        return match missing.first() {
-            Some(log) => Err(lost(log, &values_name(cluster))),
+        return match missing {
+            Some(log) => Err(lost(&log, &values_name(cluster))),
             None => Ok(values),
         };
     }
