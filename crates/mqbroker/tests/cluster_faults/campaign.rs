@@ -86,6 +86,9 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
     let mut clients = start_clients(settings, place).await;
     let done = harm::do_harm(settings, place, &mut processes, &clients.moves).await;
     let (harm, wills) = (done.harm, done.wills);
+    for fault in &done.faults {
+        println!("{fault}");
+    }
     serving(place, &mut processes).await;
     place.note("all is well again");
     clients.over.send(true).unwrap();
@@ -133,9 +136,9 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         () = look_after(&mut processes) => unreachable!("it looks after them for ever"),
     };
     if settings.part == Part::Links
-        && let Err(fault) = Servers::new(place).in_step().await
+        && let Err(unequal) = Servers::new(place).in_step().await
     {
-        found.fault(fault);
+        found.fault(unequal.to_string());
     }
     place.end_history();
     if settings.part == Part::Clocks && harm.jumps >= FELT && found.mistimed == 0 {

@@ -16,7 +16,7 @@ use crate::{
     cluster::{Place, Processes},
     history::Operation,
     plan::{self, Condition, Part, Process, Step},
-    servers::Servers,
+    servers::{Servers, Unequal},
     storage,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct Harm {
     overwritten: usize,
     /// Servers that were replaced by others.
     replaced: usize,
+    /// Those of them that lacked messages after a damage, as NATS did not give them back.
+    repaired: usize,
     /// The servers refused a message for want of room.
     full: usize,
     cut_links: usize,
@@ -221,8 +223,14 @@ impl Harmer<'_, '_> {
         let harm = &mut self.done.harm;
         match step {
             Step::Await => {
-                let in_step = looked_after(self.processes, self.servers.in_step()).await;
-                self.done.faults.extend(in_step.err());
+                let Err(unequal) = looked_after(self.processes, self.servers.in_step()).await
+                else {
+                    return;
+                };
+                match unequal.lacking() {
+                    Some(server) => Box::pin(self.repair(server, &unequal)).await,
+                    None => self.done.faults.push(unequal.to_string()),
+                }
             }
             Step::Replace(server) => {
                 let name = self.processes.server_name(server);
@@ -253,6 +261,25 @@ impl Harmer<'_, '_> {
             }
             _ => unreachable!("no operator does {step:?}"),
         }
+    }
+
+    /// Replaces a server for good that lacks messages, which NATS does not give it again, as the guide tells operators.
+    async fn repair(&mut self, server: usize, unequal: &Unequal) {
+        self.place
+            .note(&format!("server {server} is replaced: {unequal}"));
+        self.done.harm.repaired += 1;
+        let process = Process::Nats(server);
+        for step in [
+            Step::Kill(process),
+            Step::Replace(server),
+            Step::Start(process),
+            Step::Remove(server),
+        ] {
+            self.step(step).await;
+        }
+        let in_step = looked_after(self.processes, self.servers.in_step()).await;
+        let fault = in_step.err().map(|unequal| unequal.to_string());
+        self.done.faults.extend(fault);
     }
 
     /// Kills a process (SIGKILL). A node gets a client with a will before.
