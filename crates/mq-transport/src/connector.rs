@@ -221,8 +221,11 @@ impl Connector {
         let options = &self.shared.options;
         let peers = self.peers(address).await?;
         let (local, congestion) = (options.local_address, options.congestion);
+        let mut socket = options.socket.clone();
+        // With a cookie each address would win, whether or not anything listens there.
+        socket.tcp_fast_open &= peers.len() == 1;
         first_to_connect(peers, |peer| {
-            connect_tcp(address, peer, local, congestion, &options.socket)
+            connect_tcp(address, peer, local, congestion, &socket)
         })
         .await
     }

@@ -75,6 +75,8 @@ pub struct LinkStats {
     pub streams_blocked: Option<u64>,
     /// TCP segments sent again.
     pub packets_retransmitted: Option<u64>,
+    /// `true` if the peer took data that came with the SYN, by [TCP Fast Open](crate::SocketOptions::tcp_fast_open).
+    pub data_in_syn: Option<bool>,
     /// The smoothed round-trip time, as the kernel or the QUIC stack estimates it.
     pub rtt: Option<Duration>,
     /// The congestion window in bytes.

@@ -45,6 +45,9 @@ pub(crate) async fn connect_tcp(
         Err(Error::Io(error)) if lacks_version(&error) => return Err(unreachable(error)),
         made => made?,
     };
+    if options.tcp_fast_open {
+        fast_open::connect(&socket)?;
+    }
     if let Some(local) = local {
         socket.bind(&SocketAddr::new(local, 0).into())?;
     }
@@ -67,6 +70,9 @@ pub(crate) fn listen_tcp(
 ) -> Result<TcpListener, Error> {
     // Accepted sockets inherit the options of the listening one.
     let socket = new_tcp(local, congestion, options)?;
+    if options.tcp_fast_open {
+        fast_open::listen(&socket, backlog)?;
+    }
     let listen = || -> io::Result<TcpListener> {
         socket.set_reuse_address(true)?;
         socket.bind(&local.into())?;
@@ -199,6 +205,72 @@ fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io:
         socket.set_recv_buffer_size(bytes)?;
     }
     Ok(())
+}
+
+/// TCP Fast Open of a socket that is not connected and does not listen yet.
+#[cfg(target_os = "linux")]
+mod fast_open {
+    use std::{io, os::fd::AsRawFd as _};
+
+    use nix::sys::socket::{setsockopt, sockopt::TcpFastOpenConnect};
+    use socket2::Socket;
+
+    use super::no_fast_open;
+    use crate::Error;
+
+    /// Lets `connect` return at once where the kernel has a cookie of the server: the SYN leaves with the first write.
+    pub(super) fn connect(socket: &Socket) -> Result<(), Error> {
+        setsockopt(socket, TcpFastOpenConnect, &true).map_err(|error| no_fast_open(error.into()))
+    }
+
+    /// Lets `accept` return connections whose first bytes came with a SYN and its cookie; `most` of them may be without the
+    /// end of their handshake at once.
+    #[expect(unsafe_code, reason = "no safe crate wraps setsockopt(TCP_FASTOPEN)")]
+    pub(super) fn listen(socket: &Socket, most: u32) -> Result<(), Error> {
+        let most = libc::c_int::try_from(most).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the pointer leads to an int, of which the length is told, and both outlive the call.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_FASTOPEN,
+                (&raw const most).cast(),
+                libc::socklen_t::try_from(size_of_val(&most)).unwrap_or_default(),
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(no_fast_open(io::Error::last_os_error()))
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod fast_open {
+    use std::io;
+
+    use socket2::Socket;
+
+    use super::no_fast_open;
+    use crate::Error;
+
+    pub(super) fn connect(_socket: &Socket) -> Result<(), Error> {
+        Err(no_fast_open(io::ErrorKind::Unsupported.into()))
+    }
+
+    pub(super) fn listen(_socket: &Socket, _most: u32) -> Result<(), Error> {
+        Err(no_fast_open(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for use with map_err")]
+fn no_fast_open(error: io::Error) -> Error {
+    Error::InvalidOption {
+        option: "tcp_fast_open",
+        value: "used".into(),
+        remedy: format!("this system has no TCP Fast Open ({error})"),
+    }
 }
 
 impl CongestionControl {

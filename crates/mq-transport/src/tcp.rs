@@ -21,7 +21,8 @@ use crate::{
     tcp_info,
 };
 
-/// The addresses of a TCP connection. They do not change, so the kernel is asked once.
+/// The addresses of a TCP connection. They do not change, so the kernel is asked until it has told both: it tells the
+/// peer's once the peer has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Ends(OnceLock<[Option<SocketAddr>; 2]>);
 
@@ -34,9 +35,15 @@ impl Ends {
         self.of(stream)[1]
     }
 
-    fn of(&self, stream: &TcpStream) -> &[Option<SocketAddr>; 2] {
-        let ask = || [stream.peer_addr().ok(), stream.local_addr().ok()];
-        self.0.get_or_init(ask)
+    fn of(&self, stream: &TcpStream) -> [Option<SocketAddr>; 2] {
+        if let Some(known) = self.0.get() {
+            return *known;
+        }
+        let ends = [stream.peer_addr().ok(), stream.local_addr().ok()];
+        if ends[0].is_some() {
+            let _ = self.0.set(ends);
+        }
+        ends
     }
 }
 

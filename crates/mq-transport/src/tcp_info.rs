@@ -4,6 +4,9 @@ use std::{os::fd::AsRawFd, time::Duration};
 
 use crate::LinkStats;
 
+/// The bit of `tcpi_options` for data in a SYN that was acknowledged (`TCPI_OPT_SYN_DATA` of linux/tcp.h).
+const SYN_DATA: u8 = 32;
+
 /// Reads the kernel's counters of a connection, where the kernel has them; the others are at their defaults.
 pub(crate) fn of(stream: &impl AsRawFd) -> LinkStats {
     let Some(info) = read(stream.as_raw_fd()) else {
@@ -12,10 +15,12 @@ pub(crate) fn of(stream: &impl AsRawFd) -> LinkStats {
     // Offsets in `struct tcp_info` of linux/tcp.h; a kernel only ever appends to it.
     let rtt = info.u32(68);
     let window = info.u32(80).zip(info.u32(16));
+    let options = info.field::<1>(5);
     LinkStats {
         rtt: rtt.map(|micros| Duration::from_micros(micros.into())),
         congestion_window: window.map(|(segments, size)| u64::from(segments) * u64::from(size)),
         packets_retransmitted: info.u32(100).map(u64::from),
+        data_in_syn: options.map(|[bits]| bits & SYN_DATA != 0),
         wire_bytes_received: info.u64(128),
         packets_sent: info.u32(136).map(u64::from),
         packets_received: info.u32(140).map(u64::from),

@@ -28,12 +28,18 @@ const PADDING_OID: &[u64] = &[1, 3, 6, 1, 4, 1, 32473, 1];
 const BRIDGED: &str = "mqbench/#";
 
 /// Formats the configuration of a broker under test: it recovers from loss like the clients, exchanges keys by the same
-/// groups, and does not bound handshakes, since a slow handshake on a lossy link is part of the measurement.
-pub(crate) fn configuration(quic: &QuicOptions, groups: &[KeyExchangeGroup]) -> String {
+/// groups, takes data in a SYN from clients that send some, and does not bound handshakes, since a slow handshake on a lossy
+/// link is part of the measurement.
+pub(crate) fn configuration(
+    quic: &QuicOptions,
+    groups: &[KeyExchangeGroup],
+    tcp_fast_open: bool,
+) -> String {
     let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(
-        "[limits]\nhandshake_timeout_s = 120\n\n[tls]\ngroups = {groups:?}\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
+        "[limits]\nhandshake_timeout_s = 120\n\n[tls]\ngroups = {groups:?}\n\n\
+         [tcp]\nfast_open = {tcp_fast_open}\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
          packet_threshold = {}\ntime_threshold = {:?}\nmtu_discovery = {}\n",
         quic.repeat,
         ms(quic.initial_rtt),

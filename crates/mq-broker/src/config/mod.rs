@@ -26,7 +26,7 @@ pub use limits::{LimitsConfig, OverflowName};
 use open_access::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, DurabilityName, LogConfig, LogFormat, QuicConfig, ReloadConfig, StoreConfig,
-    WsConfig,
+    TcpConfig, WsConfig,
 };
 pub use tls::{ClientCertificate, TlsConfig};
 
@@ -60,6 +60,9 @@ pub use tls::{ClientCertificate, TlsConfig};
 /// mtu_discovery = false           # probes each client's path for packets above 1,200 bytes
 /// max_streams = 64                # of each kind, for a client
 /// stream_idle_timeout_s = 0       # closes data streams on which nothing came for so long; 0 is never
+///
+/// [tcp]
+/// fast_open = false               # takes first bytes with the SYN, where net.ipv4.tcp_fastopen is 3
 ///
 /// [log]
 /// format = "text"                 # or json
@@ -180,6 +183,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Loss recovery, streams and other options of QUIC.
     pub quic: QuicConfig,
+    /// Options of TCP.
+    pub tcp: TcpConfig,
     /// The store of everything that survives a restart.
     pub store: Option<StoreConfig>,
     /// Origins of the web pages that may connect over WebSocket.
@@ -277,6 +282,7 @@ impl Config {
         self.tls.apply(&mut settings, path, mistakes);
         settings.watch_files = self.reload.watch;
         self.quic.apply(&mut settings, mistakes);
+        settings.listen.socket.tcp_fast_open = self.tcp.fast_open;
         if let Some(store) = self.store {
             store.apply(&mut settings, mistakes);
         }

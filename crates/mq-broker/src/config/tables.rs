@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-#[cfg(doc)]
-use mq_transport::QuicOptions;
 use mq_transport::{AckFrequency, Address, AllowedOrigins, Repeat, Scheme};
+#[cfg(doc)]
+use mq_transport::{QuicOptions, SocketOptions};
 use serde::Deserialize;
 
 use super::{Mistakes, set};
@@ -122,6 +122,16 @@ pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Durat
         Some(None) => Err(format!("{key}: it is within 0.001 and 60000")),
         time => Ok(time.flatten()),
     }
+}
+
+/// The `[tcp]` table: options of the listeners over TCP, and of what runs over it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct TcpConfig {
+    /// `true` if clients may send their first bytes with the SYN (TCP Fast Open). Default: `false`; see
+    /// [`SocketOptions::tcp_fast_open`].
+    pub fast_open: bool,
 }
 
 /// The `[store]` table: the file that keeps what outlives the broker. Without the table nothing does.

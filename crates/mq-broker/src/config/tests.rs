@@ -26,7 +26,7 @@ fn read(text: &str) -> Result<Settings, String> {
 fn values_reach_the_settings() {
     let settings = read(
         "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-         ticket_file = \"t\"\nmax_record_size = 1024\ngroups = [\"secp256r1\"]\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
+         ticket_file = \"t\"\nmax_record_size = 1024\ngroups = [\"secp256r1\"]\n[tcp]\nfast_open = true\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
          overflow = \"drop-oldest\"\nspill_bytes = 3\nmemory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
     )
     .unwrap();
@@ -34,6 +34,7 @@ fn values_reach_the_settings() {
     assert_eq!(settings.listen.early_data, EarlyDataPolicy::Off);
     assert_eq!(settings.ticket_file, Some("t".into()));
     assert_eq!(settings.listen.max_record_size, 1024);
+    assert!(settings.listen.socket.tcp_fast_open);
     let groups = &settings.listen.crypto.key_exchange_groups;
     assert_eq!(groups, &[mq_transport::KeyExchangeGroup::Secp256r1]);
     let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);

@@ -9,7 +9,7 @@ use std::{
 use mq_transport::Outbox;
 use mq_transport::{
     AckFrequency, Address, CipherSuite, ConnectOptions, Connector, CryptoOptions, Error,
-    KeyExchangeGroup, Link, ListenOptions, Listener, QuicOptions, Scheme,
+    KeyExchangeGroup, Link, ListenOptions, Listener, QuicOptions, Scheme, SocketOptions,
 };
 
 use crate::common::{
@@ -62,6 +62,45 @@ async fn a_client_comes_from_its_local_address(scheme: Scheme) {
     let (client, server) = connect(&connector.unwrap(), &mut listener).await;
     assert_eq!(client.info().local_address.unwrap().ip(), local);
     assert_eq!(server.info().peer_address.unwrap().ip(), local);
+}
+
+#[cfg(target_os = "linux")]
+over!(a_link_with_tcp_fast_open_works_wherever_the_system_takes_data_in_a_syn_or_not: tcp, tls, ws, wss);
+#[cfg(target_os = "linux")]
+async fn a_link_with_tcp_fast_open_works_wherever_the_system_takes_data_in_a_syn_or_not(
+    scheme: Scheme,
+) {
+    let socket = SocketOptions {
+        tcp_fast_open: true,
+        ..SocketOptions::default()
+    };
+    let listening = ListenOptions {
+        socket: socket.clone(),
+        ..listen_options()
+    };
+    let mut listener = Listener::bind(&any_address(scheme), &listening)
+        .await
+        .unwrap();
+    let connector = Connector::new(ConnectOptions {
+        socket,
+        ..connect_options()
+    });
+    let connector = connector.unwrap();
+    // `net.ipv4.tcp_fastopen` of this machine; 2 is for servers.
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").unwrap();
+    let is_taken = setting.trim().parse::<u32>().unwrap() & 3 == 3;
+    // The first connection brings a cookie, if no other test's has.
+    for number in 0..2 {
+        let (mut client, mut server) = connect(&connector, &mut listener).await;
+        send(&mut client, b"abc").await;
+        assert_eq!(receive(&mut server, 3).await, b"abc");
+        let ends = (client.info(), server.info());
+        assert_eq!(ends.0.local_address, ends.1.peer_address);
+        assert_eq!(ends.1.local_address, ends.0.peer_address);
+        if number > 0 || !is_taken {
+            assert_eq!(client.stats().data_in_syn, Some(is_taken), "{number}");
+        }
+    }
 }
 
 fn groups(groups: &[KeyExchangeGroup]) -> CryptoOptions {

@@ -111,6 +111,9 @@ pub(crate) struct Cell {
     /// `true` if TCP's retransmission timeouts are linear in thin flows, without exponential backoff.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tcp_thin: bool,
+    /// TCP Fast Open of clients and broker.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) tcp_fast_open: FastOpen,
     pub(crate) resumption: Resumption,
     /// The link that replaces `link` at the publisher's host for the second half of the messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,25 @@ pub(crate) enum Tickets {
     Kept,
     /// The next broker accepts no earlier ticket.
     Lost,
+}
+
+/// TCP Fast Open of a cell's clients and broker (RFC 7413).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FastOpen {
+    /// None.
+    #[default]
+    Off,
+    /// With a cookie that the first connection brings.
+    Kept,
+    /// With a cookie that the broker's host takes no more after the first connection.
+    Lost,
+}
+
+impl FastOpen {
+    pub(crate) fn is_used(self) -> bool {
+        self != Self::Off
+    }
 }
 
 /// The transport that carries MQTT.
@@ -199,6 +221,7 @@ impl Default for Cell {
             max_ack_delay_ns: None,
             tcp_rto_min_ns: None,
             tcp_thin: false,
+            tcp_fast_open: FastOpen::Off,
             resumption: Resumption::Full,
             handover: None,
             on_handover: OnHandover::Stay,
@@ -332,6 +355,7 @@ impl Cell {
         TcpTuning {
             rto_min: self.tcp_rto_min_ns.map(Duration::from_nanos),
             thin: self.tcp_thin,
+            fast_open: self.tcp_fast_open.is_used(),
         }
     }
 

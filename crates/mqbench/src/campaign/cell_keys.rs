@@ -17,7 +17,7 @@ use crate::{
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, uplink, uplink_loss, outage, bridge, tiers, medium, stations, loss, retries, \
                     messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, group, certificate_padding, initial_rtt, initial_window, packet_threshold, \
-                    time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
+                    time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, tcp_fast_open, resumption, \
                     handover, on_handover, keep_alive, tickets";
 
 impl Cell {
@@ -88,6 +88,7 @@ impl Cell {
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
             "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
             "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
+            "tcp_fast_open" => self.tcp_fast_open = named(value)?,
             "qos" => self.qos = parse_qos(&toml_text(value))? as u8,
             "congestion" => {
                 self.tcp_congestion = parsed(value)?;

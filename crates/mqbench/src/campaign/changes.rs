@@ -27,7 +27,13 @@ const OF_QUIC: [&str; 10] = [
     "max_ack_delay",
 ];
 /// Keys that concern TCP and TLS alone.
-const OF_TCP: [&str; 4] = ["tcp_congestion", "tls_version", "tcp_rto_min", "tcp_thin"];
+const OF_TCP: [&str; 5] = [
+    "tcp_congestion",
+    "tls_version",
+    "tcp_rto_min",
+    "tcp_thin",
+    "tcp_fast_open",
+];
 
 /// Returns the file of a campaign that the user names, and the campaign's name with its changes.
 pub(super) fn file_and_name(named: &Path) -> (PathBuf, String) {

@@ -91,6 +91,15 @@ impl Cell {
             let why = "they are for QoS 0 and MQTT 5, in which a client asks for them";
             return Some(("datagrams", why.into()));
         }
+        if let Some(contradiction) = self.contradicts_resumption() {
+            return Some(contradiction);
+        }
+        self.overload().map(|problem| ("interval", problem))
+    }
+
+    /// Returns a key of connections that resume an earlier one, which the cell's pattern or transport does not take.
+    fn contradicts_resumption(&self) -> Option<(&'static str, String)> {
+        let returns = self.on_handover == OnHandover::Reconnect;
         let resumes = returns || self.pattern.reconnects();
         if self.resumption != Resumption::Full && !resumes {
             let why = "this pattern connects once: connect, reconnect and storm resume";
@@ -105,6 +114,14 @@ impl Cell {
         {
             return Some(("tls_version", "TLS 1.2 has no early data".into()));
         }
+        if self.tcp_fast_open.is_used() && self.transport == Transport::Quic {
+            return Some(("tcp_fast_open", "QUIC does not run over TCP".into()));
+        }
+        if self.tcp_fast_open.is_used() && self.pattern != Pattern::Reconnect {
+            let why =
+                "its cookie comes with an earlier connection: it takes the pattern `reconnect`";
+            return Some(("tcp_fast_open", why.into()));
+        }
         if self.tickets == Tickets::Lost && !self.pattern.restarts_broker() {
             let why = "this pattern restarts no broker: storm does";
             return Some(("tickets", why.into()));
@@ -113,7 +130,7 @@ impl Cell {
             let why = "a full handshake uses no tickets: set resumption";
             return Some(("tickets", why.into()));
         }
-        self.overload().map(|problem| ("interval", problem))
+        None
     }
 
     /// Returns a key that clients on the broker's host do not take: they have no link, and one address together.

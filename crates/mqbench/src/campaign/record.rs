@@ -159,6 +159,7 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "dial_to_sent" ["ms"] "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)";
     "dial_to_sent_first" ["ms"] "the same of the first connection, which makes a full handshake";
     "dial_to_sent_later" ["ms"] "the same of the later connections, mean";
+    "data_in_syn" [""] "connections after the first whose SYN brought the broker data, over all of these";
     "connack_mean" ["ms"] "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)";
     "connect_to_connack_mean" ["ms"] "CONNECT sent until CONNACK, mean (DL eq. 1); with 0-RTT, CONNECT is sent before the handshake";
     "dial_to_connect_p50" ["ms"] "dial until CONNECT is sent, median: the handshakes of the transport and of TLS (LW26)";

@@ -16,7 +16,7 @@ use crate::{
     clock::nanoseconds,
     testbed::CarriedFrames,
     units::ns_to_ms,
-    workload::handover,
+    workload::{handover, reconnect::Attempt},
 };
 
 /// The results of a run, collected step by step.
@@ -175,6 +175,16 @@ impl Findings {
             self.add_mean("dial_to_sent_later", later)?;
         }
         self.add_mean("dial_to_sent", &sent)
+    }
+
+    /// Adds the share of the connections after the first whose SYN brought the broker data.
+    pub(super) fn add_data_in_syn(&mut self, attempts: &[Attempt]) {
+        let again = attempts.get(1..).unwrap_or_default();
+        let taken = again.iter().filter(|attempt| attempt.data_in_syn).count();
+        if !again.is_empty() {
+            let share = float(taken as u64) / float(again.len() as u64);
+            self.set_metric("data_in_syn", share);
+        }
     }
 
     /// Adds the times of connections, each dialled at its intended time, and the number of failed ones.

@@ -46,6 +46,9 @@ impl Hosts {
         if cell.tcp_rto_min_ns.is_some() || cell.tcp_thin {
             bail!("TCP's time-outs are set in emulated hosts only: use sysctl on these");
         }
+        if cell.tcp_fast_open.is_used() {
+            bail!("TCP Fast Open is for emulated hosts only, whose kernel is set for it");
+        }
         if cell.handover.is_some() {
             bail!("a hand-over is emulated on one machine only");
         }

@@ -7,7 +7,7 @@ use mq_codec::TopicName;
 use mq_energy::Window;
 use mq_measure::{Samples, convert::float, manifest::LinkContext};
 use mq_netem::Host;
-use mq_transport::{Address, ConnectOptions, Trust};
+use mq_transport::{Address, ConnectOptions, SocketOptions, Trust};
 
 use super::{
     PATIENCE,
@@ -22,7 +22,10 @@ use super::{
 use crate::{
     broker_under_test::{TestCertificate, configuration},
     campaign::{
-        cell::Cell, pattern::Pattern, record::Outcome, transport_parameters::TransportParameters,
+        cell::{Cell, FastOpen},
+        pattern::Pattern,
+        record::Outcome,
+        transport_parameters::TransportParameters,
     },
     descriptors,
     mqtt::{MqttOptions, Route},
@@ -65,10 +68,11 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic();
     let (congestion, crypto) = (cell.congestion(), cell.crypto()?);
+    let fast_open = cell.tcp_fast_open.is_used();
     let certificate = TestCertificate::make(
         testbed.broker_addresses().map(Into::into),
         cell.certificate_padding.unwrap_or_default().into(),
-        &configuration(&quic, &crypto.key_exchange_groups),
+        &configuration(&quic, &crypto.key_exchange_groups, fast_open),
     )?;
     let parameters =
         TransportParameters::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
@@ -79,6 +83,10 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
         connect_timeout: PATIENCE,
         crypto,
         quic,
+        socket: SocketOptions {
+            tcp_fast_open: fast_open,
+            ..SocketOptions::default()
+        },
         ..ConnectOptions::default()
     };
     let cell_run = CellRun {
@@ -260,13 +268,21 @@ impl CellRun<'_> {
         contention.begin();
         let energy_model = self.energy_model();
         let clock = RunClock::start();
+        let mut refused = Ok(());
         let work = publisher.run(clock, |seq| {
+            if seq == 0 && self.cell.tcp_fast_open == FastOpen::Lost {
+                refused = self.testbed.refuse_data_in_syn();
+            }
             if seq == plan.count {
                 contention.end();
             }
         });
         let attempts = peers.run_beside(clock, work).await?;
+        refused.context("cannot set TCP of the broker's host")?;
         contention.report(findings);
+        if self.cell.tcp_fast_open.is_used() {
+            findings.add_data_in_syn(&attempts);
+        }
         let wire = attempts.iter().map(|attempt| attempt.wire);
         let wire = wire.reduce(|a, b| add_wire(&a, &b));
         // No thread keeps a schedule.

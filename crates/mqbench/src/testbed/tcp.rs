@@ -16,6 +16,9 @@ const INITIAL_WINDOW: u32 = 10;
 /// and no sysctl sets it.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
+/// The setting by which clients may send, and servers take, data in a SYN.
+const FAST_OPEN: &str = "tcp_fastopen";
+
 /// Settings of TCP that are tuned; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TcpTuning {
@@ -23,6 +26,8 @@ pub(crate) struct TcpTuning {
     pub(crate) rto_min: Option<Duration>,
     /// `true` if timeouts are linear in thin flows, without exponential backoff.
     pub(crate) thin: bool,
+    /// `true` if clients may send, and servers take, data in a SYN.
+    pub(crate) fast_open: bool,
 }
 
 /// Settings of a host's TCP that shape a result.
@@ -50,6 +55,9 @@ pub(crate) struct TcpSettings {
     pub(crate) early_retrans: u64,
     /// `net.ipv4.tcp_recovery`: 0x1 is RACK.
     pub(crate) recovery: u64,
+    /// `net.ipv4.tcp_fastopen`: 1 is for clients, 2 for servers; `None` in records of an earlier version.
+    #[serde(default)]
+    pub(crate) fast_open: Option<u64>,
 }
 
 impl TcpSettings {
@@ -65,6 +73,7 @@ impl TcpSettings {
             slow_start_after_idle: number("tcp_slow_start_after_idle")? != 0,
             early_retrans: number("tcp_early_retrans")?,
             recovery: number("tcp_recovery")?,
+            fast_open: number(FAST_OPEN),
         })
     }
 }
@@ -101,14 +110,24 @@ impl Testbed {
         });
         let on = |name| (name, "1".to_owned(), "Linux");
         let thin = tuning.thin.then(|| on("tcp_thin_linear_timeouts"));
+        let fast_open = tuning
+            .fast_open
+            .then(|| (FAST_OPEN, "3".to_owned(), "Linux"));
         let without_cache = on("tcp_no_metrics_save");
-        for (name, value, since) in least.into_iter().chain(thin).chain([without_cache]) {
+        let tuned = least.into_iter().chain(thin).chain(fast_open);
+        for (name, value, since) in tuned.chain([without_cache]) {
             for (_, host) in self.hosts() {
                 let set = host.run(|| std::fs::write(file(name), &value));
                 set.with_context(|| format!("cannot set net.ipv4.{name}, which {since} has"))?;
             }
         }
         Ok(())
+    }
+
+    /// Makes the broker's host refuse data in a SYN from now on.
+    pub(crate) fn refuse_data_in_syn(&self) -> io::Result<()> {
+        let refuse = || std::fs::write(file(FAST_OPEN), "1");
+        self.broker().run(refuse)
     }
 
     /// Reads TCP's settings of the publisher's host.

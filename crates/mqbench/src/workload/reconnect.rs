@@ -34,6 +34,8 @@ pub(crate) struct Attempt {
     pub(crate) handshake: HandshakeKind,
     /// Fate of early data.
     pub(crate) early_data: EarlyData,
+    /// `true` if the broker took data that came with the SYN.
+    pub(crate) data_in_syn: bool,
     /// Traffic of the connection, except for its end.
     pub(crate) wire: WireUse,
 }
@@ -110,6 +112,7 @@ impl Publisher {
                 sample,
                 handshake: stats.handshake,
                 early_data: stats.early_data,
+                data_in_syn: stats.data_in_syn == Some(true),
                 wire: wire_use(&stats),
             });
         }

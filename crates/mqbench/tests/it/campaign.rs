@@ -1,7 +1,7 @@
 //! Campaigns as a user runs them: to the end, interrupted and resumed, and with mistakes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::Path,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
@@ -266,6 +266,45 @@ fn post_quantum_handshakes_cost_a_connection_their_bytes() {
         assert!(exchange - plain > 1_184.0 + 1_088.0, "{all}");
         assert!(chain - exchange > 8_000.0, "{all}");
     }
+}
+
+/// Mean time from the dial until the message has arrived, in milliseconds, and the share of connections with data in the SYN, by
+/// variant of the campaign `tfo`.
+fn fast_opens() -> Option<HashMap<String, (f64, Option<f64>)>> {
+    let quick = "work.messages = 3\nfactors.link = [\"w20/cellular\"]\nfactors.loss = [\"0%\"]\n";
+    let records = run(&with_quick("tfo", quick))?;
+    let of = |record: &Value| {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let variant = record["levels"]["variant"].as_str().unwrap().to_owned();
+        let metrics = &outcome["metrics"];
+        let delay = metrics["delta_dagger"].as_f64().unwrap();
+        (variant, (delay, metrics["data_in_syn"].as_f64()))
+    };
+    Some(records.iter().map(of).collect())
+}
+
+/// The link's round trip is 100 ms.
+#[test]
+fn data_in_a_syn_saves_a_round_trip_until_the_broker_refuses_its_cookie() {
+    let Some(variants) = fast_opens() else {
+        return;
+    };
+    let trips = |variant: &str| variants[variant].0 / 100.0;
+    for (with, without) in [
+        ("TCP, Fast Open", "TCP"),
+        ("TLS, early data, Fast Open", "TLS, early data"),
+    ] {
+        let saved = trips(without) - trips(with);
+        assert!((0.75..1.25).contains(&saved), "{with}: {variants:?}");
+        assert_eq!(variants[with].1, Some(1.0), "{variants:?}");
+        assert_eq!(variants[without].1, None, "{variants:?}");
+    }
+    let lost = "TLS, early data, cookie lost";
+    assert_eq!(variants[lost].1, Some(0.0), "{variants:?}");
+    assert!((1.25..1.9).contains(&trips(lost)), "{variants:?}");
+    let quic = trips("QUIC, 0-RTT");
+    assert!(quic < 0.9, "{variants:?}");
 }
 
 /// Four publishers that share a channel, each with the same pattern.

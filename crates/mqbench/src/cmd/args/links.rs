@@ -66,6 +66,7 @@ impl LinkArgs {
         TcpTuning {
             rto_min: self.tcp_rto_min,
             thin: self.tcp_thin,
+            fast_open: false,
         }
     }
 

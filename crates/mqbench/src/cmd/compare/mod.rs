@@ -58,7 +58,8 @@ impl OwnBroker {
         }
         let mut options = args.options(is_repeated);
         let addresses = testbed.into_iter().flat_map(Testbed::broker_addresses);
-        let configuration = configuration(&options.quic, &options.crypto.key_exchange_groups);
+        let configuration =
+            configuration(&options.quic, &options.crypto.key_exchange_groups, false);
         let certificate = TestCertificate::make(addresses.map(Into::into), 0, &configuration)?;
         let transport = &args.client.transport;
         if !transport.insecure && transport.ca.is_none() {

@@ -45,7 +45,7 @@ impl RemoteRun<'_> {
         let cell = &self.request.cell;
         let padding = cell.certificate_padding.unwrap_or_default();
         let certificate = Certificate::make([host.address].into_iter(), padding.into())?;
-        let configuration = configuration(&cell.quic(), &cell.crypto()?.key_exchange_groups);
+        let configuration = configuration(&cell.quic(), &cell.crypto()?.key_exchange_groups, false);
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
