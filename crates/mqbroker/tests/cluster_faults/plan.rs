@@ -271,12 +271,16 @@ fn harm_process(
 /// Kills all servers at once, every third time all nodes as well, and starts them one after the other.
 fn kill_all(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
     let nodes = random.u8(..3) == 0;
-    let mut until = [(); 6].map(|()| at + Duration::from_millis(random.u64(100..5_000)));
-    if !nodes {
-        until[3..].fill(at);
+    let mut at = at;
+    if nodes && well.nats < Duration::MAX {
+        // Some node is nearly always harmed: it waits until all are well, and nothing else is harmed before.
+        at = well
+            .nodes
+            .into_iter()
+            .fold(at.max(well.nats), Duration::max);
     }
-    let may = well.nats <= at && (!nodes || well.nodes.iter().all(|well| *well <= at));
-    if !may {
+    let until = [(); 6].map(|()| at + Duration::from_millis(random.u64(100..5_000)));
+    if well.nats > at {
         return;
     }
     steps.push((at, Step::Outage { nodes }));
