@@ -27,20 +27,48 @@ const PADDING_OID: &[u64] = &[1, 3, 6, 1, 4, 1, 32473, 1];
 /// The topics that a bridge of a broker under test carries.
 const BRIDGED: &str = "mqbench/#";
 
+/// What the configuration of a broker under test has in common with its clients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BrokerOptions<'a> {
+    pub(crate) quic: &'a QuicOptions,
+    /// The groups of the key exchange.
+    pub(crate) groups: &'a [KeyExchangeGroup],
+    /// `true` if the broker takes data in a SYN.
+    pub(crate) tcp_fast_open: bool,
+    /// `true` if clients vanish: handshakes are bounded as by default, and refused clients are not logged. Otherwise a handshake
+    /// may take two minutes, since a slow one on a lossy link is part of the measurement.
+    pub(crate) is_attacked: bool,
+}
+
+impl<'a> BrokerOptions<'a> {
+    /// Makes the options for clients with these.
+    pub(crate) fn of(quic: &'a QuicOptions, groups: &'a [KeyExchangeGroup]) -> Self {
+        Self {
+            quic,
+            groups,
+            tcp_fast_open: false,
+            is_attacked: false,
+        }
+    }
+}
+
 /// Formats the configuration of a broker under test: it recovers from loss like the clients, exchanges keys by the same
-/// groups, takes data in a SYN from clients that send some, and does not bound handshakes, since a slow handshake on a lossy
-/// link is part of the measurement.
-pub(crate) fn configuration(
-    quic: &QuicOptions,
-    groups: &[KeyExchangeGroup],
-    tcp_fast_open: bool,
-) -> String {
-    let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
+/// groups, and takes data in a SYN from clients that send some.
+pub(crate) fn configuration(options: &BrokerOptions<'_>) -> String {
+    let quic = options.quic;
+    let groups: Vec<_> = options.groups.iter().map(ToString::to_string).collect();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let mut text = format!(
-        "[limits]\nhandshake_timeout_s = 120\n\n[tls]\ngroups = {groups:?}\n\n\
-         [tcp]\nfast_open = {tcp_fast_open}\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
+    let mut text = String::new();
+    text.push_str(if options.is_attacked {
+        "[log]\nlevel = \"error\"\n\n"
+    } else {
+        "[limits]\nhandshake_timeout_s = 120\n\n"
+    });
+    let _ = write!(
+        text,
+        "[tls]\ngroups = {groups:?}\n\n[tcp]\nfast_open = {}\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
          packet_threshold = {}\ntime_threshold = {:?}\nmtu_discovery = {}\n",
+        options.tcp_fast_open,
         quic.repeat,
         ms(quic.initial_rtt),
         quic.packet_threshold,

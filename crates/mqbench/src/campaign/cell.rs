@@ -13,7 +13,7 @@ use crate::{
     clock::nanoseconds,
     mqtt::MqttVersion,
     testbed::{Network, TcpTuning, Topology},
-    workload::{handover::OnHandover, resumption::Resumption},
+    workload::{half_open::Phase, handover::OnHandover, resumption::Resumption},
 };
 
 /// Configuration of a cell with the keys of a campaign file, every default filled in.
@@ -124,6 +124,9 @@ pub(crate) struct Cell {
     /// MQTT's keep-alive; `None` for a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keep_alive_s: Option<u16>,
+    /// The phase in which the clients of `half-open` vanish; `None` for a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) phase: Option<Phase>,
     /// Fate of the broker's session tickets in the restart of `storm`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) tickets: Tickets,
@@ -226,6 +229,7 @@ impl Default for Cell {
             handover: None,
             on_handover: OnHandover::Stay,
             keep_alive_s: None,
+            phase: None,
             tickets: Tickets::Kept,
         }
     }
@@ -371,6 +375,10 @@ impl Cell {
         Duration::from_secs(self.keep_alive_s.unwrap_or(60).into())
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase.unwrap_or_default()
+    }
+
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns)
     }
@@ -378,7 +386,7 @@ impl Cell {
     /// Returns how many connections the clients of a run hold at once.
     pub(crate) fn connections(&self) -> u64 {
         match self.pattern {
-            Pattern::Storm => self.messages,
+            Pattern::Storm | Pattern::HalfOpen => self.messages,
             // A publisher and a subscriber each.
             _ => 2 * u64::from(self.stations),
         }

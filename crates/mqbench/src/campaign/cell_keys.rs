@@ -18,7 +18,7 @@ pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, upl
                     messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, group, certificate_padding, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, tcp_fast_open, resumption, \
-                    handover, on_handover, keep_alive, tickets";
+                    handover, on_handover, keep_alive, phase, tickets";
 
 impl Cell {
     /// Sets the field that a campaign file calls `key`.
@@ -86,6 +86,7 @@ impl Cell {
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
             "repeat" => self.repeat = parsed(value)?,
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
+            "phase" => self.phase = Some(named(value)?),
             "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
             "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
             "tcp_fast_open" => self.tcp_fast_open = named(value)?,

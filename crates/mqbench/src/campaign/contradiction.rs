@@ -10,7 +10,7 @@ use super::{
 use crate::{
     mqtt::MqttVersion,
     testbed::Topology,
-    workload::{handover::OnHandover, resumption::Resumption},
+    workload::{half_open::Phase, handover::OnHandover, resumption::Resumption},
 };
 
 /// Greatest number of devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for
@@ -59,6 +59,9 @@ impl Cell {
             return Some(("handover", why.into()));
         }
         if let Some(contradiction) = self.contradicts_row() {
+            return Some(contradiction);
+        }
+        if let Some(contradiction) = self.contradicts_half_open() {
             return Some(contradiction);
         }
         let returns = self.on_handover == OnHandover::Reconnect;
@@ -131,6 +134,27 @@ impl Cell {
             return Some(("tickets", why.into()));
         }
         None
+    }
+
+    /// Returns a key that clients which vanish do not take, or that only they take.
+    fn contradicts_half_open(&self) -> Option<(&'static str, String)> {
+        if self.pattern != Pattern::HalfOpen {
+            let why = "the clients of `half-open` alone vanish";
+            return self.phase.map(|_| ("phase", why.into()));
+        }
+        if self.link.is_none() || self.topology != Topology::Publisher {
+            let why = "`half-open` takes the topology `publisher`, and a link that carries nothing in the end";
+            return Some(("link", why.into()));
+        }
+        match (self.phase(), self.transport) {
+            (Phase::Opened, Transport::Quic) => {
+                Some(("phase", "QUIC opens no TCP connection".into()))
+            }
+            (Phase::Secured, Transport::Tcp) => {
+                Some(("phase", "plain TCP has no TLS handshake".into()))
+            }
+            _ => None,
+        }
     }
 
     /// Returns a key that clients on the broker's host do not take: they have no link, and one address together.

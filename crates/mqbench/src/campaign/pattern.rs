@@ -18,6 +18,8 @@ pub(crate) enum Pattern {
     Connect,
     /// A restart of the broker under devices that hold a connection each.
     Storm,
+    /// Clients that vanish in a phase of their connection (KD19).
+    HalfOpen,
 }
 
 impl Pattern {

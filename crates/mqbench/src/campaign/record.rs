@@ -193,6 +193,12 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "uplink_packets_per_message" [""] "packets on that link, in the same way";
     "lost" [""] "messages that did not arrive";
     "failed" [""] "connections that failed, or were not of the kind that was asked for; of `storm`, devices that did not come back";
+    "sent_to_broker" ["B"] "`half-open`: bytes of frames that the clients have sent until all are in their phase, for each";
+    "sent_by_broker" ["B"] "`half-open`: bytes of frames that the broker has sent to them, for each";
+    "client_cpu" ["µs"] "`half-open`: CPU time of the broker until all clients are in their phase, for each";
+    "client_memory" ["KiB"] "`half-open`: resident memory that the broker then has more than before, for each";
+    "vanished_cpu" ["µs"] "`half-open`: CPU time of the broker in three keep-alives since the clients have vanished, for each";
+    "vanished_memory" ["KiB"] "`half-open`: resident memory that the broker has more than before at their end, for each";
     "back_50" ["ms"] "`storm`: the restarted broker is ready until half of the devices are connected again";
     "back_99" ["ms"] "`storm`: the restarted broker is ready until 99 % of the devices are connected again";
     "back_all" ["ms"] "`storm`: the restarted broker is ready until all devices are connected again";

@@ -21,6 +21,7 @@ mod contention;
 mod cpu_monitor;
 mod energy_model;
 mod findings;
+mod half_open;
 pub(crate) mod local;
 mod metered_energy;
 pub(crate) mod placement;

@@ -8,7 +8,7 @@ use mq_netem::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    campaign::cell::Cell,
+    campaign::{cell::Cell, pattern::Pattern},
     hosts::{HostRole, Hosts, Machine},
     testbed::Topology,
 };
@@ -54,6 +54,9 @@ impl Hosts {
         }
         if cell.topology.is_row() {
             bail!("a row of hosts is emulated on one machine only");
+        }
+        if cell.pattern == Pattern::HalfOpen {
+            bail!("clients vanish behind an emulated link, on one machine only");
         }
         if cell.pattern.restarts_broker() {
             bail!("a storm restarts its broker, on one machine only");

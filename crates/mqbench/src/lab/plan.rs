@@ -8,7 +8,7 @@ use mq_measure::{
 };
 use mq_netem::Link;
 
-use super::cpu_monitor;
+use super::{cpu_monitor, half_open};
 use crate::{
     campaign::{cell::Cell, file::Campaign, pattern::Pattern},
     testbed::Topology,
@@ -101,6 +101,7 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
             (START, connection + Duration::from_millis(5))
         }
         Pattern::Storm => (START + ENDS, DEVICE),
+        Pattern::HalfOpen => (START + half_open::watched(cell), DEVICE),
     };
     beside + (publisher + subscriber + losses) * 8 + one.saturating_mul(messages)
 }

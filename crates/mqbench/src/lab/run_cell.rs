@@ -15,12 +15,12 @@ use super::{
     contention::Contention,
     energy_model::EnergyModel,
     findings::Findings,
-    metered_energy,
+    half_open, metered_energy,
     run_request::CellOrder,
     storm,
 };
 use crate::{
-    broker_under_test::{TestCertificate, configuration},
+    broker_under_test::{BrokerOptions, TestCertificate, configuration},
     campaign::{
         cell::{Cell, FastOpen},
         pattern::Pattern,
@@ -72,7 +72,11 @@ pub(crate) async fn run(order: &CellOrder, testbed: &Testbed) -> anyhow::Result<
     let certificate = TestCertificate::make(
         testbed.broker_addresses().map(Into::into),
         cell.certificate_padding.unwrap_or_default().into(),
-        &configuration(&quic, &crypto.key_exchange_groups, fast_open),
+        &configuration(&BrokerOptions {
+            tcp_fast_open: fast_open,
+            is_attacked: cell.pattern == Pattern::HalfOpen,
+            ..BrokerOptions::of(&quic, &crypto.key_exchange_groups)
+        }),
     )?;
     let parameters =
         TransportParameters::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
@@ -155,6 +159,8 @@ impl CellRun<'_> {
             Pattern::Connect => self.connect(findings).await?,
             // No link's packets are counted.
             Pattern::Storm => return self.storm(brokers, findings).await,
+            // They are counted until the clients vanish.
+            Pattern::HalfOpen => return self.half_open(brokers, findings).await,
         }
         let sent = self.testbed.publisher_packets().0 - before;
         let rate = float(sent) / began.elapsed().as_secs_f64();
@@ -330,6 +336,15 @@ impl CellRun<'_> {
     ) -> anyhow::Result<()> {
         let (end, _) = self.ends();
         storm::run(self.cell, &self.mqtt, end, brokers, findings).await
+    }
+
+    async fn half_open(
+        &self,
+        brokers: &Brokers<'_>,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        let (end, _) = self.ends();
+        half_open::run(self.cell, &self.mqtt, end, self.testbed, brokers, findings).await
     }
 
     /// Returns the links as configured and as measured; nothing where clients reach the broker without a link.

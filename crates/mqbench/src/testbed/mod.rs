@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use mq_netem::{Addresses, Capture, Host, Lab, Link, LinkReport, Medium};
+use mq_netem::{Addresses, Capture, Host, Lab, Link, LinkReport, Loss, Medium, Probability};
 
 use mq_transport::{Address, ConnectOptions};
 
@@ -208,6 +208,15 @@ impl Testbed {
         (up, Some(down))
     }
 
+    /// Returns the bytes of frames that the publisher's host has sent so far, and those sent to it; `None` on a channel.
+    pub(crate) fn publisher_bytes(&self) -> Option<(u64, u64)> {
+        let reports = self.publisher_reports()?;
+        let bytes = reports
+            .iter()
+            .map(|report| (report.up.counts.bytes, report.down.counts.bytes));
+        bytes.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
     /// Returns the frames that the publisher's link has carried so far, both ways; `None` on a channel, which does not
     /// count by the receiver.
     pub(crate) fn publisher_link(&self) -> Option<CarriedFrames> {
@@ -234,6 +243,22 @@ impl Testbed {
             .as_ref()
             .context("the publisher has no link to hand over to")?;
         Ok(Lab::hand_over(&publisher.host, publisher.addresses, *next)?)
+    }
+
+    /// Cuts the publisher's host off: packets from it, to it, or both do not arrive from now on.
+    pub(crate) fn cut_publisher(&self, up: bool, down: bool) -> anyhow::Result<()> {
+        let publisher = &self.publisher;
+        let link = publisher
+            .link
+            .as_ref()
+            .context("the publisher has no link")?;
+        let mut link = link.profile.clone();
+        for (direction, is_cut) in [(&mut link.up, up), (&mut link.down, down)] {
+            if is_cut {
+                direction.loss = Loss::Bernoulli(Probability::new(1.0).expect("it is one"));
+            }
+        }
+        Ok(self.lab.change(publisher.addresses, &link)?)
     }
 
     /// Returns the broker's host.

@@ -4,6 +4,7 @@ pub(crate) mod arrivals;
 pub(crate) mod closed_loop_stations;
 pub(crate) mod connect;
 pub(crate) mod e2e;
+pub(crate) mod half_open;
 pub(crate) mod handover;
 mod latency_stamps;
 pub(crate) mod load;

@@ -25,11 +25,11 @@ use crate::{
 
 /// Number of devices that dial at a time before the restart, and disconnect at a time after it. The broker bounds its
 /// handshakes, and the measured crowd comes later.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// Number of devices that share a UDP socket over QUIC. With a socket each, a device took 2.3 MB, and 10,000 of them 23
 /// GB. The broker lets 64 clients of one address and port wait at a time.
-const ON_ONE_SOCKET: u64 = 16;
+pub(super) const ON_ONE_SOCKET: u64 = 16;
 
 /// Time for the disconnects of all devices, after the measurement.
 const GOODBYE: Duration = Duration::from_secs(20);

@@ -268,6 +268,66 @@ fn post_quantum_handshakes_cost_a_connection_their_bytes() {
     }
 }
 
+/// Clients that vanish, over few transports and soon.
+const VANISHING: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+pattern = "half-open"
+link = "lw26@delay=10ms"
+messages = 40
+keep_alive = "2s"
+mqtt = "5"
+[factors]
+phase = ["dialled", "session"]
+transport = ["tcp", "quic"]
+[plot]
+kind = "bars"
+metric = "client_memory"
+x = "phase"
+series = "transport"
+"#;
+
+#[test]
+fn clients_that_vanish_cost_the_broker_what_their_phase_and_transport_need() {
+    let Some(records) = run(VANISHING) else {
+        return;
+    };
+    let metric = |phase: &str, transport: &str, name: &str| {
+        let is_asked = |record: &&Value| {
+            record["levels"]["phase"] == phase && record["levels"]["transport"] == transport
+        };
+        let record = records.iter().find(is_asked).unwrap();
+        assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
+        record["outcome"]["metrics"][name].as_f64().unwrap()
+    };
+    for transport in ["tcp", "quic"] {
+        let sent = |phase| metric(phase, transport, "sent_to_broker");
+        assert!(sent("dialled") >= 60.0 && sent("session") > 2.0 * sent("dialled"));
+        let answered = metric("dialled", transport, "sent_by_broker");
+        // RFC 9000 §8.1, before the broker knows the client's address.
+        assert!(
+            answered > 0.0 && answered <= 3.0 * sent("dialled"),
+            "{transport}: {answered}"
+        );
+    }
+    // The kernel alone knows of a TCP connection whose handshake has not ended.
+    let cpu = |transport| metric("dialled", transport, "client_cpu");
+    assert!(
+        cpu("tcp") * 3.0 < cpu("quic"),
+        "{} {}",
+        cpu("tcp"),
+        cpu("quic")
+    );
+    let memory = |transport| metric("session", transport, "client_memory");
+    assert!(
+        memory("tcp") < memory("quic"),
+        "{} {}",
+        memory("tcp"),
+        memory("quic")
+    );
+}
+
 /// Mean time from the dial until the message has arrived, in milliseconds, and the share of connections with data in the SYN, by
 /// variant of the campaign `tfo`.
 fn fast_opens() -> Option<HashMap<String, (f64, Option<f64>)>> {

@@ -13,7 +13,7 @@ use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, ConnectOptions, Scheme, Trust};
 
 use crate::{
-    broker_under_test::{BrokerProcess, TestCertificate, configuration},
+    broker_under_test::{BrokerOptions, BrokerProcess, TestCertificate, configuration},
     report,
     testbed::Testbed,
     this_program::create_output_directory,
@@ -58,8 +58,10 @@ impl OwnBroker {
         }
         let mut options = args.options(is_repeated);
         let addresses = testbed.into_iter().flat_map(Testbed::broker_addresses);
-        let configuration =
-            configuration(&options.quic, &options.crypto.key_exchange_groups, false);
+        let configuration = configuration(&BrokerOptions::of(
+            &options.quic,
+            &options.crypto.key_exchange_groups,
+        ));
         let certificate = TestCertificate::make(addresses.map(Into::into), 0, &configuration)?;
         let transport = &args.client.transport;
         if !transport.insecure && transport.ca.is_none() {

@@ -13,7 +13,7 @@ use super::{
     logs::{RECEIVED, RunLogs, SAMPLES, SENT},
 };
 use crate::{
-    broker_under_test::{Certificate, configuration},
+    broker_under_test::{BrokerOptions, Certificate, configuration},
     campaign::{cell::Cell, pattern::Pattern},
     clock::nanoseconds,
     hosts::{Machine, RemoteRole},
@@ -45,7 +45,10 @@ impl RemoteRun<'_> {
         let cell = &self.request.cell;
         let padding = cell.certificate_padding.unwrap_or_default();
         let certificate = Certificate::make([host.address].into_iter(), padding.into())?;
-        let configuration = configuration(&cell.quic(), &cell.crypto()?.key_exchange_groups, false);
+        let configuration = configuration(&BrokerOptions::of(
+            &cell.quic(),
+            &cell.crypto()?.key_exchange_groups,
+        ));
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
@@ -211,8 +214,8 @@ impl RemoteRun<'_> {
                 self.wait_for_end(connect, publisher_timeout(cell)).await?;
                 self.read_samples().await
             }
-            // `Hosts::placement` refuses it, before anything begins.
-            Pattern::Storm => bail!("a storm runs on one machine only"),
+            // `Hosts::placement` refuses them, before anything begins.
+            Pattern::Storm | Pattern::HalfOpen => bail!("this pattern runs on one machine only"),
         }
     }
 
