@@ -61,6 +61,9 @@ impl Cell {
         if let Some(contradiction) = self.contradicts_row() {
             return Some(contradiction);
         }
+        if let Some(contradiction) = self.contradicts_coap() {
+            return Some(contradiction);
+        }
         if let Some(contradiction) = self.contradicts_half_open() {
             return Some(contradiction);
         }
@@ -98,6 +101,35 @@ impl Cell {
             return Some(contradiction);
         }
         self.overload().map(|problem| ("interval", problem))
+    }
+
+    /// Returns a key that a `CoAP` thing and server do not take.
+    fn contradicts_coap(&self) -> Option<(&'static str, String)> {
+        if self.pattern != Pattern::Coap {
+            return None;
+        }
+        let given = [
+            ("qos", self.qos > 1, "CoAP has messages of QoS 0 and 1"),
+            ("medium", self.medium.is_some(), "a CoAP thing has a link"),
+            (
+                "topology",
+                self.topology != Topology::Publisher,
+                "the link is the CoAP thing's",
+            ),
+            (
+                "burst",
+                self.burst != one(),
+                "CoAP has one message under way",
+            ),
+            ("topics", self.topics != one(), "CoAP has one resource here"),
+            (
+                "messages",
+                self.messages > u64::from(u16::MAX),
+                "CoAP has 65535 identifiers",
+            ),
+        ];
+        let (key, _, why) = given.into_iter().find(|(_, given, _)| *given)?;
+        Some((key, why.to_owned()))
     }
 
     /// Returns a key of connections that resume an earlier one, which the cell's pattern or transport does not take.

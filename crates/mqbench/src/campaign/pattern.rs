@@ -18,6 +18,8 @@ pub(crate) enum Pattern {
     Connect,
     /// A restart of the broker under devices that hold a connection each.
     Storm,
+    /// A message every interval from a `CoAP` thing to a `CoAP` server, without a broker.
+    Coap,
     /// Clients that vanish in a phase of their connection (KD19).
     HalfOpen,
 }
@@ -25,7 +27,7 @@ pub(crate) enum Pattern {
 impl Pattern {
     /// Returns true if messages or jobs are due on a schedule, whatever became of their predecessors.
     pub(crate) fn is_scheduled(self) -> bool {
-        matches!(self, Self::Periodic | Self::JobResult)
+        matches!(self, Self::Periodic | Self::JobResult | Self::Coap)
     }
 
     /// Returns true if clients connect more than once, so that they can resume a session.
@@ -46,7 +48,7 @@ impl Pattern {
 
     /// Returns true if messages go one way on a schedule.
     pub(crate) fn is_one_way(self) -> bool {
-        matches!(self, Self::Periodic)
+        matches!(self, Self::Periodic | Self::Coap)
     }
 
     /// Returns true if broker and clients compute without a pause. Such a run takes all processors, and neither side

@@ -89,7 +89,7 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
         losses,
     } = link_times(cell);
     let (beside, one) = match cell.pattern {
-        Pattern::Periodic | Pattern::JobResult => (START, cell.interval()),
+        Pattern::Periodic | Pattern::JobResult | Pattern::Coap => (START, cell.interval()),
         // Every message goes one way.
         Pattern::StopAndWait => {
             let way = (publisher + subscriber + losses) / 2;

@@ -34,6 +34,7 @@ use crate::{
         RunClock, add_wire,
         arrivals::Arrivals,
         closed_loop_stations::{ClosedLoopStations, Ends},
+        coap,
         connect::{self, Dialler},
         e2e, handover, reconnect,
         resumption::Resumption,
@@ -157,6 +158,7 @@ impl CellRun<'_> {
             Pattern::Reconnect => self.reconnect(findings).await?,
             Pattern::JobResult => self.job_result(findings).await?,
             Pattern::Connect => self.connect(findings).await?,
+            Pattern::Coap => self.coap(findings).await?,
             // No link's packets are counted.
             Pattern::Storm => return self.storm(brokers, findings).await,
             // They are counted until the clients vanish.
@@ -327,6 +329,18 @@ impl CellRun<'_> {
             tokio::time::sleep(connect::PAUSE).await;
         }
         findings.add_connections(&connect::samples(kind, &attempts))
+    }
+
+    async fn coap(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let plan = self.plan();
+        let (sockets, to) = self.testbed.udp_sockets()?;
+        let clock = RunClock::start();
+        let outcome = coap::run(&plan, self.cell.qos(), clock, sockets, to).await?;
+        findings.add_distribution("latency", &outcome.samples.latencies_intended_ns())?;
+        findings.add_counts(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.add_arrivals(self.cell, &outcome.samples);
+        findings.samples = outcome.samples.since_epoch(outcome.origin_ns);
+        Ok(())
     }
 
     async fn storm(

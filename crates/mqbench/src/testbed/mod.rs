@@ -8,7 +8,7 @@ mod report;
 mod tcp;
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::{Duration, Instant},
@@ -243,6 +243,21 @@ impl Testbed {
             .as_ref()
             .context("the publisher has no link to hand over to")?;
         Ok(Lab::hand_over(&publisher.host, publisher.addresses, *next)?)
+    }
+
+    /// Makes a UDP socket at the publisher's host, and one at the broker's; returns the address of the second as the first
+    /// reaches it.
+    pub(crate) fn udp_sockets(&self) -> anyhow::Result<((UdpSocket, UdpSocket), SocketAddr)> {
+        let bind = || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let thing = self.publisher.host.run(bind)?;
+        let server = self.broker.run(bind)?;
+        let port = server.local_addr()?.port();
+        let to = SocketAddr::from((self.publisher().broker, port));
+        Ok(((thing, server), to))
     }
 
     /// Cuts the publisher's host off: packets from it, to it, or both do not arrive from now on.

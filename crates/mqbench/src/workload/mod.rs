@@ -2,6 +2,7 @@
 
 pub(crate) mod arrivals;
 pub(crate) mod closed_loop_stations;
+pub(crate) mod coap;
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod half_open;

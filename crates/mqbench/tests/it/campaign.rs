@@ -268,6 +268,52 @@ fn post_quantum_handshakes_cost_a_connection_their_bytes() {
     }
 }
 
+/// `CoAP` over a link that loses a tenth of the packets.
+const COAP: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+pattern = "coap"
+link = "lw26@delay=10ms"
+loss = "10%"
+interval = "100ms"
+[variants.once]
+qos = 0
+messages = 60
+[variants.acknowledged]
+qos = 1
+messages = 8
+[factors]
+variant = ["once", "acknowledged"]
+[plot]
+kind = "bars"
+metric = "lost"
+x = "variant"
+series = "variant"
+"#;
+
+#[test]
+fn a_confirmable_message_of_coap_is_sent_again_and_another_is_lost() {
+    let Some(records) = run(COAP) else {
+        return;
+    };
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+        let duplicates = outcome["counts"]["duplicates"].as_u64();
+        assert_eq!(duplicates, Some(0), "{record}");
+        if record["levels"]["variant"] == "once" {
+            assert!((1.0..20.0).contains(&metric("lost")), "{record}");
+            assert_eq!(metric("link_packets_per_message"), 1.0, "{record}");
+        } else {
+            // The seed loses some of the first copies: RFC 7252 §4.8 sends them again after two seconds.
+            assert_eq!(metric("lost"), 0.0, "{record}");
+            assert!(metric("latency_max") > 1_500.0, "{record}");
+        }
+    }
+}
+
 /// Clients that vanish, over few transports and soon.
 const VANISHING: &str = r#"
 title = "a test's"

@@ -215,7 +215,9 @@ impl RemoteRun<'_> {
                 self.read_samples().await
             }
             // `Hosts::placement` refuses them, before anything begins.
-            Pattern::Storm | Pattern::HalfOpen => bail!("this pattern runs on one machine only"),
+            Pattern::Storm | Pattern::HalfOpen | Pattern::Coap => {
+                bail!("this pattern runs on one machine only")
+            }
         }
     }
 
