@@ -32,7 +32,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two looks at the processes.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// If clocks have jumped so often, the logs show it.
 const FELT: usize = 30;

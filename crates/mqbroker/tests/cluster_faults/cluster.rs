@@ -172,6 +172,8 @@ pub(crate) struct Processes<'a> {
     replaced: [usize; 3],
     /// Number of nodes that left the cluster because another node ended their life.
     pub(crate) ended: usize,
+    /// The server whose storage was damaged since all stored the same, and `true` if it has ended by itself since.
+    pub(crate) damaged: Option<(usize, bool)>,
 }
 
 /// A program that ends with the test.
@@ -211,6 +213,7 @@ impl<'a> Processes<'a> {
             replaced: [0; 3],
             slowed: [const { None }; 3],
             ended: 0,
+            damaged: None,
         };
         for n in 0..3 {
             all.start_one(Process::Nats(n));
@@ -287,9 +290,18 @@ impl<'a> Processes<'a> {
                 self.start_one(Process::Node(n));
             }
         }
-        for server in self.servers.iter_mut().flatten() {
-            let ended = server.running.0.try_wait().unwrap();
-            assert!(ended.is_none(), "a NATS server has ended: {ended:?}");
+        for (n, slot) in self.servers.iter_mut().enumerate() {
+            let server = slot.as_mut();
+            let Some(status) = server.and_then(|server| server.running.0.try_wait().unwrap())
+            else {
+                continue;
+            };
+            self.place.note(&format!("server {n} has ended, {status}"));
+            match &mut self.damaged {
+                Some((damaged, has_ended)) if *damaged == n => *has_ended = true,
+                _ => panic!("server {n} has ended, {status}, and its storage was well"),
+            }
+            *slot = None;
         }
     }
 }

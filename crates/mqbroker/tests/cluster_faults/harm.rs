@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    campaign::{Settings, look_after},
+    campaign::{LOOK, Settings, look_after},
     check::Willed,
     cluster::{Place, Processes},
     history::Operation,
@@ -38,7 +38,7 @@ pub(crate) struct Harm {
     overwritten: usize,
     /// Servers that were replaced by others.
     replaced: usize,
-    /// Those of them that lacked messages after a damage, as NATS did not give them back.
+    /// Those of them that did not start after a damage, or lacked messages, as NATS did not give them back.
     repaired: usize,
     /// The servers refused a message for want of room.
     full: usize,
@@ -199,6 +199,8 @@ impl Harmer<'_, '_> {
                 let done =
                     tokio::task::block_in_place(|| storage::damage(place, server, damage, random));
                 place.note(&done);
+                self.is_damaged = true;
+                self.processes.damaged = Some((server, false));
                 match damage {
                     // Without a copy there is nothing to go back to.
                     plan::Damage::SetBack => {
@@ -223,11 +225,16 @@ impl Harmer<'_, '_> {
         let harm = &mut self.done.harm;
         match step {
             Step::Await => {
-                let Err(unequal) = looked_after(self.processes, self.servers.in_step()).await
-                else {
+                let equal = tokio::select! {
+                    equal = self.servers.in_step() => equal,
+                    () = end_of_damaged(self.processes) => Err(Unequal::default()),
+                };
+                let damaged = self.processes.damaged.take();
+                let Err(unequal) = equal else {
                     return;
                 };
-                match unequal.lacking() {
+                let ended = damaged.and_then(|(server, has_ended)| has_ended.then_some(server));
+                match ended.or_else(|| unequal.lacking()) {
                     Some(server) => Box::pin(self.repair(server, &unequal)).await,
                     None => self.done.faults.push(unequal.to_string()),
                 }
@@ -263,7 +270,8 @@ impl Harmer<'_, '_> {
         }
     }
 
-    /// Replaces a server for good that lacks messages, which NATS does not give it again, as the guide tells operators.
+    /// Replaces a server for good that does not start, or lacks messages which NATS does not give it again, as the guide tells
+    /// operators.
     async fn repair(&mut self, server: usize, unequal: &Unequal) {
         self.place
             .note(&format!("server {server} is replaced: {unequal}"));
@@ -304,6 +312,14 @@ impl Harmer<'_, '_> {
                 self.processes.kill(process);
             }
         }
+    }
+}
+
+/// Starts what ends by itself, until the server with damaged storage has.
+async fn end_of_damaged(processes: &mut Processes<'_>) {
+    while !matches!(processes.damaged, Some((_, true))) {
+        processes.look_after();
+        sleep(LOOK).await;
     }
 }
 

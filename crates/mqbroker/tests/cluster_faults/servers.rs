@@ -42,6 +42,7 @@ const NOT_A_MEMBER: u64 = 10_044;
 const FILLER: &str = "filler";
 
 /// Servers that do not come to store the same.
+#[derive(Default)]
 pub(crate) struct Unequal {
     /// The states of each stream at each server that answers.
     states: States,
