@@ -246,6 +246,30 @@ async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over
     }
 }
 
+/// A client gives a node up that takes long, and completes its message at another one. A cut link keeps the end of the first
+/// connection from its node, which goes on then.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_has_waited_takes_no_session_from_a_later_one() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("later", "a", &world).await;
+    let b = Node::start("later", "b", &world).await;
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    world.set_puts_stalled("b", true);
+    let stale = [("one", QoS::ExactlyOnce)];
+    let link = b.connect_and_stay("publisher", &stale).await;
+    sleep(Duration::from_secs(1)).await;
+    let publisher = a.client("publisher").reconnect(Reconnect::never());
+    let publisher = publisher.build().await.unwrap();
+    send(&publisher, message("t", "one", QoS::ExactlyOnce)).await;
+    world.set_puts_stalled("b", false);
+    sleep(Duration::from_secs(2)).await;
+    send(&publisher, message("t", "two", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut messages).await, "one");
+    assert_eq!(next(&mut messages).await, "two");
+    drop(link);
+}
+
 over_each_transport!(a_client_may_send_and_close_without_waiting);
 
 async fn a_client_may_send_and_close_without_waiting(scheme: Scheme) {

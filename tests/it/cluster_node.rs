@@ -95,10 +95,19 @@ impl Node {
 
     /// Connects a client that sends these at once and leaves, so that the node finds it gone.
     pub(crate) async fn connect_and_go(&self, id: &str, messages: &[(&'static str, QoS)]) {
+        drop(self.connect_and_stay(id, messages).await);
+    }
+
+    /// Connects a client that sends these at once, and reads nothing.
+    pub(crate) async fn connect_and_stay(
+        &self,
+        id: &str,
+        messages: &[(&'static str, QoS)],
+    ) -> Link {
         let connector = Connector::new(ConnectOptions::new()).unwrap();
         let url = self.url().parse().unwrap();
         let link = connector.connect(&url).await.unwrap();
-        drop(connect_and_send(link, id, messages).await);
+        connect_and_send(link, id, messages).await
     }
 
     /// Begins another life, unless it lives.

@@ -27,7 +27,7 @@ const PADDING_OID: &[u64] = &[1, 3, 6, 1, 4, 1, 32473, 1];
 /// The topics that a bridge of a broker under test carries.
 const BRIDGED: &str = "mqbench/#";
 
-/// What the configuration of a broker under test has in common with its clients.
+/// Settings that the configuration of a broker under test shares with its clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BrokerOptions<'a> {
     pub(crate) quic: &'a QuicOptions,

@@ -1,6 +1,6 @@
 //! Requests of other nodes to this one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use tracing::error;
 use super::{
     Cluster,
     engine::{Malformed, NodeRequest},
-    question::Question,
+    question::{KEPT, Question},
 };
 use crate::hub::LocalSessions;
 
@@ -34,7 +34,13 @@ impl Cluster {
     ) -> Result<(), Malformed> {
         let NodeRequest { payload, reply } = request;
         match Question::decode(&payload)? {
-            Question::Release(id) => {
+            Question::Release { id, waited_ms } => {
+                let connected = local.connected_for(&id);
+                if connected.is_some_and(|time| time < Duration::from_millis(waited_ms)) {
+                    // The other node may have stopped.
+                    let _ = reply.send(Bytes::from_static(KEPT));
+                    return Ok(());
+                }
                 let (cluster, local) = (Arc::clone(self), Arc::clone(local));
                 // Each has its own time: one that does not end holds up no other.
                 tokio::spawn(async move {

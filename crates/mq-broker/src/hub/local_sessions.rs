@@ -1,5 +1,7 @@
 //! The hub, as the cluster sees it: the sessions of this node.
 
+use std::time::Duration;
+
 use mq_codec::{ByteStr, TopicFilter};
 
 use super::{
@@ -9,6 +11,7 @@ use super::{
     relocate::{ArrivingSession, ArrivingSubscription},
 };
 use crate::{
+    clock,
     lock::read,
     store::{LogPosition, SessionRecord, StoredMessage, StoredWill, User},
 };
@@ -60,6 +63,9 @@ pub(crate) trait LocalSessions: Send + Sync {
         is_settled: NodeFuture<'a, bool>,
         then: Box<dyn FnOnce() + Send + 'a>,
     ) -> NodeFuture<'a, bool>;
+
+    /// Returns for how long the client of a session at this node has been connected; `None` if it is not.
+    fn connected_for(&self, client_id: &ByteStr) -> Option<Duration>;
 
     /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. Resolves to `false` if its
     /// connection does not end in time.
@@ -130,6 +136,11 @@ impl LocalSessions for Hub {
         then: Box<dyn FnOnce() + Send + 'a>,
     ) -> NodeFuture<'a, bool> {
         Box::pin(self.release_session(client_id, is_settled, then))
+    }
+
+    fn connected_for(&self, client_id: &ByteStr) -> Option<Duration> {
+        let presence = self.sessions.get(client_id)?.presence()?;
+        Some(clock::now().saturating_duration_since(presence.since))
     }
 
     fn end_unkeepable<'a>(&'a self, client_id: &'a ByteStr) -> NodeFuture<'a, bool> {

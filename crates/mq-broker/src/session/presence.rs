@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU8, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use mq_codec::{ReasonCode, Version};
@@ -14,7 +14,7 @@ use mq_transport::{LinkStats, Scheme};
 use tokio::sync::oneshot;
 
 use super::Session;
-use crate::lock::lock;
+use crate::{clock, lock::lock};
 
 /// The facts of a connection that are known from its beginning on, and the way to ask for the rest.
 ///
@@ -26,6 +26,8 @@ pub(crate) struct Presence {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) version: Version,
     pub(crate) connected_at: SystemTime,
+    /// The same moment, by a clock that never jumps.
+    pub(crate) since: Instant,
     pub(crate) clean_start: bool,
     /// The keep-alive as granted, in seconds; zero for none.
     pub(crate) keep_alive: u16,
@@ -61,6 +63,7 @@ impl Presence {
             peer,
             version,
             connected_at: SystemTime::now(),
+            since: clock::now(),
             clean_start,
             keep_alive,
             expiry,

@@ -31,7 +31,7 @@ pub(super) fn watched(cell: &Cell) -> Duration {
     cell.keep_alive() * 3
 }
 
-/// What a broker has used.
+/// Processor time and memory of a broker.
 #[derive(Clone, Copy)]
 struct Use {
     cpu_ns: u64,

@@ -85,7 +85,7 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
     serving(place, &mut processes).await;
     let mut clients = start_clients(settings, place).await;
     let done = harm::do_harm(settings, place, &mut processes, &clients.moves).await;
-    let (harm, wills) = (done.harm, done.wills);
+    let (harm, wills, expired) = (done.harm, done.wills, done.expired);
     for fault in &done.faults {
         println!("{fault}");
     }
@@ -135,8 +135,10 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
         found = checked => found,
         () = look_after(&mut processes) => unreachable!("it looks after them for ever"),
     };
+    let mut servers = Servers::new(place);
+    servers.expired = expired;
     if settings.part == Part::Links
-        && let Err(unequal) = Servers::new(place).in_step().await
+        && let Err(unequal) = servers.in_step().await
     {
         found.fault(unequal.to_string());
     }

@@ -217,8 +217,10 @@ impl Found {
             let may_be_again = qos == QoS::AtLeastOnce && sent[number].expiry.is_some();
             let is_kept = qos != QoS::AtMostOnce && sent[number].acknowledged.is_some();
             if is_kept && !may_be_again {
-                // A connection with a refusal that is known, and then with refusals that are lost.
-                if last > Some(number) && number > 0 && was_refused[number - 1] {
+                // A connection with a refusal that is known, and then with refusals that are lost. QoS 0 has neither.
+                let mut before = (0..number).rev();
+                let before = before.find(|before| sent[*before].qos != QoS::AtMostOnce);
+                if last > Some(number) && before.is_some_and(|before| was_refused[before]) {
                     self.behind_refusals += 1;
                     was_refused[number] = true;
                 } else if last > Some(number) {

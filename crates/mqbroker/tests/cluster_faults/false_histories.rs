@@ -73,9 +73,10 @@ pub(crate) fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
 }
 
 pub(crate) fn the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone() {
-    let found = |refused: &[usize], numbers: &[usize]| {
+    let found_with = |second: QoS, refused: &[usize], numbers: &[usize]| {
         let mut all = published(&[QoS::ExactlyOnce; 6]);
         let sent = all.topics.get_mut("m/t").unwrap();
+        sent[1].qos = second;
         for number in refused {
             sent[*number].acknowledged = None;
             sent[*number].is_refused = true;
@@ -85,7 +86,10 @@ pub(crate) fn the_check_takes_messages_behind_a_refused_one_for_refused_ones_alo
         found.read(&read, Interest::All, &[all], &[]);
         (found.out_of_order, found.behind_refusals)
     };
+    let found =
+        |refused: &[usize], numbers: &[usize]| found_with(QoS::ExactlyOnce, refused, numbers);
     assert_eq!(found(&[0], &[3, 4, 1, 2, 5]), (0, 2));
+    assert_eq!(found_with(QoS::AtMostOnce, &[0], &[1, 3, 4, 2, 5]), (0, 1));
     assert_eq!(found(&[0], &[1, 3, 4, 2, 5]), (1, 0));
     assert_eq!(found(&[], &[3, 4, 0, 1, 2, 5]), (3, 0));
 }

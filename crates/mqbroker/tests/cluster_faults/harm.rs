@@ -38,7 +38,7 @@ pub(crate) struct Harm {
     overwritten: usize,
     /// Servers that were replaced by others.
     replaced: usize,
-    /// Those of them that did not start after a damage, or lacked messages, as NATS did not give them back.
+    /// Servers among them that did not start after a damage, or lacked messages, as NATS did not give them back.
     repaired: usize,
     /// The servers refused a message for want of room.
     full: usize,
@@ -57,6 +57,8 @@ pub(crate) struct Done {
     pub(crate) wills: Vec<Willed>,
     /// Damages that the servers have not repaired in time, a line each.
     pub(crate) faults: Vec<String>,
+    /// Number of expired values that two servers keep, and the third has not.
+    pub(crate) expired: u64,
 }
 
 /// Does what the seed says.
@@ -85,6 +87,7 @@ pub(crate) async fn do_harm(
             harm: Harm::default(),
             wills: Vec::new(),
             faults: Vec::new(),
+            expired: 0,
         },
     };
     let mut plan = plan::plan(seed, length, moves.len(), part, harms_servers);
@@ -120,6 +123,7 @@ pub(crate) async fn do_harm(
             began += step_began.elapsed();
         }
     }
+    harmer.done.expired = harmer.servers.expired;
     harmer.done
 }
 
@@ -286,8 +290,14 @@ impl Harmer<'_, '_> {
             self.step(step).await;
         }
         let in_step = looked_after(self.processes, self.servers.in_step()).await;
-        let fault = in_step.err().map(|unequal| unequal.to_string());
-        self.done.faults.extend(fault);
+        let Err(unequal) = in_step else {
+            return;
+        };
+        // It has all that the others have given it: they keep what has expired to themselves.
+        match unequal.fewer_values(server) {
+            Some(expired) => self.servers.expired = expired,
+            None => self.done.faults.push(unequal.to_string()),
+        }
     }
 
     /// Kills a process (SIGKILL). A node gets a client with a will before.

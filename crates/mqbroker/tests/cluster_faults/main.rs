@@ -95,6 +95,7 @@ const TESTS: &[(&str, fn())] = tests![
     false_histories::the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone,
     servers::servers_have_stored_the_same_if_none_lacks_what_the_others_have,
     servers::a_server_lacks_messages_if_both_others_have_as_many_more,
+    servers::a_replaced_server_may_lack_values_that_have_expired_and_nothing_else,
     witness::a_message_is_found_in_its_entry,
 ];
 

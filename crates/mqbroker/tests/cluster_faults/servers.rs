@@ -38,6 +38,9 @@ const FILLING: Duration = Duration::from_secs(40);
 /// Code of the error that a server is no member of the cluster.
 const NOT_A_MEMBER: u64 = 10_044;
 
+/// The stream of values, whose messages may expire.
+const VALUES: &str = "mq-values";
+
 /// The stream that takes the room.
 const FILLER: &str = "filler";
 
@@ -71,6 +74,25 @@ impl Unequal {
     }
 }
 
+impl Unequal {
+    /// Returns by how many values a server has fewer than both others, which have as many; `None` if they differ otherwise, too.
+    pub(crate) fn fewer_values(&self, server: usize) -> Option<u64> {
+        let [Some(_), Some(_), Some(_)] = &self.states else {
+            return None;
+        };
+        let of = |n: usize, stream: &str| self.states[n].as_ref()?.get(stream).copied();
+        let [b, c] = [1, 2].map(|next| (server + next) % 3);
+        let streams = self.states[server].as_ref()?.keys();
+        let logs_are_same = streams.filter(|stream| *stream != VALUES).all(|stream| {
+            let states = [of(server, stream), of(b, stream), of(c, stream)];
+            matches!(states, [Some(a), Some(b), Some(c)] if have_stored_the_same([a, b, c], 0))
+        });
+        let [fewer, more, as_many] = [of(server, VALUES)?, of(b, VALUES)?, of(c, VALUES)?];
+        let count = more[0].checked_sub(fewer[0])?;
+        (logs_are_same && more[0] == as_many[0]).then_some(count)
+    }
+}
+
 impl std::fmt::Display for Unequal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -84,15 +106,18 @@ impl std::fmt::Display for Unequal {
 pub(crate) struct Servers<'a> {
     place: &'a Place,
     filler: Option<Context>,
+    /// Number of expired values that two servers keep for good: a third one that was replaced has not got them.
+    pub(crate) expired: u64,
 }
 
-/// Returns `true` if servers with these states of a stream have stored it as far, and none lacks a message that the others have. One of
-/// them may have more: NATS keeps an expired message for good at a server that has read the times of expiry from its blocks.
-pub(crate) fn have_stored_the_same(states: [NatsStreamState; 3]) -> bool {
+/// Returns `true` if servers with these states of a stream have stored it as far, and none lacks a message that the others have, but for
+/// so many that have expired. One of them may have more: NATS keeps an expired message for good at a server that has read the times
+/// of expiry from its blocks.
+pub(crate) fn have_stored_the_same(states: [NatsStreamState; 3], expired: u64) -> bool {
     let mut messages = states.map(|[messages, ..]| messages);
     messages.sort_unstable();
     let [a, b, c] = states.map(|[.., last]| last);
-    a == b && b == c && messages[0] == messages[1]
+    a == b && b == c && messages[1] - messages[0] <= expired
 }
 
 impl<'a> Servers<'a> {
@@ -100,6 +125,7 @@ impl<'a> Servers<'a> {
         Self {
             place,
             filler: None,
+            expired: 0,
         }
     }
 
@@ -120,7 +146,8 @@ impl<'a> Servers<'a> {
                     let [Some(a), Some(b), Some(c)] = states else {
                         return false;
                     };
-                    have_stored_the_same([a, b, c])
+                    let expired = if stream == VALUES { self.expired } else { 0 };
+                    have_stored_the_same([a, b, c], expired)
                 };
                 differing.retain(|stream| !is_same(stream));
                 if differing.is_empty() {
@@ -282,16 +309,32 @@ pub(crate) fn a_server_lacks_messages_if_both_others_have_as_many_more() {
     assert_eq!(lacking([(9, 9); 3]), None);
 }
 
+pub(crate) fn a_replaced_server_may_lack_values_that_have_expired_and_nothing_else() {
+    let fewer = |logs: [u64; 3], values: [u64; 3]| {
+        let state = |messages: u64| [messages, 100 * messages, 1, 9];
+        let of = |n: usize| [("log", logs[n]), (VALUES, values[n])];
+        let states = [0, 1, 2].map(|n| {
+            let streams = of(n).map(|(name, messages)| (name.to_owned(), state(messages)));
+            Some(BTreeMap::from(streams))
+        });
+        Unequal { states }.fewer_values(0)
+    };
+    assert_eq!(fewer([9, 9, 9], [5, 7, 7]), Some(2));
+    assert_eq!(fewer([8, 9, 9], [5, 7, 7]), None);
+    assert_eq!(fewer([9, 9, 9], [5, 6, 7]), None);
+    assert_eq!(Unequal::default().fewer_values(0), None);
+}
+
 pub(crate) fn servers_have_stored_the_same_if_none_lacks_what_the_others_have() {
     let state = |messages: u64, last: u64| [messages, 100 * messages, 1, last];
-    let same = |messages: [u64; 3]| have_stored_the_same(messages.map(|some| state(some, 9)));
+    let same = |messages: [u64; 3]| have_stored_the_same(messages.map(|some| state(some, 9)), 0);
     assert!(same([5, 5, 5]));
     assert!(same([5, 6, 5]), "an expired message stays at one");
     assert!(!same([5, 4, 5]), "one lacks a message");
     assert!(!same([4, 5, 6]));
-    assert!(!have_stored_the_same([
-        state(5, 9),
-        state(5, 8),
-        state(5, 9)
-    ]));
+    let ahead = [state(5, 9), state(5, 8), state(5, 9)];
+    assert!(!have_stored_the_same(ahead, 0));
+    let with_expired = |lacks: u64| [5 - lacks, 5, 5].map(|some| state(some, 9));
+    assert!(have_stored_the_same(with_expired(1), 1));
+    assert!(!have_stored_the_same(with_expired(2), 1));
 }

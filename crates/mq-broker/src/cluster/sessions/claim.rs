@@ -22,7 +22,7 @@ use crate::{
         engine::{Expiry, Key, KeyKind, Value},
         life,
         log::Author,
-        question::Question,
+        question::{KEPT, Question},
     },
     hub::{LocalSessions, MAX_RIVALS},
     lock::lock,
@@ -135,7 +135,11 @@ impl Cluster {
                 if asked == MAX_RIVALS {
                     return Err(ClaimRefused::Busy);
                 }
-                asked += u32::from(self.request_release(owner, id).await);
+                match self.request_release(owner, id, began.elapsed()).await {
+                    Release::Done => asked += 1,
+                    Release::Refused => return Err(ClaimRefused::Busy),
+                    Release::NoAnswer => {}
+                }
                 continue;
             }
             if let Some(claimed) = self.claim_record(id, record, version).await? {
@@ -251,25 +255,47 @@ impl Cluster {
         }
     }
 
-    /// Asks the owner of a session to let it go, and ends its life if it has none any more. Returns whether it has
-    /// answered.
-    pub(super) async fn request_release(&self, owner: &Author, id: &ByteStr) -> bool {
+    /// Asks the owner of a session to let it go to a client that has waited for so long, and ends its life if it has none any
+    /// more.
+    pub(super) async fn request_release(
+        &self,
+        owner: &Author,
+        id: &ByteStr,
+        waited: Duration,
+    ) -> Release {
         if self.is_dead(owner) {
             if self.end_life_if_dead(owner).await.is_err() {
                 sleep(OWNER_POLL_INTERVAL).await;
             }
-            return false;
+            return Release::NoAnswer;
         }
-        let question = Question::Release(id.clone()).encode();
-        let answer = tokio::select! {
-            answer = self.engine.request(&owner.node, question) => answer,
-            // One that has left does not answer.
-            () = self.until_over(owner) => return false,
+        let question = Question::Release {
+            id: id.clone(),
+            waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
         };
-        if let Err(error) = &answer {
-            debug!(node = owner.node, %error, "cluster: node did not release session");
-            sleep(OWNER_POLL_INTERVAL).await;
+        let answer = tokio::select! {
+            answer = self.engine.request(&owner.node, question.encode()) => answer,
+            // One that has left does not answer.
+            () = self.until_over(owner) => return Release::NoAnswer,
+        };
+        match answer {
+            Ok(answer) if answer == KEPT => Release::Refused,
+            Ok(_) => Release::Done,
+            Err(error) => {
+                debug!(node = owner.node, %error, "cluster: node did not release session");
+                sleep(OWNER_POLL_INTERVAL).await;
+                Release::NoAnswer
+            }
         }
-        answer.is_ok()
     }
+}
+
+/// Outcome of a request to release a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Release {
+    /// The session's record may be looked at.
+    Done,
+    /// The client has connected to the asked node since.
+    Refused,
+    NoAnswer,
 }

@@ -366,7 +366,7 @@ impl Cluster {
         if let (Ok(id), Ok(record)) = (id, Record::decode(&older.bytes))
             && let Some(owner) = self.other_owner(&record)
         {
-            self.request_release(owner, &id).await;
+            self.request_release(owner, &id, Duration::ZERO).await;
         }
     }
 
