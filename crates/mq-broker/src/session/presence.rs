@@ -26,7 +26,7 @@ pub(crate) struct Presence {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) version: Version,
     pub(crate) connected_at: SystemTime,
-    /// The same moment, by a clock that never jumps.
+    /// Time at which the client connected, by a clock that never jumps.
     pub(crate) since: Instant,
     pub(crate) clean_start: bool,
     /// The keep-alive as granted, in seconds; zero for none.
