@@ -300,16 +300,16 @@ fn a_confirmable_message_of_coap_is_sent_again_and_another_is_lost() {
     for record in &records {
         let outcome = &record["outcome"];
         assert_eq!(outcome["error"], Value::Null, "{record}");
-        let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+        let metric = |name: &str| outcome["metrics"][name].as_f64();
         let duplicates = outcome["counts"]["duplicates"].as_u64();
         assert_eq!(duplicates, Some(0), "{record}");
         if record["levels"]["variant"] == "once" {
-            assert!((1.0..20.0).contains(&metric("lost")), "{record}");
-            assert_eq!(metric("link_packets_per_message"), 1.0, "{record}");
+            assert!((1.0..20.0).contains(&metric("lost").unwrap()), "{record}");
+            assert_eq!(metric("link_packets_per_message"), Some(1.0), "{record}");
         } else {
             // The seed loses some of the first copies: RFC 7252 §4.8 sends them again after two seconds.
-            assert_eq!(metric("lost"), 0.0, "{record}");
-            assert!(metric("latency_max") > 1_500.0, "{record}");
+            assert_eq!(metric("lost"), Some(0.0), "{record}");
+            assert!(metric("latency_max") > Some(1_500.0), "{record}");
         }
     }
 }
