@@ -578,8 +578,9 @@ pub struct SocketOptions {
     /// of which the kernel has a cookie, and a server reads them before the handshake ends; the first connection to
     /// a server brings the cookie. A client with a cookie learns only from its first bytes that nothing listens, and of a
     /// host with several addresses connects as without. The sysctl `net.ipv4.tcp_fastopen` has to allow it: 1, the
-    /// usual value, is for clients alone, 2 for servers and 3 for both. Default: no, as a copied SYN makes a server read its data twice (RFC 7413 §2.1),
-    /// and as some networks drop a SYN with data: the kernel then sends it again without, a second later.
+    /// usual value, is for clients alone, 2 for servers and 3 for both. Default: no, as a copied SYN makes a server
+    /// read its data twice (RFC 7413 §2.1), and as some networks drop a SYN with data: the kernel then sends it again
+    /// without, a second later.
     pub tcp_fast_open: bool,
 }
 

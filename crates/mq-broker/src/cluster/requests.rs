@@ -35,18 +35,14 @@ impl Cluster {
         let NodeRequest { payload, reply } = request;
         match Question::decode(&payload)? {
             Question::Release { id, waited_ms } => {
-                let connected = local.connected_for(&id);
-                if connected.is_some_and(|time| time < Duration::from_millis(waited_ms)) {
-                    // The other node may have stopped.
-                    let _ = reply.send(Bytes::from_static(KEPT));
-                    return Ok(());
-                }
+                let waited = Duration::from_millis(waited_ms);
                 let (cluster, local) = (Arc::clone(self), Arc::clone(local));
                 // Each has its own time: one that does not end holds up no other.
                 tokio::spawn(async move {
-                    cluster.release_session(&*local, &id).await;
+                    let is_released = cluster.release_session(&*local, &id, waited).await;
+                    let answer = if is_released { &[] } else { KEPT };
                     // The other node may have stopped.
-                    let _ = reply.send(Bytes::new());
+                    let _ = reply.send(Bytes::from_static(answer));
                 });
             }
             Question::Life(life) => {

@@ -6,10 +6,9 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    future::pending,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -32,7 +31,7 @@ use tokio::{
 
 use super::{
     RunClock,
-    e2e::{LEAD, Plan},
+    e2e::{LEAD, Plan, lock},
     nanoseconds,
     send_thread::{SendThread, wait_until},
 };
@@ -189,7 +188,7 @@ impl Thing {
             if all_due && under_way.is_none() && waiting.is_empty() {
                 return Ok(());
             }
-            let timeout = under_way.as_ref().map(|one| one.again_at);
+            let again_at = under_way.as_ref().map(|one| one.again_at);
             tokio::select! {
                 seq = due.recv(), if !all_due => match seq {
                     Some(seq) => waiting.push_back(seq),
@@ -204,11 +203,10 @@ impl Thing {
                     };
                     under_way = under_way.filter(|one| !is_for(one));
                 }
-                () = sleep_until_some(timeout) => {
-                    under_way = match under_way {
-                        Some(one) => self.again(one).await?,
-                        None => None,
-                    };
+                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {
+                    if let Some(one) = under_way.take() {
+                        under_way = self.again(one).await?;
+                    }
                 }
             }
         }
@@ -273,15 +271,4 @@ struct UnderWay {
     timeout: Duration,
     again_at: Instant,
     retransmissions: u32,
-}
-
-async fn sleep_until_some(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
-    }
-}
-
-fn lock(tracker: &Mutex<Tracker>) -> MutexGuard<'_, Tracker> {
-    tracker.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -64,22 +64,15 @@ impl Unequal {
         };
         let servers = [[a, b, c], [b, a, c], [c, a, b]];
         servers.iter().position(|[one, two, three]| {
-            let streams = one
-                .iter()
-                .filter_map(|(name, state)| Some((state, two.get(name)?, three.get(name)?)));
-            streams
-                .into_iter()
-                .any(|(one, two, three)| lacks(one, two, three))
+            let streams = one.iter();
+            let mut streams =
+                streams.filter_map(|(name, state)| Some((state, two.get(name)?, three.get(name)?)));
+            streams.any(|(one, two, three)| lacks(one, two, three))
         })
     }
-}
 
-impl Unequal {
     /// Returns by how many values a server has fewer than both others, which have as many; `None` if they differ otherwise, too.
     pub(crate) fn fewer_values(&self, server: usize) -> Option<u64> {
-        let [Some(_), Some(_), Some(_)] = &self.states else {
-            return None;
-        };
         let of = |n: usize, stream: &str| self.states[n].as_ref()?.get(stream).copied();
         let [b, c] = [1, 2].map(|next| (server + next) % 3);
         let streams = self.states[server].as_ref()?.keys();

@@ -1,18 +1,26 @@
 //! Sessions that another node asks for: this node releases them.
 
+use std::time::Duration;
+
 use mq_codec::ByteStr;
 
 use crate::{cluster::Cluster, hub::LocalSessions};
 
 impl Cluster {
-    /// Lets a session go that another node asks for. Resolves once that node may look at its record.
+    /// Lets a session go that another node asks for, for a connection that has waited for so long. Resolves to `true` once
+    /// that node may look at its record, and to `false` if the session's client has connected here more recently.
     pub(in crate::cluster) async fn release_session(
         &self,
         local: &dyn LocalSessions,
         id: &ByteStr,
-    ) {
+        waited: Duration,
+    ) -> bool {
+        let connected = local.connected_for(id);
+        if connected.is_some_and(|time| time < waited) {
+            return false;
+        }
         if !self.begin_release(id).await {
-            return;
+            return true;
         }
         // What its client has published is in the logs before the place from which on its next owner reads them:
         // that knows by its record then which of it was released.
@@ -26,5 +34,6 @@ impl Cluster {
         } else {
             self.cancel_release(id);
         }
+        true
     }
 }
