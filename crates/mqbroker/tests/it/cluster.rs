@@ -13,7 +13,7 @@ use mq_testkit::{free_port, program};
 
 use crate::{
     cluster_operation::until_shown,
-    cluster_programs::{Nats, SOON, ended, signal},
+    cluster_programs::{Nats, SOON, ended, signal, stop},
 };
 
 /// Returns the error of a broker whose start is refused.
@@ -190,7 +190,7 @@ fn a_node_shows_that_its_servers_confirm_nothing() {
         let mut logs = shown["logs"].as_array().unwrap().iter();
         shown["majority_lost"] == false && logs.any(|log| log["read"] == 1)
     });
-    signal(&nats.running[0], "-STOP");
+    stop(&nats.running[0]);
     writeln!(input, "waits").unwrap();
     until(&|shown| {
         let is_unknown = shown["logs"][0]["behind"].is_null();

@@ -10,6 +10,13 @@ use std::{
 };
 
 use mq_testkit::{Running, free_port, nats_stream_states, program};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 use tokio::{
@@ -368,6 +375,14 @@ pub(crate) fn signal(program: &Running, name: &str) {
     let pid = program.0.id().to_string();
     let sent = Command::new("kill").args([name, &pid]).status();
     assert!(sent.unwrap().success());
+}
+
+/// Stops a program (SIGSTOP), and returns when no thread of it runs: on a busy machine they run on for a while.
+pub(crate) fn stop(program: &Running) {
+    let process = Pid::from_raw(program.0.id().try_into().unwrap());
+    kill(process, Signal::SIGSTOP).unwrap();
+    let state = waitpid(process, Some(WaitPidFlag::WUNTRACED));
+    assert_eq!(state, Ok(WaitStatus::Stopped(process, Signal::SIGSTOP)));
 }
 
 fn write_secret(path: &Path, secret: &str) {
