@@ -47,27 +47,36 @@ const FILLER: &str = "filler";
 /// Servers that do not come to store the same.
 #[derive(Default)]
 pub(crate) struct Unequal {
-    /// The states of each stream at each server that answers.
+    /// The states at each server that answers of the streams that were not the same at any look.
     states: States,
 }
 
 type States = [Option<BTreeMap<String, NatsStreamState>>; 3];
 
 impl Unequal {
-    /// Returns the server whose streams are as long as the others', and lack messages that both of them have.
+    /// Returns the server that lacks messages which both others have. A log lacks them where its numbers have a gap, however far it
+    /// has come; of values old ones are removed everywhere, so that these have to be as many at both others.
     pub(crate) fn lacking(&self) -> Option<usize> {
         let [Some(a), Some(b), Some(c)] = &self.states else {
             return None;
         };
-        let lacks = |one: &NatsStreamState, two: &NatsStreamState, three: &NatsStreamState| {
-            one[0] < two[0] && two[0] == three[0] && one[3] >= two[3]
+        let gaps = |&[messages, _, first, last]: &NatsStreamState| {
+            (last + 1).saturating_sub(first).saturating_sub(messages)
+        };
+        let lacks = |stream: &str, [one, two, three]: [&NatsStreamState; 3]| {
+            if stream == VALUES {
+                one[0] < two[0] && two[0] == three[0] && one[3] >= two[3]
+            } else {
+                gaps(one) > gaps(two) && gaps(two) == gaps(three)
+            }
         };
         let servers = [[a, b, c], [b, a, c], [c, a, b]];
         servers.iter().position(|[one, two, three]| {
             let streams = one.iter();
-            let mut streams =
-                streams.filter_map(|(name, state)| Some((state, two.get(name)?, three.get(name)?)));
-            streams.any(|(one, two, three)| lacks(one, two, three))
+            let mut streams = streams.filter_map(|(name, state)| {
+                Some((name, [state, two.get(name)?, three.get(name)?]))
+            });
+            streams.any(|(name, states)| lacks(name, states))
         })
     }
 
@@ -131,7 +140,7 @@ impl<'a> Servers<'a> {
         let began = Instant::now();
         let mut differing: Option<BTreeSet<String>> = None;
         loop {
-            let states = self.states();
+            let mut states = self.states();
             if let [Some(a), Some(b), Some(c)] = &states {
                 let differing = differing.get_or_insert_with(|| a.keys().cloned().collect());
                 let is_same = |stream: &String| {
@@ -148,6 +157,11 @@ impl<'a> Servers<'a> {
                 }
             }
             if began.elapsed() > PATIENCE {
+                if let Some(differing) = &differing {
+                    for state in states.iter_mut().flatten() {
+                        state.retain(|stream, _| differing.contains(stream));
+                    }
+                }
                 return Err(Unequal { states });
             }
             sleep(LOOK).await;
@@ -276,13 +290,14 @@ impl<'a> Servers<'a> {
 }
 
 pub(crate) fn a_server_lacks_messages_if_both_others_have_as_many_more() {
-    let lacking = |of: [(u64, u64); 3]| {
+    let lacking_of = |stream: &str, of: [(u64, u64); 3]| {
         let states = of.map(|(messages, last)| {
             let state = [messages, 100 * messages, 1, last];
-            Some(BTreeMap::from([("log".to_owned(), state)]))
+            Some(BTreeMap::from([(stream.to_owned(), state)]))
         });
         Unequal { states }.lacking()
     };
+    let lacking = |of| lacking_of("log", of);
     assert_eq!(lacking([(9, 9), (9, 9), (7, 9)]), Some(2));
     assert_eq!(
         lacking([(9, 9), (7, 10), (9, 9)]),
@@ -300,6 +315,17 @@ pub(crate) fn a_server_lacks_messages_if_both_others_have_as_many_more() {
         "nobody knows what is right"
     );
     assert_eq!(lacking([(9, 9); 3]), None);
+    assert_eq!(
+        lacking([(7, 9), (10, 10), (11, 11)]),
+        Some(0),
+        "it was behind for a moment, and has a gap"
+    );
+    assert_eq!(lacking_of(VALUES, [(7, 9), (9, 9), (9, 9)]), Some(0));
+    assert_eq!(
+        lacking_of(VALUES, [(7, 10), (7, 9), (7, 9)]),
+        None,
+        "a value was replaced there first"
+    );
 }
 
 pub(crate) fn a_replaced_server_may_lack_values_that_have_expired_and_nothing_else() {
