@@ -19,6 +19,7 @@ pub(crate) const LINKS: Presets = presets! {
     "leo26"
     "lw26"
     "nb-iot"
+    "sm22"
 };
 
 /// Radio channels that several hosts share.

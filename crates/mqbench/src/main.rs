@@ -102,6 +102,8 @@ enum Command {
     Report(cmd::report::Args),
     /// Reasons why the latest messages of kept runs were late: a loss, a loss before them, the window, the link, a host
     Explain(cmd::explain::Args),
+    /// The cost of a device's day over each transport, from kept runs: connections, packets, bytes, wake-ups, delays
+    Day(cmd::day::Args),
     /// Compute the reports and tables of an archive again, and print what differs; runs the archive's own scripts
     Verify(cmd::verify::Args),
     /// Joules: meters, what they measure, and a model in the place of a meter
@@ -175,6 +177,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Join(args) => cmd::join::run(&args),
         Command::Report(args) => cmd::report::run(&args),
         Command::Explain(args) => cmd::explain::run(&args),
+        Command::Day(args) => cmd::day::run(&args),
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
         // Networks have to be made before there are threads.
         Command::Cell => match cmd::cell::prepare() {

@@ -111,6 +111,11 @@ pub(crate) enum ClientRole {
     Subscriber,
 }
 
+impl ClientIds {
+    /// The pattern of which each client has an identifier of its own.
+    pub(crate) const USUAL: &str = "mqbench-%r-%i";
+}
+
 impl std::str::FromStr for ClientIds {
     type Err = String;
 

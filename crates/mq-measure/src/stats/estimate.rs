@@ -49,6 +49,20 @@ impl Estimate {
         })
     }
 
+    /// Adds up independent estimates, each times a number.
+    #[must_use]
+    pub fn of_sum(terms: &[(f64, Self)]) -> Self {
+        let variances = terms
+            .iter()
+            .map(|(times, of)| (of.variance * times * times, of.degrees));
+        let (variance, degrees) = summed(variances);
+        Self {
+            value: terms.iter().map(|(times, of)| times * of.value).sum(),
+            variance,
+            degrees,
+        }
+    }
+
     /// Divides this estimate by another, independent one. `None` if one of them is not positive.
     #[must_use]
     pub fn over(&self, other: &Self) -> Option<Self> {

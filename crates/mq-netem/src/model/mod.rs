@@ -2,7 +2,7 @@
 
 mod loss;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{Direction, Queue, Trace, profile::Distribution, units::nanoseconds};
 use loss::LossState;
@@ -40,6 +40,7 @@ pub struct Pipe {
     /// Packets that have reached the rate and wait: the time at which the sending of each begins, and its bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
+    last_arrival: Option<u64>,
     /// Numbers of packets so far, by fate.
     pub counts: Counts,
 }
@@ -78,6 +79,8 @@ pub struct Counts {
     pub arrived: u64,
     /// Bytes of the packets that were handed to the link, as whole frames.
     pub bytes: u64,
+    /// Packets that were handed to the link when it had got none for [`Counts::QUIET`]: a radio wakes for them.
+    pub after_quiet: u64,
     /// Packets that were lost by chance.
     pub lost: u64,
     /// Packets that were dropped because the queue was full.
@@ -88,6 +91,11 @@ pub struct Counts {
     pub corrupted: u64,
     /// Packets that were sent at once, before others.
     pub reordered: u64,
+}
+
+impl Counts {
+    /// Time without a packet after which the next one counts in [`Counts::after_quiet`].
+    pub const QUIET: Duration = Duration::from_millis(10);
 }
 
 /// Fate of one packet on the link.
@@ -123,6 +131,7 @@ impl Pipe {
             held: VecDeque::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            last_arrival: None,
             counts: Counts::default(),
         }
     }
@@ -134,6 +143,8 @@ impl Pipe {
         }
         self.counts.arrived += 1;
         self.counts.bytes += bytes;
+        let quiet = |last: u64| now.saturating_sub(last) >= nanoseconds(Counts::QUIET);
+        self.counts.after_quiet += u64::from(self.last_arrival.replace(now).is_none_or(quiet));
         if self.present.loss.is_lost(&mut self.random) {
             self.counts.lost += 1;
             return Fate::Gone;
@@ -262,8 +273,6 @@ impl Pipe {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{Changes, Link, Loss, Probability, Queue, Rate};
 
@@ -294,6 +303,15 @@ mod tests {
         assert_eq!(at(pipe.arrive(MS / 2, 1000)), Some(12 * MS));
         // The link was idle meanwhile.
         assert_eq!(at(pipe.arrive(100 * MS, 1000)), Some(111 * MS));
+    }
+
+    #[test]
+    fn packets_that_come_after_a_quiet_time_are_counted() {
+        let mut pipe = limited(Queue::default());
+        for ms in [0, 1, 9, 18, 28, 100] {
+            pipe.arrive(ms * MS, 100);
+        }
+        assert_eq!(pipe.counts.after_quiet, 3);
     }
 
     #[test]

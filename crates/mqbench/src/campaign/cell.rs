@@ -386,7 +386,7 @@ impl Cell {
     /// Returns how many connections the clients of a run hold at once.
     pub(crate) fn connections(&self) -> u64 {
         match self.pattern {
-            Pattern::Storm | Pattern::HalfOpen => self.messages,
+            Pattern::Storm | Pattern::HalfOpen | Pattern::Load => self.messages,
             // A publisher and a subscriber each.
             _ => 2 * u64::from(self.stations),
         }

@@ -72,11 +72,23 @@ impl Cell {
             let why = "`reconnect` needs a `handover`, the link that the publisher changes to";
             return Some(("on_handover", why.into()));
         }
-        if self.burst != one() && self.pattern != Pattern::Periodic {
-            return Some(("burst", "it takes the pattern `periodic`".into()));
+        let takes_them = self.pattern.has_bursts_and_topics();
+        if self.burst != one() && !takes_them {
+            return Some(("burst", "it takes the pattern `periodic` or `load`".into()));
         }
-        if self.topics != one() && self.pattern != Pattern::Periodic {
-            return Some(("topics", "they take the pattern `periodic`".into()));
+        if self.topics != one() && !takes_them {
+            return Some((
+                "topics",
+                "they take the pattern `periodic` or `load`".into(),
+            ));
+        }
+        if self.pattern == Pattern::Load && !self.messages.is_multiple_of(2) {
+            let why = "half of the clients publish, so that their number is even";
+            return Some(("messages", why.into()));
+        }
+        if self.pattern == Pattern::Load && self.topology != Topology::Shared {
+            let why = "all clients of `load` are on one host: the topology is `shared`";
+            return Some(("topology", why.into()));
         }
         let quic_only = [
             ("streams", self.streams != Spread::Control),

@@ -22,6 +22,8 @@ pub(crate) enum Pattern {
     Coap,
     /// Clients that vanish in a phase of their connection (KD19).
     HalfOpen,
+    /// Many publishers, with a subscriber each (LW26).
+    Load,
 }
 
 impl Pattern {
@@ -51,9 +53,14 @@ impl Pattern {
         matches!(self, Self::Periodic | Self::Coap)
     }
 
-    /// Returns true if broker and clients compute without a pause. Such a run takes all processors, and neither side
+    /// Returns true if messages of a cell can be due together, and go to several topics in turn.
+    pub(crate) fn has_bursts_and_topics(self) -> bool {
+        matches!(self, Self::Periodic | Self::Load)
+    }
+
+    /// Returns true if broker and clients may compute without a pause. Such a run takes all processors, and neither side
     /// gets a priority over ordinary processes: one would starve the other.
     pub(crate) fn saturates_processors(self) -> bool {
-        matches!(self, Self::Storm)
+        matches!(self, Self::Storm | Self::Load)
     }
 }

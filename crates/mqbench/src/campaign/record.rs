@@ -167,7 +167,7 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
     "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
     "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";
-    "arrived_per_second" ["1/s"] "messages on a schedule that arrived, over the time from the first one's turn until the last one arrived";
+    "arrived_per_second" ["1/s"] "messages on a schedule that arrived, over the time from the first one's turn until the last one arrived; of `load`, over the measured 5 s";
     "air_time_share" [""] "time in which the channel was in use, over the time from the first measured message to the last";
     "collision_rate" [""] "frames on the channel that collided, over all transmissions of all stations in that time";
     "retries_per_frame" [""] "transmissions on the channel that were not the first of their frame, over those that were, in that time";
@@ -175,6 +175,8 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "packets_per_message" [""] "packets that the publisher's host sends, over its messages or connections";
     "link_bytes_per_message" [""] "bytes of whole frames on the publisher's link, both ways, over its messages or connections";
     "link_packets_per_message" [""] "packets on that link, in the same way";
+    "link_wakes_per_message" [""] "packets on that link before which their direction carried none for 10 ms, in the same way: a radio wakes for them";
+    "publisher_cpu_per_message" ["µs"] "CPU time of the publisher for each message that arrived: half of that of the process that has both clients, without the emulator's";
     "clock_uncertainty" ["ms"] "the most that a delay between two hosts is wrong by";
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";
@@ -191,6 +193,7 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over or an outage";
     "uplink_bytes_per_message" [""] "bytes of whole frames on the link to the last host of a row, both ways, while messages were sent, over the messages";
     "uplink_packets_per_message" [""] "packets on that link, in the same way";
+    "uplink_wakes_per_message" [""] "packets on that link after 10 ms without one in their direction, in the same way";
     "lost" [""] "messages that did not arrive";
     "failed" [""] "connections that failed, or were not of the kind that was asked for; of `storm`, devices that did not come back";
     "sent_to_broker" ["B"] "`half-open`: bytes of frames that the clients have sent until all are in their phase, for each";
@@ -199,6 +202,9 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "client_memory" ["KiB"] "`half-open`: resident memory that the broker then has more than before, for each";
     "vanished_cpu" ["µs"] "`half-open`: CPU time of the broker in three keep-alives since the clients have vanished, for each";
     "vanished_memory" ["KiB"] "`half-open`: resident memory that the broker has more than before at their end, for each";
+    "cpu_per_message" ["µs"] "`load`: CPU time of the broker for each message that a subscriber received";
+    "broker_peak_memory" ["MiB"] "`load`: most resident memory of the broker";
+    "clients_peak_memory" ["MiB"] "`load`: most resident memory of the process that has all clients";
     "back_50" ["ms"] "`storm`: the restarted broker is ready until half of the devices are connected again";
     "back_99" ["ms"] "`storm`: the restarted broker is ready until 99 % of the devices are connected again";
     "back_all" ["ms"] "`storm`: the restarted broker is ready until all devices are connected again";

@@ -2,7 +2,7 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     time::Duration,
 };
 
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     ramp_up: Duration,
     /// Client identifiers: %r stands for the role, pub or sub, and %i for the number within it,
     /// from 0; %% is a percent sign
-    #[arg(long, value_name = "PATTERN", default_value = "mqbench-%r-%i")]
+    #[arg(long, value_name = "PATTERN", default_value = ClientIds::USUAL)]
     client_id: ClientIds,
     /// The broker's process identifier, to measure its CPU and memory
     #[arg(long, value_name = "PID")]
@@ -124,6 +124,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         publishers: args.publishers,
         subscribers: args.subscribers,
         topics: args.topics,
+        topics_of_each: NonZeroU32::MIN,
         size: args.size,
         pace,
         warm_up: args.warm_up,

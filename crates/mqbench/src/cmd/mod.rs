@@ -7,6 +7,7 @@ pub(crate) mod cell;
 pub(crate) mod clock;
 pub(crate) mod compare;
 pub(crate) mod connect;
+pub(crate) mod day;
 pub(crate) mod e2e;
 pub(crate) mod energy;
 pub(crate) mod explain;

@@ -40,6 +40,8 @@ pub(super) struct ModelledEnergy {
     pub(super) power_w: f64,
     /// Power that the work adds to the board's idle power, which is nine tenths of all and more.
     pub(super) above_idle_w: f64,
+    /// CPU time of the publisher a message, on this machine; `None` if no message arrived.
+    pub(super) cpu_per_message_us: Option<f64>,
     /// `None` if no message arrived.
     pub(super) per_message_uj: Option<f64>,
     /// Energy a message that the work adds to the idle board's.
@@ -101,7 +103,7 @@ impl<'a> EnergyModel<'a> {
             bytes_sent: wire.bytes_sent,
             bytes_received: wire.bytes_received,
         };
-        energy(&self.profile, &activity, delivered)
+        energy(&self.profile, &activity, used.publisher_ns(1.0), delivered)
     }
 }
 
@@ -123,14 +125,21 @@ impl CpuTimes {
     }
 }
 
-fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<ModelledEnergy> {
+/// Computes the energy of an activity whose CPU time on this machine was `own_cpu_ns`.
+fn energy(
+    profile: &Profile,
+    activity: &Activity,
+    own_cpu_ns: u64,
+    delivered: u64,
+) -> Option<ModelledEnergy> {
     let energy_uj = profile.energy_uj(activity);
     let above_idle_uj = profile.energy_above_idle_uj(activity);
-    let each = |uj: f64| (delivered > 0).then(|| uj / float(delivered));
+    let each = |of: f64| (delivered > 0).then(|| of / float(delivered));
     Some(ModelledEnergy {
         joules: energy_uj / 1e6,
         power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,
         above_idle_w: average_power_uw(above_idle_uj, activity.elapsed_ns)? / 1e6,
+        cpu_per_message_us: each(float(own_cpu_ns) / 1e3),
         per_message_uj: each(energy_uj),
         above_idle_per_message_uj: each(above_idle_uj),
         meter: format!("model:{}", profile.name),
@@ -172,7 +181,7 @@ mod tests {
             bytes_sent: 300_000,
             bytes_received: 100_000,
         };
-        let found = energy(&profile, &activity, 1_000).unwrap();
+        let found = energy(&profile, &activity, 400_000_000, 1_000).unwrap();
         // 14 J idle, 1.15 J of CPU, 36 mJ of packets, in 10 s.
         let joules = 14.0 + 1.15 + 0.036;
         assert!((found.joules - joules).abs() < 1e-9, "{found:?}");
@@ -183,9 +192,13 @@ mod tests {
             (found.above_idle_w - 1.186 / 10.0).abs() < 1e-9,
             "{found:?}"
         );
+        assert_eq!(found.cpu_per_message_us, Some(400.0));
         let added = found.above_idle_per_message_uj.unwrap();
         assert!((added - 1.186 * 1e3).abs() < 1e-6, "{found:?}");
         assert_eq!(found.meter, "model:pi-3b");
-        assert_eq!(energy(&profile, &activity, 0).unwrap().per_message_uj, None);
+        assert_eq!(
+            energy(&profile, &activity, 0, 0).unwrap().per_message_uj,
+            None
+        );
     }
 }

@@ -74,15 +74,16 @@ impl Findings {
         self.set_metric("energy_j", energy.joules);
         self.set_metric("power_w", energy.power_w);
         self.set_metric("power_above_idle_w", energy.above_idle_w);
-        for (metric, uj) in [
+        for (metric, value) in [
+            ("publisher_cpu_per_message", energy.cpu_per_message_us),
             ("energy_per_message_uj", energy.per_message_uj),
             (
                 "energy_above_idle_per_message_uj",
                 energy.above_idle_per_message_uj,
             ),
         ] {
-            if let Some(uj) = uj {
-                self.set_metric(metric, uj);
+            if let Some(value) = value {
+                self.set_metric(metric, value);
             }
         }
         self.so_far.energy_meter = Some(energy.meter);
@@ -133,6 +134,7 @@ impl Findings {
         let name = |of: &str| format!("{link}_{of}_per_message");
         self.set_metric(&name("bytes"), each(carried.bytes));
         self.set_metric(&name("packets"), each(carried.packets));
+        self.set_metric(&name("wakes"), each(carried.after_quiet));
     }
 
     /// Adds the figures of a hand-over or an outage.

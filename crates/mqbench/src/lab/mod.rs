@@ -9,6 +9,7 @@
 //! | `local`, `run_cell` | a run on this machine, in a process of its own |
 //! | `findings` | the results of a run, until they are its outcome |
 //! | `brokers` | the brokers of such a run |
+//! | `load` | a run of many publishers and subscribers |
 //! | `storm` | a run in which the broker is restarted |
 //! | `contention` | how full a run's shared channel was |
 //! | `remote`, `placement` | a run on real machines, and which machine does what |
@@ -22,6 +23,7 @@ mod cpu_monitor;
 mod energy_model;
 mod findings;
 mod half_open;
+mod load;
 pub(crate) mod local;
 mod metered_energy;
 pub(crate) mod placement;

@@ -55,8 +55,11 @@ impl Hosts {
         if cell.topology.is_row() {
             bail!("a row of hosts is emulated on one machine only");
         }
-        if matches!(cell.pattern, Pattern::HalfOpen | Pattern::Coap) {
-            bail!("half-open and coap run on one machine only, behind an emulated link");
+        if matches!(
+            cell.pattern,
+            Pattern::HalfOpen | Pattern::Coap | Pattern::Load
+        ) {
+            bail!("half-open, coap and load run on one machine only, behind an emulated link");
         }
         if cell.pattern.restarts_broker() {
             bail!("a storm restarts its broker, on one machine only");

@@ -8,7 +8,7 @@ use mq_measure::{
 };
 use mq_netem::Link;
 
-use super::{cpu_monitor, half_open};
+use super::{cpu_monitor, half_open, load};
 use crate::{
     campaign::{cell::Cell, file::Campaign, pattern::Pattern},
     testbed::Topology,
@@ -102,6 +102,7 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
         }
         Pattern::Storm => (START + ENDS, DEVICE),
         Pattern::HalfOpen => (START + half_open::watched(cell), DEVICE),
+        Pattern::Load => (START + load::LASTS, DEVICE),
     };
     beside + (publisher + subscriber + losses) * 8 + one.saturating_mul(messages)
 }

@@ -15,7 +15,7 @@ use super::{
     contention::Contention,
     energy_model::EnergyModel,
     findings::Findings,
-    half_open, metered_energy,
+    half_open, load, metered_energy,
     run_request::CellOrder,
     storm,
 };
@@ -159,6 +159,7 @@ impl CellRun<'_> {
             Pattern::JobResult => self.job_result(findings).await?,
             Pattern::Connect => self.connect(findings).await?,
             Pattern::Coap => self.coap(findings).await?,
+            Pattern::Load => return self.load(brokers, findings).await,
             // No link's packets are counted.
             Pattern::Storm => return self.storm(brokers, findings).await,
             // They are counted until the clients vanish.
@@ -350,6 +351,11 @@ impl CellRun<'_> {
     ) -> anyhow::Result<()> {
         let (end, _) = self.ends();
         storm::run(self.cell, &self.mqtt, end, brokers, findings).await
+    }
+
+    async fn load(&self, brokers: &Brokers<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+        let (route, _) = self.routes()?;
+        load::run(self.cell, &self.mqtt, &route, brokers, findings).await
     }
 
     async fn half_open(

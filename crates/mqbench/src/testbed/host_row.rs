@@ -11,6 +11,8 @@ use super::{Station, Testbed, named::NamedProfile};
 pub(crate) struct CarriedFrames {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
+    /// Frames before which their direction had carried none for [`mq_netem::Counts::QUIET`].
+    pub(crate) after_quiet: u64,
 }
 
 impl CarriedFrames {
@@ -19,6 +21,7 @@ impl CarriedFrames {
         Self {
             packets: up.arrived + down.arrived,
             bytes: up.bytes + down.bytes,
+            after_quiet: up.after_quiet + down.after_quiet,
         }
     }
 
@@ -26,6 +29,7 @@ impl CarriedFrames {
         Self {
             packets: self.packets + other.packets,
             bytes: self.bytes + other.bytes,
+            after_quiet: self.after_quiet + other.after_quiet,
         }
     }
 
@@ -33,6 +37,7 @@ impl CarriedFrames {
         Self {
             packets: self.packets - before.packets,
             bytes: self.bytes - before.bytes,
+            after_quiet: self.after_quiet - before.after_quiet,
         }
     }
 }

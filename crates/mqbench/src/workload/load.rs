@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -46,7 +46,10 @@ pub(crate) enum Pace {
 pub(crate) struct Plan {
     pub(crate) publishers: usize,
     pub(crate) subscribers: usize,
+    /// Number of topics that the publishers are spread over.
     pub(crate) topics: usize,
+    /// Number of topics below that one which each publisher's messages go to in turn; with one there is none below it.
+    pub(crate) topics_of_each: NonZeroU32,
     pub(crate) size: usize,
     pub(crate) pace: Pace,
     /// The time after the ramp-up that is not measured: windows and buffers fill.
@@ -117,7 +120,13 @@ pub(crate) async fn run(
     for index in 0..plan.subscribers {
         let client = connect(ClientRole::Subscriber, index).await;
         let client = client.with_context(|| format!("subscriber {index} cannot connect"))?;
-        let subscription = client.subscribe(topic(index), mqtt.qos).await?;
+        let filter = topic(index)
+            + if plan.topics_of_each.get() > 1 {
+                "/+"
+            } else {
+                ""
+            };
+        let subscription = client.subscribe(filter, mqtt.qos).await?;
         tasks.spawn(receive(subscription, index, Arc::clone(&shared)));
         clients.push(client);
     }
@@ -127,7 +136,7 @@ pub(crate) async fn run(
         let client = client.with_context(|| format!("publisher {index} cannot connect"))?;
         let publisher = Publisher {
             client: client.clone(),
-            topic: TopicName::new(topic(index))?,
+            topics: topics_of(&topic(index), plan.topics_of_each)?,
             qos: mqtt.qos,
             payloads: Payloads::new(plan.size, index as u64),
             shared: Arc::clone(&shared),
@@ -151,10 +160,11 @@ pub(crate) async fn run(
         .await?;
     tell(LoadProgress::Steady)?;
     shared.stop.store(true, Ordering::Relaxed);
-    for client in clients {
-        // Under overload a DISCONNECT may not get through; the measurement is over.
+    // Under overload a DISCONNECT may not get through; the measurement is over.
+    let ends = clients.into_iter().map(async |client| {
         let _ = tokio::time::timeout(Duration::from_secs(2), client.disconnect()).await;
-    }
+    });
+    ends.collect::<JoinSet<_>>().join_all().await;
     tasks.shutdown().await;
     Ok(outcome)
 }
@@ -234,6 +244,14 @@ fn outcome(
     }
 }
 
+fn topics_of(above: &str, count: NonZeroU32) -> anyhow::Result<Vec<TopicName>> {
+    if count == NonZeroU32::MIN {
+        return Ok(vec![TopicName::new(above)?]);
+    }
+    let below = (0..count.get()).map(|number| Ok(TopicName::new(format!("{above}/{number}"))?));
+    below.collect()
+}
+
 async fn receive(mut subscription: Subscription, index: usize, shared: Arc<Shared>) {
     while let Some(message) = subscription.recv().await {
         shared.received.fetch_add(1, Ordering::Relaxed);
@@ -248,7 +266,8 @@ async fn receive(mut subscription: Subscription, index: usize, shared: Arc<Share
 
 struct Publisher {
     client: Client,
-    topic: TopicName,
+    /// The topics of its messages in turn; one at least.
+    topics: Vec<TopicName>,
     qos: QoS,
     payloads: Payloads,
     shared: Arc<Shared>,
@@ -284,7 +303,7 @@ impl Publisher {
             let due = (passed as u64).saturating_sub(seq).clamp(1, BATCH);
             for seq in seq..seq + due {
                 let stamp = self.shared.stamps.of(due_at(seq).into_std());
-                self.client.send(self.message(stamp)).await?;
+                self.client.send(self.message(seq, stamp)).await?;
             }
             seq += due;
             self.shared.sent.fetch_add(due, Ordering::Relaxed);
@@ -293,7 +312,7 @@ impl Publisher {
     }
 
     async fn saturate(&self) -> Result<(), Error> {
-        let mut batches = 0;
+        let mut batches: u64 = 0;
         while self.goes_on() {
             // A different message of each batch is measured: the first and the last wait for different times.
             let measured = batches % BATCH;
@@ -303,7 +322,8 @@ impl Publisher {
                 } else {
                     self.shared.stamps.none()
                 };
-                self.client.send(self.message(stamp)).await?;
+                let seq = batches * BATCH + index;
+                self.client.send(self.message(seq, stamp)).await?;
             }
             batches += 1;
             self.shared.sent.fetch_add(BATCH, Ordering::Relaxed);
@@ -313,10 +333,12 @@ impl Publisher {
 
     async fn in_flight(&self, most: usize) -> Result<(), Error> {
         let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(most);
+        let mut seq = 0;
         while self.goes_on() {
             while waiting.len() < most {
                 let stamp = self.shared.stamps.of(Instant::now());
-                waiting.push_back(self.client.send(self.message(stamp)).await?);
+                waiting.push_back(self.client.send(self.message(seq, stamp)).await?);
+                seq += 1;
                 self.shared.sent.fetch_add(1, Ordering::Relaxed);
             }
             // Acknowledgements arrive in the order of the messages, except for a few over several streams.
@@ -334,8 +356,10 @@ impl Publisher {
         !self.shared.stop.load(Ordering::Relaxed)
     }
 
-    fn message(&self, stamp: u64) -> Outgoing {
+    fn message(&self, seq: u64, stamp: u64) -> Outgoing {
         let payload = self.payloads.make(stamp);
-        Outgoing::new(self.topic.clone(), payload).qos(self.qos)
+        let topic = seq % self.topics.len() as u64;
+        let topic = &self.topics[usize::try_from(topic).expect("an index of a list")];
+        Outgoing::new(topic.clone(), payload).qos(self.qos)
     }
 }

@@ -314,6 +314,50 @@ fn a_confirmable_message_of_coap_is_sent_again_and_another_is_lost() {
     }
 }
 
+/// Publishers with a subscriber each, below what the link carries.
+const LOAD: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+pattern = "load"
+topology = "shared"
+link = "lw26@delay=1ms"
+topics = 2
+interval = "50ms"
+[factors]
+messages = [6]
+transport = ["tcp", "quic"]
+[plot]
+kind = "bars"
+metric = "cpu_per_message"
+x = "transport"
+series = "messages"
+"#;
+
+#[test]
+fn publishers_of_a_load_keep_their_rate_and_the_broker_is_measured() {
+    let Some(records) = run(LOAD) else {
+        return;
+    };
+    assert_eq!(records.len(), 2);
+    for record in &records {
+        assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
+        let metric = |name: &str| record["outcome"]["metrics"][name].as_f64().unwrap();
+        // Three publishers with 20 messages a second.
+        assert!(
+            (50.0..70.0).contains(&metric("arrived_per_second")),
+            "{record}"
+        );
+        for measured in [
+            "cpu_per_message",
+            "broker_peak_memory",
+            "clients_peak_memory",
+        ] {
+            assert!(metric(measured) > 0.0, "{record}");
+        }
+    }
+}
+
 /// Clients that vanish, over few transports and soon.
 const VANISHING: &str = r#"
 title = "a test's"

@@ -215,7 +215,7 @@ impl RemoteRun<'_> {
                 self.read_samples().await
             }
             // `Hosts::placement` refuses them, before anything begins.
-            Pattern::Storm | Pattern::HalfOpen | Pattern::Coap => {
+            Pattern::Storm | Pattern::HalfOpen | Pattern::Coap | Pattern::Load => {
                 bail!("this pattern runs on one machine only")
             }
         }

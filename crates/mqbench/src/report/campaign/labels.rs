@@ -288,6 +288,7 @@ fn link(name: &str) -> String {
         "nb-iot" => "NB-IoT".to_owned(),
         "dl" => "DL's network".to_owned(),
         "lw26" => "LW26's network".to_owned(),
+        "sm22" => "SM22's network".to_owned(),
         other => other.replace('_', " "),
     };
     let changes = changes.split(',').filter(|change| !change.is_empty());

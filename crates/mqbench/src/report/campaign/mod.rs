@@ -9,7 +9,7 @@
 //!                                     ├─ distribution           └─ JSON
 //!                                     ├─ context, caption
 //! claims ─────────────────────────────┴─ verdict, claim_tests, paper_findings, estimators
-//!                                        csv, difference (of the records)
+//!                                        csv, difference, day (of the records)
 //! ```
 //!
 //! `labels` has the names that all of them use, and `formatting` the form of numbers.
@@ -22,6 +22,7 @@ mod claim_tests;
 mod connections;
 mod context;
 mod csv;
+mod day;
 mod difference;
 mod distribution;
 mod estimators;
@@ -43,6 +44,7 @@ pub(crate) mod tests;
 
 pub(crate) use assemble::report;
 pub(crate) use csv::long as csv;
+pub(crate) use day::{Day, render as day};
 pub(crate) use difference::render as difference;
 pub(crate) use html::{Sections, escape, page, table};
 pub(crate) use labels::title as levels_title;

@@ -88,14 +88,8 @@ pub(crate) fn set(directory: &Path) -> ResultSet {
             file
         })
         .to_vec();
-    let software = |name: &str| Software {
-        name: name.to_owned(),
-        version: Some("0.1.0".to_owned()),
-        revision: None,
-    };
-    let manifest = Manifest::now(software("mqbench"), software("mqbroker"), json!({}));
     let results = directory.join("results");
-    let mut set = ResultSet::create(&results, Extent::Full, &files, manifest).unwrap();
+    let mut set = ResultSet::create(&results, Extent::Full, &files, manifest()).unwrap();
     let mut random = SplitMix64::new(11);
     for campaign in set.campaigns.clone() {
         for repetition in 0..campaign.repetitions {
@@ -107,6 +101,15 @@ pub(crate) fn set(directory: &Path) -> ResultSet {
         }
     }
     ResultSet::load(&results).unwrap()
+}
+
+pub(crate) fn manifest() -> Manifest {
+    let software = |name: &str| Software {
+        name: name.to_owned(),
+        version: Some("0.1.0".to_owned()),
+        revision: None,
+    };
+    Manifest::now(software("mqbench"), software("mqbroker"), json!({}))
 }
 
 /// Makes the record of a run, or two records if the first attempt was disturbed.
