@@ -9,6 +9,9 @@ macro_rules! presets {
     };
 }
 
+/// Files that shipped profiles name.
+const FILES: Presets = &[("umts.trace", include_str!("../profiles/umts.trace"))];
+
 /// Links between two hosts.
 pub(crate) const LINKS: Presets = presets! {
     "w20/wifi" "w20/cellular" "w20/satellite"
@@ -20,6 +23,7 @@ pub(crate) const LINKS: Presets = presets! {
     "lw26"
     "nb-iot"
     "sm22"
+    "umts"
 };
 
 /// Radio channels that several hosts share.
@@ -34,6 +38,12 @@ pub(crate) fn find(presets: Presets, name: &str) -> Option<&'static str> {
         other => other,
     };
     let found = presets.iter().find(|(known, _)| *known == shared);
+    found.map(|(_, text)| *text)
+}
+
+/// Returns the text of a file that a shipped profile names.
+pub(crate) fn find_file(name: &str) -> Option<&'static str> {
+    let found = FILES.iter().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text)
 }
 

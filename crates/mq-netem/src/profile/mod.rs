@@ -283,6 +283,17 @@ mod tests {
     }
 
     #[test]
+    fn a_shipped_trace_stalls_as_its_recording() {
+        let trace = Link::load("umts").unwrap().up.trace.unwrap();
+        let mean = trace.mean_rate().bits_per_second();
+        assert!((230_000..245_000).contains(&mean), "{mean}");
+        let times = (0..882).map(|number| trace.time_of(number) / 1_000_000);
+        let times: Vec<_> = times.collect();
+        let stalls = times.windows(2).map(|two| two[1] - two[0]);
+        assert_eq!(stalls.max(), Some(5_900));
+    }
+
+    #[test]
     fn a_trace_is_found_beside_its_profile() {
         let folder = tempfile::tempdir().unwrap();
         let profile = folder.path().join("lte.toml");

@@ -67,8 +67,12 @@ impl<'a> Source<'a> {
         Ok(table)
     }
 
-    /// Reads another file that the profile names, by a path relative to the profile's folder.
+    /// Reads another file that the profile names, by a path relative to the profile's folder. Files of shipped profiles ship, too.
     pub(crate) fn read_beside(&self, name: &str) -> Result<String, Error> {
+        let is_file = Path::new(self.name).extension().is_some();
+        if let Some(text) = presets::find_file(name).filter(|_| !is_file) {
+            return Ok(text.to_owned());
+        }
         let folder = Path::new(self.name).parent().unwrap_or(Path::new(""));
         read(name, &folder.join(name))
     }

@@ -286,6 +286,7 @@ fn link(name: &str) -> String {
         "leo" => "low orbit".to_owned(),
         "leo26" => "low orbit, 15 s".to_owned(),
         "nb-iot" => "NB-IoT".to_owned(),
+        "umts" => "UMTS".to_owned(),
         "dl" => "DL's network".to_owned(),
         "lw26" => "LW26's network".to_owned(),
         "sm22" => "SM22's network".to_owned(),
