@@ -15,8 +15,9 @@ use crate::{
     check::Willed,
     cluster::{Place, Processes},
     history::Operation,
+    in_step::{Expired, Looks},
     plan::{self, Condition, Part, Process, Step},
-    servers::{Servers, Unequal},
+    servers::Servers,
     storage,
 };
 
@@ -57,8 +58,8 @@ pub(crate) struct Done {
     pub(crate) wills: Vec<Willed>,
     /// Damages that the servers have not repaired in time, a line each.
     pub(crate) faults: Vec<String>,
-    /// Number of expired values that two servers keep, and the third has not.
-    pub(crate) expired: u64,
+    /// See [`Servers::expired`].
+    pub(crate) expired: Expired,
 }
 
 /// Does what the seed says.
@@ -87,7 +88,7 @@ pub(crate) async fn do_harm(
             harm: Harm::default(),
             wills: Vec::new(),
             faults: Vec::new(),
-            expired: 0,
+            expired: Expired::default(),
         },
     };
     let mut plan = plan::plan(seed, length, moves.len(), part, harms_servers);
@@ -231,16 +232,16 @@ impl Harmer<'_, '_> {
             Step::Await => {
                 let equal = tokio::select! {
                     equal = self.servers.in_step() => equal,
-                    () = end_of_damaged(self.processes) => Err(Unequal::default()),
+                    () = end_of_damaged(self.processes) => Err(Looks::default()),
                 };
                 let damaged = self.processes.damaged.take();
-                let Err(unequal) = equal else {
+                let Err(looks) = equal else {
                     return;
                 };
                 let ended = damaged.and_then(|(server, has_ended)| has_ended.then_some(server));
-                match ended.or_else(|| unequal.lacking()) {
-                    Some(server) => Box::pin(self.repair(server, &unequal)).await,
-                    None => self.done.faults.push(unequal.to_string()),
+                match ended.or_else(|| looks.lacking(self.servers.expired)) {
+                    Some(server) => Box::pin(self.repair(server, &looks)).await,
+                    None => self.done.faults.push(looks.to_string()),
                 }
             }
             Step::Replace(server) => {
@@ -276,9 +277,9 @@ impl Harmer<'_, '_> {
 
     /// Replaces a server for good that does not start, or lacks messages which NATS does not give it again, as the guide tells
     /// operators.
-    async fn repair(&mut self, server: usize, unequal: &Unequal) {
+    async fn repair(&mut self, server: usize, looks: &Looks) {
         self.place
-            .note(&format!("server {server} is replaced: {unequal}"));
+            .note(&format!("server {server} is replaced: {looks}"));
         self.done.harm.repaired += 1;
         let process = Process::Nats(server);
         for step in [
@@ -290,13 +291,14 @@ impl Harmer<'_, '_> {
             self.step(step).await;
         }
         let in_step = looked_after(self.processes, self.servers.in_step()).await;
-        let Err(unequal) = in_step else {
+        let Err(looks) = in_step else {
             return;
         };
         // It has all that the others have given it: they keep what has expired to themselves.
-        match unequal.fewer_values(server) {
-            Some(expired) => self.servers.expired = expired,
-            None => self.done.faults.push(unequal.to_string()),
+        let expired = &mut self.servers.expired;
+        match looks.lacks_values_alone(*expired) {
+            Some(lacks) => *expired = [0, 1, 2].map(|one| expired[one].max(lacks[one])),
+            None => self.done.faults.push(looks.to_string()),
         }
     }
 

@@ -43,6 +43,8 @@ mod harm;
 #[cfg(target_os = "linux")]
 mod history;
 #[cfg(target_os = "linux")]
+mod in_step;
+#[cfg(target_os = "linux")]
 mod links;
 #[cfg(target_os = "linux")]
 mod net;
@@ -93,9 +95,9 @@ const TESTS: &[(&str, fn())] = tests![
     false_histories::the_check_finds_a_message_that_comes_expired_or_not_in_time,
     false_histories::the_check_takes_a_refused_message_for_no_acknowledged_one,
     false_histories::the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone,
-    servers::servers_have_stored_the_same_if_none_lacks_what_the_others_have,
-    servers::a_server_lacks_messages_if_both_others_have_as_many_more,
-    servers::a_replaced_server_may_lack_values_that_have_expired_and_nothing_else,
+    in_step::servers_store_the_same_once_each_has_what_any_had_before,
+    in_step::a_server_lacks_messages_if_both_others_have_more_at_every_look,
+    in_step::a_replaced_server_may_lack_a_few_values_that_have_expired_and_nothing_else,
     witness::a_message_is_found_in_its_entry,
 ];
 
