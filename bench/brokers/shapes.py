@@ -109,6 +109,11 @@ class Shapes:
         run.listens(port)
         return f"tcp://127.0.0.1:{port}"
 
+    def start_again(self, run, name, url):
+        """Starts a broker that has ended, with its file, and waits until it takes clients."""
+        run.start(name, self.built / "mqbroker", "--config", run.folder / f"{name}.toml")
+        run.listens(int(url.rpartition(":")[2]), 300)
+
     def one(self, run):
         url = self.broker(run, "one")
         return [url, url]

@@ -1,7 +1,8 @@
-//! Kept sessions with a subscription each: `sessions make|publish|read URL[,URL..] COUNT`.
+//! Kept sessions with a subscription each, and retained messages: `sessions make|publish|read|retain URL[,URL..] COUNT`.
 //!
 //! `make` connects a client for each, subscribes and disconnects; `publish` sends each session a message of QoS 1; `read`
-//! connects each client again, at one of the URLs in turn, until its message is there. Prints the seconds that it took.
+//! connects each client again, at one of the URLs in turn, until its message is there; `retain` publishes so many retained messages
+//! of QoS 1. Prints the seconds that it took.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use tokio::{
 /// Clients that connect at a time.
 const AT_ONCE: u32 = 64;
 
+/// Messages of a publisher without an acknowledgement.
+const UNDER_WAY: u32 = 256;
+
 /// Clients that come back at a time, as those of a node that has died do.
 const COMING_BACK_AT_ONCE: u32 = 512;
 
@@ -25,20 +29,20 @@ const PATIENCE: Duration = Duration::from_mins(5);
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let [what, urls, count] = arguments.as_slice() else {
-        return Err("sessions make|publish|read URL[,URL..] COUNT".into());
+        return Err("sessions make|publish|read|retain URL[,URL..] COUNT".into());
     };
     let urls: Vec<_> = urls.split(',').map(ToOwned::to_owned).collect();
     let count: u32 = count.parse()?;
     let at_once = match what.as_str() {
-        "publish" => {
+        "publish" | "retain" => {
             let began = Instant::now();
-            publish(&urls[0], count).await?;
+            publish(&urls[0], count, what == "retain").await?;
             println!("{:.3}", began.elapsed().as_secs_f64());
             return Ok(());
         }
         "make" => AT_ONCE,
         "read" => COMING_BACK_AT_ONCE,
-        other => return Err(format!("`{other}` is not make, publish or read").into()),
+        other => return Err(format!("`{other}` is not make, publish, read or retain").into()),
     };
     let began = Instant::now();
     let mut clients = JoinSet::new();
@@ -82,16 +86,23 @@ async fn make(url: String, number: u32) -> Result<(), Error> {
     Ok(())
 }
 
-async fn publish(url: &str, count: u32) -> Result<(), Error> {
+async fn publish(url: &str, count: u32, retain: bool) -> Result<(), Error> {
     let client = Client::builder(url)?.build().await?;
     let mut receipts = JoinSet::new();
     for number in 0..count {
-        if number >= AT_ONCE
+        if number >= UNDER_WAY
             && let Some(Ok(sent)) = receipts.join_next().await
         {
             sent?;
         }
-        let message = Outgoing::to(topic(number), "waits")?.qos(QoS::AtLeastOnce);
+        let topic = if retain {
+            format!("retained/{number}")
+        } else {
+            topic(number)
+        };
+        let message = Outgoing::to(topic, "waits")?
+            .qos(QoS::AtLeastOnce)
+            .retain(retain);
         let mut receipt = client.send(message).await?;
         receipts.spawn(async move { receipt.acknowledged().await.map(drop) });
     }

@@ -77,7 +77,7 @@ struct Published {
 /// A connection of a client with a will.
 struct Mortal {
     began_at: Duration,
-    is_connected: bool,
+    connected_at: Option<Duration>,
     /// The time of its end, and `true` if DISCONNECT was sent.
     ended: Option<(Duration, bool)>,
 }
@@ -87,6 +87,12 @@ struct SetBack {
     copied_at: Duration,
     at: Duration,
     part: Part,
+}
+
+/// Returns what was so at a time, by the times in order from which on it was so or not; `false` before the first.
+fn was(changes: &[(Duration, bool)], time: Duration) -> bool {
+    let before = changes.iter().rfind(|(at, _)| *at <= time);
+    before.is_some_and(|(_, is_so)| *is_so)
 }
 
 /// The contents of the events of a run.
@@ -101,6 +107,8 @@ struct Seen<'a> {
     harmed_at: Vec<Duration>,
     /// Times from which on the storage was full, or was not.
     filled_at: Vec<(Duration, bool)>,
+    /// Times from which on a log took nothing, or all of them took entries.
+    stalled_at: Vec<(Duration, bool)>,
     /// Times at which a node has begun, or something that disturbed the cluster has ended.
     mended_at: Vec<Duration>,
     problems: Vec<String>,
@@ -116,6 +124,7 @@ impl<'a> Seen<'a> {
             set_back: None,
             harmed_at: Vec::new(),
             filled_at: Vec::new(),
+            stalled_at: Vec::new(),
             mended_at: Vec::new(),
             problems: Vec::new(),
         };
@@ -140,7 +149,10 @@ impl<'a> Seen<'a> {
                 Event::NodeBegan {
                     has_begun: true, ..
                 } => seen.mended_at.push(*at),
-                Event::Step(step) if step == ALL_IS_WELL => seen.mended_at.push(*at),
+                Event::Step(step) if step == ALL_IS_WELL => {
+                    seen.mended_at.push(*at);
+                    seen.stalled_at.push((*at, false));
+                }
                 Event::Acknowledged { number } => {
                     seen.published[*number].acknowledged_at.get_or_insert(*at);
                 }
@@ -165,7 +177,7 @@ impl<'a> Seen<'a> {
                 Event::Connecting { client, .. } => {
                     seen.mortals.entry(*client).or_default().push(Mortal {
                         began_at: *at,
-                        is_connected: false,
+                        connected_at: None,
                         ended: None,
                     });
                 }
@@ -176,7 +188,7 @@ impl<'a> Seen<'a> {
                 } => {
                     if let Some(last) = seen.mortals.get_mut(client).and_then(|all| all.last_mut())
                     {
-                        last.is_connected = true;
+                        last.connected_at = Some(*at);
                     }
                     let is_first = has_session.insert(*client);
                     let is_kept = *client != FIRST_MORTAL && *client <= WITNESS;
@@ -207,7 +219,16 @@ impl<'a> Seen<'a> {
             })
             .zip(&self.schedule.steps);
         let mut copied_at = None;
+        let mut stalled = BTreeSet::new();
         for (at, (_, step)) in steps {
+            if let Step::Stall { log, is_stalled } = step {
+                if *is_stalled {
+                    stalled.insert(*log);
+                } else {
+                    stalled.remove(log);
+                }
+                self.stalled_at.push((at, !stalled.is_empty()));
+            }
             match step {
                 Step::Copy => copied_at = Some(at),
                 Step::SetBack(part) => {
@@ -243,10 +264,7 @@ impl<'a> Seen<'a> {
     /// Returns `true` if a message was published while the storage was full: the publisher of a refused message that does
     /// not learn of it, since its node dies, sends it again behind later ones.
     fn was_full(&self, message: &Published) -> bool {
-        let mut before = self.filled_at.iter();
-        before
-            .rfind(|(at, _)| *at <= message.at)
-            .is_some_and(|(_, is_full)| *is_full)
+        was(&self.filled_at, message.at)
     }
 
     fn problem(&mut self, problem: String) {
@@ -399,7 +417,7 @@ impl<'a> Seen<'a> {
             }
             match one.ended {
                 None => (0, 0),
-                Some(_) if !one.is_connected => (0, 1),
+                Some(_) if one.connected_at.is_none() => (0, 1),
                 Some((at, true)) => {
                     let near = one.began_at.saturating_sub(WILL_MARGIN)..at + WILL_MARGIN;
                     let is_harmed = self.harmed_at.iter().any(|at| near.contains(at));
@@ -407,15 +425,18 @@ impl<'a> Seen<'a> {
                 }
                 Some((at, false)) => {
                     let delay = will_delay(client, n);
-                    // While no node lives, or a log takes nothing, nobody publishes the will.
+                    // While no node lives, or a log takes nothing, nobody publishes the will. A client that has waited for that
+                    // is served at once then.
                     let is_back = |next: &&Mortal| {
-                        let mended = self.mended_at.iter().filter(|at| **at <= next.began_at);
+                        let served_at = next.connected_at.unwrap_or(next.began_at);
+                        let mended = self.mended_at.iter().filter(|at| **at <= served_at);
                         let due_from = mended.max().copied().unwrap_or_default().max(at);
                         next.began_at < due_from + delay + WILL_MARGIN
+                            || was(&self.stalled_at, served_at)
                     };
                     // A connection whose client does not wait for CONNACK may have resumed the session as well.
                     let later = &all[n + 1..];
-                    let connected = later.iter().position(|next| next.is_connected);
+                    let connected = later.iter().position(|next| next.connected_at.is_some());
                     let until = connected.map_or(later.len(), |connected| connected + 1);
                     let is_back = later[..until].iter().any(is_back);
                     (usize::from(!is_back), 1)
