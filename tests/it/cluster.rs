@@ -270,6 +270,38 @@ async fn a_connection_that_has_waited_takes_no_session_from_a_later_one() {
     drop(link);
 }
 
+/// As before, but the client has gone again from the node at which it has completed its message, and that node may have ended.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_has_waited_takes_no_session_from_a_later_one_that_has_ended() {
+    for (ends, name) in [(false, "stays"), (true, "ends")] {
+        let world = MemoryWorld::new(2, 1);
+        let mut a = Node::start(name, "a", &world).await;
+        let b = Node::start(name, "b", &world).await;
+        let c = Node::start(name, "c", &world).await;
+        let reader = c.client("reader").build().await.unwrap();
+        let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+        world.set_puts_stalled("b", true);
+        let stale = [("one", QoS::ExactlyOnce)];
+        let link = b.connect_and_stay("publisher", &stale).await;
+        sleep(Duration::from_secs(2)).await;
+        let publisher = a.client("publisher").reconnect(Reconnect::never());
+        let publisher = publisher.build().await.unwrap();
+        send(&publisher, message("t", "one", QoS::ExactlyOnce)).await;
+        publisher.disconnect().await.unwrap();
+        if ends {
+            a.end().await;
+        }
+        world.set_puts_stalled("b", false);
+        sleep(Duration::from_secs(2)).await;
+        // It begins with the first packet identifier again, which the waiting connection has used.
+        let publisher = c.client("publisher").build().await.unwrap();
+        send(&publisher, message("t", "two", QoS::ExactlyOnce)).await;
+        assert_eq!(next(&mut messages).await, "one", "{name}");
+        assert_eq!(next(&mut messages).await, "two", "{name}");
+        drop(link);
+    }
+}
+
 over_each_transport!(a_client_may_send_and_close_without_waiting);
 
 async fn a_client_may_send_and_close_without_waiting(scheme: Scheme) {

@@ -34,7 +34,7 @@ pub(crate) struct HeldSession {
     /// Shows the connection to operators, once its client is let in.
     pub(crate) operator_view: Option<OperatorView>,
     /// The claim that was this connection's own.
-    claim: u64,
+    claim: u32,
 }
 
 impl HeldSession {

@@ -64,8 +64,8 @@ pub(crate) trait LocalSessions: Send + Sync {
         then: Box<dyn FnOnce() + Send + 'a>,
     ) -> NodeFuture<'a, bool>;
 
-    /// Returns for how long the client of a session at this node has been connected; `None` if it is not.
-    fn connected_for(&self, client_id: &ByteStr) -> Option<Duration>;
+    /// Returns how long ago the client of a session at this node has last connected; `None` if it has not connected here.
+    fn connected_before(&self, client_id: &ByteStr) -> Option<Duration>;
 
     /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. Resolves to `false` if its
     /// connection does not end in time.
@@ -138,9 +138,9 @@ impl LocalSessions for Hub {
         Box::pin(self.release_session(client_id, is_settled, then))
     }
 
-    fn connected_for(&self, client_id: &ByteStr) -> Option<Duration> {
-        let presence = self.sessions.get(client_id)?.presence()?;
-        Some(clock::now().saturating_duration_since(presence.since))
+    fn connected_before(&self, client_id: &ByteStr) -> Option<Duration> {
+        let connected = self.sessions.get(client_id)?.last_connected()?;
+        Some(clock::now().saturating_duration_since(connected))
     }
 
     fn end_unkeepable<'a>(&'a self, client_id: &'a ByteStr) -> NodeFuture<'a, bool> {

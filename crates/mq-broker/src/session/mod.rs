@@ -12,7 +12,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,6 +32,7 @@ use crate::{
 
 pub(crate) use kept_protocol::KeptProtocol;
 pub(crate) use member_state::MemberState;
+use presence::Seen;
 pub(crate) use presence::{ConnectionFigures, OperatorView, Presence};
 pub(crate) use retained_search::RetainedSearch;
 pub(crate) use subscriptions::Subscriptions;
@@ -48,7 +49,7 @@ pub(crate) struct Session {
     pub(crate) state: Arc<tokio::sync::Mutex<SessionState>>,
     /// Counts the connections that claimed the session. The one that has it leaves when this
     /// changes.
-    claims: AtomicU64,
+    claims: AtomicU32,
     /// `true` if the connection that has it is to look whether it must leave.
     reminded: AtomicBool,
     /// The will and the expiry that take effect after the connection has ended. Apart from `state`, because timers look at it
@@ -66,8 +67,8 @@ pub(crate) struct Session {
     owner: RwLock<Option<Owner>>,
     /// The subscriptions, which are also in `state`: operators read them while a connection holds that.
     pub(crate) subscriptions: Subscriptions,
-    /// The connection that has it, for operators.
-    presence: Mutex<Option<Arc<Presence>>>,
+    /// The connection that has it, for operators, or the time of the last one.
+    presence: Mutex<Seen>,
     /// The worker of the last connection that had it.
     worker: WorkerOfConnection,
     /// `true` if the client that has it is a remote broker's bridge.
@@ -78,16 +79,17 @@ pub(crate) struct Session {
 
 /// The number of a worker, or none, in one atomic word.
 #[derive(Debug, Default)]
-struct WorkerOfConnection(AtomicUsize);
+struct WorkerOfConnection(AtomicU32);
 
 impl WorkerOfConnection {
     fn set(&self, worker: Option<usize>) {
-        let number_from_one = worker.map_or(0, |worker| worker + 1);
-        self.0.store(number_from_one, Ordering::Relaxed);
+        let number = worker.and_then(|worker| u32::try_from(worker + 1).ok());
+        self.0.store(number.unwrap_or_default(), Ordering::Relaxed);
     }
 
     fn get(&self) -> Option<usize> {
-        self.0.load(Ordering::Relaxed).checked_sub(1)
+        let number_from_one = self.0.load(Ordering::Relaxed);
+        usize::try_from(number_from_one.checked_sub(1)?).ok()
     }
 }
 
@@ -256,7 +258,7 @@ impl Session {
             presence: Mutex::default(),
             worker: WorkerOfConnection::default(),
             state: Arc::new(tokio::sync::Mutex::new(state)),
-            claims: AtomicU64::new(0),
+            claims: AtomicU32::new(0),
             reminded: AtomicBool::new(false),
             away: Mutex::default(),
             persistent: AtomicBool::new(false),
@@ -292,14 +294,14 @@ impl Session {
 
     /// Claims the session for a connection, and asks the one that has it to leave. Returns the claim's
     /// number.
-    pub(crate) fn claim(&self) -> u64 {
-        let claim = self.claims.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(crate) fn claim(&self) -> u32 {
+        let claim = self.claims.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.remind();
         claim
     }
 
     /// Returns `true` if no other connection has claimed the session since that claim.
-    pub(crate) fn is_last_claim(&self, claim: u64) -> bool {
+    pub(crate) fn is_last_claim(&self, claim: u32) -> bool {
         self.claims.load(Ordering::Relaxed) == claim
     }
 

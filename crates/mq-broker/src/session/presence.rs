@@ -92,6 +92,17 @@ impl Presence {
     }
 }
 
+/// The last connection of a session.
+#[derive(Debug, Default)]
+pub(super) enum Seen {
+    #[default]
+    Never,
+    /// The connection has the session.
+    Now(Arc<Presence>),
+    /// The connection has ended; its client had connected at this time.
+    Before(Instant),
+}
+
 /// Shows a connection to operators until it is dropped, whichever way the connection ends.
 #[derive(Debug)]
 pub(crate) struct OperatorView {
@@ -102,7 +113,7 @@ pub(crate) struct OperatorView {
 impl OperatorView {
     pub(crate) fn new(session: &Arc<Session>, presence: Presence) -> Self {
         let presence = Arc::new(presence);
-        *lock(&session.presence) = Some(Arc::clone(&presence));
+        *lock(&session.presence) = Seen::Now(Arc::clone(&presence));
         Self {
             session: Arc::clone(session),
             presence,
@@ -112,13 +123,10 @@ impl OperatorView {
 
 impl Drop for OperatorView {
     fn drop(&mut self) {
-        let mut presence = lock(&self.session.presence);
+        let mut seen = lock(&self.session.presence);
         // Not the next connection, should that have been faster.
-        if presence
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, &self.presence))
-        {
-            *presence = None;
+        if matches!(&*seen, Seen::Now(current) if Arc::ptr_eq(current, &self.presence)) {
+            *seen = Seen::Before(self.presence.since);
         }
     }
 }
@@ -126,7 +134,19 @@ impl Drop for OperatorView {
 impl Session {
     /// Returns the connection that has it.
     pub(crate) fn presence(&self) -> Option<Arc<Presence>> {
-        lock(&self.presence).clone()
+        match &*lock(&self.presence) {
+            Seen::Now(presence) => Some(Arc::clone(presence)),
+            Seen::Never | Seen::Before(_) => None,
+        }
+    }
+
+    /// Returns the time at which a client has last connected to it here, by a clock that never jumps; `None` if none has.
+    pub(crate) fn last_connected(&self) -> Option<Instant> {
+        match &*lock(&self.presence) {
+            Seen::Never => None,
+            Seen::Now(presence) => Some(presence.since),
+            Seen::Before(since) => Some(*since),
+        }
     }
 
     /// Asks the connection that has it for its figures, which come as soon as its task has a turn.

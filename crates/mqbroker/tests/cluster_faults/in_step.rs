@@ -1,4 +1,4 @@
-//! Whether the NATS servers store the same, by the states of their streams at looks while clients go on writing.
+//! Comparison of what the NATS servers store, by the states of their streams at looks while clients go on writing.
 //!
 //! A log has a gap where its numbers do, however far a server has come: all servers have to have as many missing. Of the values NATS
 //! removes old and expired ones, but keeps an expired one for good at a server that has read the times of expiry from its blocks. So a
@@ -24,7 +24,7 @@ struct Seen {
     ahead: Option<u64>,
     /// Each server has stored what any server had stored at the look before.
     is_level: bool,
-    /// Of a log: all servers lack as many numbers, at one look at least.
+    /// All servers lack as many numbers of a log, at one look at least.
     has_same_gaps: bool,
     /// The states at the last look.
     states: [NatsStreamState; 3],

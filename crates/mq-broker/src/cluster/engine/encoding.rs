@@ -157,6 +157,10 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
+    pub(in crate::cluster) fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(in crate::cluster) fn expect_end(self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())

@@ -1,6 +1,9 @@
 //! Claims: a node gets a session, and another node releases it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use mq_codec::{ByteStr, ReasonCode};
 use tokio::{
@@ -31,6 +34,9 @@ use crate::{
 
 /// Time for which a client waits for its session.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Time after which a client may have given a connection up.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Interval at which a node checks again if the owner of a session lives.
 const OWNER_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -126,7 +132,7 @@ impl Cluster {
             if is_abandoned || self.ledger.has_failed() {
                 return Err(ClaimRefused::Busy);
             }
-            let (record, version) = self.read_record(id).await?;
+            let (mut record, version) = self.read_record(id).await?;
             let known = record.session.as_ref().and_then(|kept| kept.user.as_ref());
             if take_over == TakeOverPolicy::SameUser && known.is_some_and(|known| known != user) {
                 return Err(ClaimRefused::OtherUser);
@@ -142,11 +148,35 @@ impl Cluster {
                 }
                 continue;
             }
+            if let Some(kept) = &mut record.session {
+                if self.is_waiting_behind(kept.connected_at, began.elapsed()) {
+                    return Err(ClaimRefused::Busy);
+                }
+                kept.connected_at = self.connection_time();
+            }
             if let Some(claimed) = self.claim_record(id, record, version).await? {
                 return self.take_up_with_others(local, claimed).await;
             }
         }
         Err(ClaimRefused::Busy)
+    }
+
+    /// Returns the cluster's time now, for a client that connects; `None` if it is not known.
+    pub(super) fn connection_time(&self) -> Option<SystemTime> {
+        self.clock.is_reliable().then(|| self.clock.now())
+    }
+
+    /// Returns `true` if a session's client has connected elsewhere at `connected_at`, since the connection that claims the
+    /// session came here: it has waited so long, and its client has given it up. Nodes' times may differ by seconds: a client
+    /// that is refused by mistake comes again.
+    fn is_waiting_behind(&self, connected_at: Option<SystemTime>, waited: Duration) -> bool {
+        let came_at = self
+            .connection_time()
+            .and_then(|now| now.checked_sub(waited));
+        let is_later = connected_at
+            .zip(came_at)
+            .is_some_and(|(at, came)| at > came);
+        waited >= LONG_WAIT && is_later
     }
 
     /// Returns `true` if another node has the session, or if its record cannot be read; see

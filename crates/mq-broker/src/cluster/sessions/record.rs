@@ -3,7 +3,10 @@
 //! Messages stay in the logs: the record names their places. For each log the record also has the place from which on
 //! no node has looked for messages for the session: its next owner reads on from there.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
 use mq_codec::{QoS, SubscriptionOptions, Version};
@@ -143,6 +146,11 @@ impl RecordedSession {
             to.number(will.delay.as_secs());
             result = result.and(to.message(&will.message));
         }
+        let since_epoch = self
+            .connected_at
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let ms = since_epoch.and_then(|time| u64::try_from(time.as_millis()).ok());
+        to.number(ms.unwrap_or_default());
         result
     }
 
@@ -174,6 +182,8 @@ impl RecordedSession {
             let message = from.message()?;
             Ok(Box::new(StoredWill { message, delay }))
         });
+        // Records of earlier builds end here.
+        let connected_ms = if from.is_at_end() { 0 } else { from.number()? };
         Ok(Self {
             number,
             life,
@@ -183,6 +193,8 @@ impl RecordedSession {
             in_flight,
             received: received.into_iter().collect(),
             will: will.transpose()?,
+            connected_at: (connected_ms > 0)
+                .then(|| UNIX_EPOCH + Duration::from_millis(connected_ms)),
             seen: BTreeMap::new(),
         })
     }
@@ -220,5 +232,27 @@ impl OwedMessage {
                 subscription_ids: from.list(|from| from.subscription_id()?.ok_or(Malformed))?,
             },
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_an_earlier_build_has_no_time_of_the_last_connection() {
+        let record = |connected_at| Record {
+            session: Some(RecordedSession {
+                connected_at,
+                ..RecordedSession::default()
+            }),
+            ..Record::default()
+        };
+        let known = record(Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_123)));
+        assert_eq!(Record::decode(&known.encode().unwrap()).unwrap(), known);
+        let bytes = record(None).encode().unwrap();
+        let (last, earlier) = bytes.split_last().unwrap();
+        assert_eq!(*last, 0);
+        assert_eq!(Record::decode(earlier).unwrap(), record(None));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use mq_codec::{PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter};
@@ -29,6 +29,8 @@ pub(in crate::cluster) struct RecordedSession {
     pub(super) received: BTreeSet<PacketId>,
     /// The will, which is published if the client's node dies.
     pub(super) will: Option<Box<StoredWill>>,
+    /// The cluster's time at which its client has last connected; `None` if it was not known.
+    pub(super) connected_at: Option<SystemTime>,
     /// The place, by log, of the last message that was queued for the session.
     pub(in crate::cluster) seen: BTreeMap<u16, At>,
 }

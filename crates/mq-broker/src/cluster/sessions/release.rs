@@ -15,7 +15,7 @@ impl Cluster {
         id: &ByteStr,
         waited: Duration,
     ) -> bool {
-        let connected = local.connected_for(id);
+        let connected = local.connected_before(id);
         if connected.is_some_and(|time| time < waited) {
             return false;
         }

@@ -23,7 +23,7 @@ use crate::{
         engine::{EngineError, Expiry, Key, KeyKind, Malformed, PutOutcome, RETRY_INTERVAL, Value},
     },
     lock::lock,
-    store::{Change, LogPosition, Position},
+    store::{Change, LogPosition, Position, SessionChange},
 };
 
 /// Interval at which a record that waits for its will to be in a log is looked at again.
@@ -75,6 +75,9 @@ impl Cluster {
                     let Some(owned) = sessions.get_mut(&id) else {
                         continue;
                     };
+                    if matches!(change, SessionChange::Attached { .. }) {
+                        owned.recorded.connected_at = self.connection_time();
+                    }
                     if owned.apply(change, origin, round) {
                         ids.push(id);
                     }
