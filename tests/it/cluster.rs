@@ -270,7 +270,7 @@ async fn a_connection_that_has_waited_takes_no_session_from_a_later_one() {
     drop(link);
 }
 
-/// As before, but the client has gone again from the node at which it has completed its message, and that node may have ended.
+/// The later connection has ended when the waiting one goes on, and its node may have, too.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_has_waited_takes_no_session_from_a_later_one_that_has_ended() {
     for (ends, name) in [(false, "stays"), (true, "ends")] {
