@@ -27,7 +27,7 @@ use std::{
 
 use mq_client::QoS;
 use run::run;
-use schedule::{FIRST_MEMBER, FIRST_READER, Part, Schedule, Step};
+use schedule::{FIRST_MEMBER, FIRST_MORTAL, FIRST_READER, Part, Schedule, Step, TOPICS};
 
 /// Runs that shorten a schedule, at most.
 const MAX_SHORTENING_RUNS: usize = 300;
@@ -195,6 +195,31 @@ fn a_message_of_qos_2_that_waits_for_room_is_not_acknowledged_when_it_is_sent_ag
         (384, Step::Kill { node: 0 }),
     ];
     check_schedule(16_338, 1, &steps);
+}
+
+/// Has a publisher come back to its node while its message of QoS 2 waits for a log that takes nothing, and has no room then; and kills
+/// the node.
+#[test]
+fn a_message_of_qos_2_that_waits_for_a_log_is_not_acknowledged_when_it_is_sent_again() {
+    let is_stalled = |is_stalled| Step::Stall { log: 0, is_stalled };
+    let steps = [
+        (0, is_stalled(true)),
+        (3_422, Step::Kill { node: 1 }),
+        (2, publishes(0, 0, QoS::ExactlyOnce)),
+        (59, Step::Go { client: 0, node: 1 }),
+        (
+            79,
+            Step::Go {
+                client: FIRST_MORTAL + 1,
+                node: 1,
+            },
+        ),
+        (506, publishes(0, TOPICS - 1, QoS::AtLeastOnce)),
+        (31, Step::Fill { percent: 100 }),
+        (37, is_stalled(false)),
+        (248, Step::Kill { node: 0 }),
+    ];
+    check_schedule(526_850, 1, &steps);
 }
 
 /// Ends a node in order while a message is on its way to a log that has no room any more.

@@ -80,9 +80,6 @@ struct QueuedItem {
     position: Position,
     /// The way to refuse it; `None` if it cannot be.
     refused: Option<Arc<RefusedAppends>>,
-    /// The publisher of a message of QoS 2, whose session counts it as received while it waits here: until it is in the
-    /// log, a node that does not know it must not let that client in.
-    received_from: Option<ByteStr>,
 }
 
 /// The outcome of the tries to append a batch.
@@ -151,7 +148,6 @@ impl Shard {
             bytes,
             position,
             refused: None,
-            received_from: None,
         });
         drop(queue);
         self.queue_grew.notify_one();
@@ -224,12 +220,15 @@ impl Cluster {
         if queue.bytes + item.len() > MAX_QUEUE_BYTES && !queue.items.is_empty() {
             return Err(NotAppended);
         }
-        let position = self.ledger.begin(1);
+        // The session of a publisher counts a message of QoS 2 as received while it waits here.
+        let position = match packet_id {
+            Some(_) => self.ledger.begin_of_client(from),
+            None => self.ledger.begin(1),
+        };
         queue.push(QueuedItem {
             bytes: item,
             position,
             refused: refused.cloned(),
-            received_from: packet_id.map(|_| from.clone()),
         });
         drop(queue);
         shard.queue_grew.notify_one();
@@ -256,7 +255,6 @@ impl Cluster {
                 bytes: item.clone(),
                 position,
                 refused: None,
-                received_from: None,
             });
             shard.queue_grew.notify_one();
         }
@@ -365,8 +363,7 @@ impl Cluster {
                 count += 1;
                 self.ledger.complete_part(item.position);
             } else {
-                self.ledger
-                    .detach(item.position, item.received_from.as_ref());
+                self.ledger.detach(item.position);
             }
             !is_refused
         };

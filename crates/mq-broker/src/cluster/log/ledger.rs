@@ -11,7 +11,7 @@ use crate::{lock::lock, store::Position};
 pub(in crate::cluster) struct Ledger {
     open: Mutex<OpenCalls>,
     settled: watch::Receiver<Position>,
-    detached_ended: watch::Receiver<()>,
+    client_call_ended: watch::Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -22,18 +22,18 @@ struct OpenCalls {
     parts: BTreeMap<u64, usize>,
     /// The number of parts that each open call waits for, of calls that hold up no later one.
     detached: BTreeMap<u64, usize>,
-    /// Clients whose sessions must not move, and that are not let in, before a detached call is done, by that call.
+    /// Clients whose sessions must not move, and that are not let in, before a call is done, by that call.
     waiting_clients: BTreeMap<u64, ByteStr>,
     /// `None` once nothing can be settled any more.
     settled: Option<watch::Sender<Position>>,
-    /// Notified when a detached call is done; `None` once nothing can be settled any more.
-    detached_ended: Option<watch::Sender<()>>,
+    /// Notified when a call of a client is done; `None` once nothing can be settled any more.
+    client_call_ended: Option<watch::Sender<()>>,
 }
 
 impl Ledger {
     pub(in crate::cluster) fn new() -> Self {
         let (sender, settled) = watch::channel(Position::default());
-        let (ended_sender, detached_ended) = watch::channel(());
+        let (ended_sender, client_call_ended) = watch::channel(());
         Self {
             open: Mutex::new(OpenCalls {
                 last: 0,
@@ -41,10 +41,10 @@ impl Ledger {
                 detached: BTreeMap::new(),
                 waiting_clients: BTreeMap::new(),
                 settled: Some(sender),
-                detached_ended: Some(ended_sender),
+                client_call_ended: Some(ended_sender),
             }),
             settled,
-            detached_ended,
+            client_call_ended,
         }
     }
 
@@ -63,30 +63,33 @@ impl Ledger {
     /// Completes a part of the call at that position.
     pub(in crate::cluster) fn complete_part(&self, Position(position): Position) {
         let mut open = lock(&self.open);
-        if complete_one(&mut open.parts, position) {
+        let is_settled = complete_one(&mut open.parts, position);
+        if is_settled {
             open.publish_settled();
-        } else if complete_one(&mut open.detached, position)
+        }
+        if (is_settled || complete_one(&mut open.detached, position))
             && open.waiting_clients.remove(&position).is_some()
-            && let Some(ended) = &open.detached_ended
+            && let Some(ended) = &open.client_call_ended
         {
             ended.send_replace(());
         }
     }
 
+    /// Begins a call of one part, before whose end the session of that client must not move, nor the client be let in.
+    pub(in crate::cluster) fn begin_of_client(&self, client: &ByteStr) -> Position {
+        let position = self.begin(1);
+        lock(&self.open)
+            .waiting_clients
+            .insert(position.0, client.clone());
+        position
+    }
+
     /// Lets later calls be settled before that one, which may take as long as there is no room in the cluster. Nobody
-    /// waits for it, or only for its own end, apart from [`settle_detached`](Self::settle_detached) of the client that is
-    /// given.
-    pub(in crate::cluster) fn detach(
-        &self,
-        Position(position): Position,
-        client: Option<&ByteStr>,
-    ) {
+    /// waits for it, or only for its own end, apart from [`settle_client`](Self::settle_client).
+    pub(in crate::cluster) fn detach(&self, Position(position): Position) {
         let mut open = lock(&self.open);
         if let Some(parts) = open.parts.remove(&position) {
             open.detached.insert(position, parts);
-            if let Some(client) = client {
-                open.waiting_clients.insert(position, client.clone());
-            }
             open.publish_settled();
         }
     }
@@ -101,7 +104,7 @@ impl Ledger {
     pub(in crate::cluster) fn fail(&self) {
         let mut open = lock(&self.open);
         open.settled = None;
-        open.detached_ended = None;
+        open.client_call_ended = None;
     }
 
     pub(in crate::cluster) fn has_failed(&self) -> bool {
@@ -119,10 +122,10 @@ impl Ledger {
         settled.wait_for(|settled| *settled >= last).await.is_ok()
     }
 
-    /// Waits until no detached call of a client is open. Resolves to `false` if they cannot be settled any more.
-    pub(in crate::cluster) async fn settle_detached(&self, client: &ByteStr) -> bool {
-        let mut ended = self.detached_ended.clone();
-        while self.has_detached(client) {
+    /// Waits until no call of a client is open. Resolves to `false` if they cannot be settled any more.
+    pub(in crate::cluster) async fn settle_client(&self, client: &ByteStr) -> bool {
+        let mut ended = self.client_call_ended.clone();
+        while self.has_open_call(client) {
             if ended.changed().await.is_err() {
                 return false;
             }
@@ -130,7 +133,7 @@ impl Ledger {
         true
     }
 
-    fn has_detached(&self, client: &ByteStr) -> bool {
+    fn has_open_call(&self, client: &ByteStr) -> bool {
         let open = lock(&self.open);
         let mut waiting = open.waiting_clients.values();
         waiting.any(|waiting| waiting == client)
@@ -177,7 +180,7 @@ mod tests {
         ledger.complete_part(calls[0]);
         ledger.complete_part(calls[2]);
         assert_eq!(settled(), 1);
-        ledger.detach(calls[1], None);
+        ledger.detach(calls[1]);
         assert_eq!(settled(), 3);
         ledger.complete_part(calls[1]);
         assert!(ledger.is_open(calls[1]));
@@ -186,22 +189,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_waits_for_detached_calls_of_its_client_alone() {
+    async fn a_session_waits_for_calls_of_its_client_alone() {
         let ledger = Ledger::new();
-        let call = ledger.begin(1);
         let [own, other] = ["own", "other"].map(|id| ByteStr::new(id).unwrap());
-        ledger.detach(call, Some(&own));
+        let call = ledger.begin_of_client(&own);
+        let (is_settled, ()) = tokio::join!(biased; ledger.settle_client(&own), async {
+            assert!(ledger.settle_client(&other).await);
+            ledger.complete_part(call);
+        });
+        assert!(is_settled);
+        let call = ledger.begin_of_client(&own);
+        ledger.detach(call);
         assert!(ledger.settle_all().await);
-        assert!(ledger.settle_detached(&other).await);
-        let (is_settled, ()) = tokio::join!(biased; ledger.settle_detached(&own), async {
+        assert!(ledger.settle_client(&other).await);
+        let (is_settled, ()) = tokio::join!(biased; ledger.settle_client(&own), async {
             assert!(ledger.is_open(call));
             ledger.complete_part(call);
         });
         assert!(is_settled);
-        let call = ledger.begin(1);
-        ledger.detach(call, Some(&own));
+        ledger.begin_of_client(&own);
         ledger.fail();
-        assert!(!ledger.settle_detached(&own).await);
+        assert!(!ledger.settle_client(&own).await);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Cluster {
                 Some((SessionFate::Stays, _)) => {
                     // A message of QoS 2 that is sent again would be acknowledged at once.
                     let left = CLAIM_TIMEOUT.saturating_sub(began.elapsed());
-                    let is_settled = timeout(left, self.ledger.settle_detached(id)).await;
+                    let is_settled = timeout(left, self.ledger.settle_client(id)).await;
                     return match is_settled {
                         Ok(true) => Ok(()),
                         Ok(false) | Err(_) => Err(ClaimRefused::Busy),

@@ -25,7 +25,7 @@ impl Cluster {
         // What its client has published is in the logs before the place from which on its next owner reads them:
         // that knows by its record then which of it was released.
         let is_settled = Box::pin(async {
-            self.ledger.settle_all().await && self.ledger.settle_detached(id).await
+            self.ledger.settle_all().await && self.ledger.settle_client(id).await
         });
         let end = Box::new(|| self.end_queueing(id));
         // Of a session that has ended meanwhile the record says so before another begins.
