@@ -7,6 +7,7 @@ use mq_broker::cluster::{
 };
 use mq_client::{Client, QoS, Reconnect, Subscription, Will};
 use mq_testkit::{FaultyRelay, Scheme, TestBroker, over_each_transport};
+use mq_transport::Link;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -246,8 +247,25 @@ async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over
     }
 }
 
-/// A client gives a node up that takes long, and completes its message at another one. A cut link keeps the end of the first
-/// connection from its node, which goes on then.
+/// Has a publisher give node `b` up, which takes long, and complete its message at node `a`. A cut link keeps the end of the first
+/// connection from its node. Returns both connections.
+async fn give_up(world: &MemoryWorld, b: &Node, a: &Node, after: Duration) -> (Link, Client) {
+    world.set_puts_stalled("b", true);
+    let stale = [("one", QoS::ExactlyOnce)];
+    let link = b.connect_and_stay("publisher", &stale).await;
+    sleep(after).await;
+    let publisher = a.client("publisher").reconnect(Reconnect::never());
+    let publisher = publisher.build().await.unwrap();
+    send(&publisher, message("t", "one", QoS::ExactlyOnce)).await;
+    (link, publisher)
+}
+
+/// Has the node go on at which a connection waits.
+async fn go_on(world: &MemoryWorld) {
+    world.set_puts_stalled("b", false);
+    sleep(Duration::from_secs(2)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_has_waited_takes_no_session_from_a_later_one() {
     let world = MemoryWorld::new(2, 1);
@@ -255,15 +273,8 @@ async fn a_connection_that_has_waited_takes_no_session_from_a_later_one() {
     let b = Node::start("later", "b", &world).await;
     let reader = a.client("reader").build().await.unwrap();
     let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
-    world.set_puts_stalled("b", true);
-    let stale = [("one", QoS::ExactlyOnce)];
-    let link = b.connect_and_stay("publisher", &stale).await;
-    sleep(Duration::from_secs(1)).await;
-    let publisher = a.client("publisher").reconnect(Reconnect::never());
-    let publisher = publisher.build().await.unwrap();
-    send(&publisher, message("t", "one", QoS::ExactlyOnce)).await;
-    world.set_puts_stalled("b", false);
-    sleep(Duration::from_secs(2)).await;
+    let (link, publisher) = give_up(&world, &b, &a, Duration::from_secs(1)).await;
+    go_on(&world).await;
     send(&publisher, message("t", "two", QoS::ExactlyOnce)).await;
     assert_eq!(next(&mut messages).await, "one");
     assert_eq!(next(&mut messages).await, "two");
@@ -280,19 +291,12 @@ async fn a_connection_that_has_waited_takes_no_session_from_a_later_one_that_has
         let c = Node::start(name, "c", &world).await;
         let reader = c.client("reader").build().await.unwrap();
         let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
-        world.set_puts_stalled("b", true);
-        let stale = [("one", QoS::ExactlyOnce)];
-        let link = b.connect_and_stay("publisher", &stale).await;
-        sleep(Duration::from_secs(2)).await;
-        let publisher = a.client("publisher").reconnect(Reconnect::never());
-        let publisher = publisher.build().await.unwrap();
-        send(&publisher, message("t", "one", QoS::ExactlyOnce)).await;
+        let (link, publisher) = give_up(&world, &b, &a, Duration::from_secs(2)).await;
         publisher.disconnect().await.unwrap();
         if ends {
             a.end().await;
         }
-        world.set_puts_stalled("b", false);
-        sleep(Duration::from_secs(2)).await;
+        go_on(&world).await;
         // It begins with the first packet identifier again, which the waiting connection has used.
         let publisher = c.client("publisher").build().await.unwrap();
         send(&publisher, message("t", "two", QoS::ExactlyOnce)).await;

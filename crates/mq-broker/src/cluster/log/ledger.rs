@@ -50,14 +50,7 @@ impl Ledger {
 
     /// Begins a call that waits for so many parts.
     pub(in crate::cluster) fn begin(&self, parts: usize) -> Position {
-        let mut open = lock(&self.open);
-        open.last += 1;
-        let position = open.last;
-        if parts > 0 {
-            open.parts.insert(position, parts);
-        }
-        open.publish_settled();
-        Position(position)
+        lock(&self.open).begin(parts)
     }
 
     /// Completes a part of the call at that position.
@@ -77,10 +70,9 @@ impl Ledger {
 
     /// Begins a call of one part, before whose end the session of that client must not move, nor the client be let in.
     pub(in crate::cluster) fn begin_of_client(&self, client: &ByteStr) -> Position {
-        let position = self.begin(1);
-        lock(&self.open)
-            .waiting_clients
-            .insert(position.0, client.clone());
+        let mut open = lock(&self.open);
+        let position = open.begin(1);
+        open.waiting_clients.insert(position.0, client.clone());
         position
     }
 
@@ -146,6 +138,16 @@ impl Ledger {
 }
 
 impl OpenCalls {
+    fn begin(&mut self, parts: usize) -> Position {
+        self.last += 1;
+        let position = self.last;
+        if parts > 0 {
+            self.parts.insert(position, parts);
+        }
+        self.publish_settled();
+        Position(position)
+    }
+
     fn publish_settled(&self) {
         let first = self.parts.first_key_value();
         let settled = Position(first.map_or(self.last, |(first, _)| first - 1));

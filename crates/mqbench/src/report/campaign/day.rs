@@ -18,7 +18,7 @@ use super::{
     metric_values::{FinishedRuns, Levels, Metric},
 };
 use crate::{
-    campaign::{file::Campaign, store::ResultSet},
+    campaign::{cell::Cell, file::Campaign, store::ResultSet},
     workload::handover::OnHandover,
 };
 
@@ -175,18 +175,22 @@ impl Arm<'_> {
         Some(Estimate::of_sum(&terms.collect::<Option<Vec<_>>>()?))
     }
 
+    /// Returns the cell of the runs with one hand-over each.
+    fn with_a_move(&self) -> Option<&Cell> {
+        let levels = self.levels("moves");
+        let run = self.finished.runs_at(&levels).next();
+        run.map(|run| &run.cell)
+    }
+
     /// Returns the number of messages of a run with one hand-over.
     fn messages_of_a_move(&self) -> f64 {
-        let run = self.finished.runs_at(&self.levels("moves")).next();
-        run.map_or(0.0, |run| float(run.cell.messages))
+        self.with_a_move().map_or(0.0, |cell| float(cell.messages))
     }
 
     /// Returns 1 if the client connects again at a hand-over.
     fn connects_at_moves(&self) -> u32 {
-        let run = self.finished.runs_at(&self.levels("moves")).next();
-        run.map_or(0, |run| {
-            u32::from(run.cell.on_handover == OnHandover::Reconnect)
-        })
+        let connects = |cell: &Cell| cell.on_handover == OnHandover::Reconnect;
+        self.with_a_move().is_some_and(connects).into()
     }
 }
 
