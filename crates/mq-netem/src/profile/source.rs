@@ -23,12 +23,8 @@ impl<'a> Source<'a> {
     /// Finds the profile that `name` stands for: a shipped one, or a file that ends in `.toml`. Changes follow an `@`.
     pub(crate) fn find(name: &'a str, shipped: Presets) -> Result<Self, Error> {
         let (name, changes) = name.split_once('@').unwrap_or((name, ""));
-        let file = Path::new(name);
-        let text = if file
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            read(name, file)?
+        let text = if is_file(name) {
+            read(name, Path::new(name))?
         } else {
             let found = presets::find(shipped, name).ok_or_else(|| Error::NoProfile {
                 name: name.to_owned(),
@@ -69,8 +65,7 @@ impl<'a> Source<'a> {
 
     /// Reads another file that the profile names, by a path relative to the profile's folder. Files of shipped profiles ship, too.
     pub(crate) fn read_beside(&self, name: &str) -> Result<String, Error> {
-        let is_file = Path::new(self.name).extension().is_some();
-        if let Some(text) = presets::find_file(name).filter(|_| !is_file) {
+        if let Some(text) = presets::find_file(name).filter(|_| !is_file(self.name)) {
             return Ok(text.to_owned());
         }
         let folder = Path::new(self.name).parent().unwrap_or(Path::new(""));
@@ -84,6 +79,12 @@ impl<'a> Source<'a> {
             problem,
         }
     }
+}
+
+/// Returns `true` if a profile's name is that of a file, and not of a shipped profile.
+fn is_file(name: &str) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "toml")
 }
 
 /// Reads a file; the error shows it under `name`.
