@@ -32,11 +32,11 @@ const SEED: u64 = 11;
 /// Bits a second of the fastest probe: frames of 82 bytes, one a millisecond.
 const PROBE_RATE: u64 = 656_000;
 
-/// Makes a pair of hosts for each link that stays what it is, and carries so many bits a second.
+/// Makes a pair of hosts for each link without changes or a trace that carries so many bits a second.
 fn pairs(lab: &mut Lab, changes: &str, least: u64) -> Vec<(&'static str, Link, Pair)> {
     let links =
         Link::shipped().map(|name| (name, Link::load(&format!("{name}{changes}")).unwrap()));
-    let links = links.filter(|(_, link)| link.up.changes.is_empty());
+    let links = links.filter(|(_, link)| link.up.changes.is_empty() && link.up.trace.is_none());
     let carries = |direction: &Direction| {
         let rate = direction.rate;
         rate.is_none_or(|rate| rate.bits_per_second() >= least)
