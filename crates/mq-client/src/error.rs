@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use mq_codec::{ReasonCode, StringError, TopicError};
 use mq_proto::{CloseReason, CommandError};
-use mq_transport::{Address, AddressError};
+use mq_transport::{Address, AddressError, race::Failures};
 
 /// Error of a client. Its text is one line.
 ///
@@ -161,6 +161,17 @@ impl From<CloseReason> for Error {
 }
 
 impl Error {
+    /// Makes the error of a race that all addresses have lost.
+    pub(crate) fn unreached(mut failures: Failures<Self>) -> Self {
+        match failures.len() {
+            0 => Self::NotConnected,
+            1 => failures.remove(0).1,
+            _ => Self::NoAddress {
+                failures: failures.into(),
+            },
+        }
+    }
+
     #[cfg(feature = "json")]
     #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
     pub(crate) fn json(error: serde_json::Error) -> Self {

@@ -57,6 +57,8 @@
 //! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
 //! ciphers, resumption. Its early data is the HTTP request alone.
 //!
+//! A [`race`] connects to a server that has several addresses, such as one of QUIC and one of TLS.
+//!
 //! [`Listener::reload_handle`] gives a running listener another certificate, other client
 //! authorities and other revocation lists.
 //!
@@ -95,6 +97,7 @@ mod options;
 mod origins;
 #[cfg(feature = "quic")]
 mod quic;
+pub mod race;
 mod registry;
 #[cfg(feature = "tls")]
 mod reload;

@@ -12,14 +12,12 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme, SendProgress};
-
-use super::{
-    Driver, Outcome, Settings,
-    lanes::Lanes,
-    now,
+use mq_transport::{
+    HandshakeKind, LaneClosed, Link, Progress, Scheme, SendProgress,
     race::{Race, Winner},
 };
+
+use super::{Driver, Outcome, Settings, lanes::Lanes, now};
 use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, shared::Status};
 
 /// Bytes that are collected for one write.
@@ -72,7 +70,7 @@ impl Driver {
         &mut self,
         winner: Winner,
         dialled_at: Instant,
-        race: &mut Option<Race>,
+        race: &mut Option<Race<Error>>,
     ) -> Outcome {
         let Winner { link, index } = winner;
         let link_at = now();
@@ -134,7 +132,11 @@ impl Driver {
         outcome
     }
 
-    async fn drive_to_end(&mut self, current: &mut Current, race: &mut Option<Race>) -> Outcome {
+    async fn drive_to_end(
+        &mut self,
+        current: &mut Current,
+        race: &mut Option<Race<Error>>,
+    ) -> Outcome {
         let shared = self.shared.clone();
         let timer = tokio::time::sleep(self.settings.connect_timeout);
         tokio::pin!(timer);

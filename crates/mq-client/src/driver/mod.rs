@@ -15,8 +15,6 @@
 mod deliver;
 mod drive;
 mod lanes;
-mod networks;
-mod race;
 mod requests;
 
 use std::{
@@ -27,7 +25,10 @@ use std::{
 
 use mq_codec::{PacketId, ReasonCode, Version};
 use mq_proto::{ClientConfig, CloseReason, Probes, Session};
-use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo, LinkStats};
+use mq_transport::{
+    Address, Connector, Dial, HandshakeKind, LinkInfo, LinkStats,
+    race::{self, Networks, Race, Winner},
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -40,8 +41,6 @@ use crate::{
     shared::{Shared, Status},
 };
 use deliver::Streams;
-use networks::Networks;
-use race::{Race, Winner};
 use requests::Requests;
 
 /// Reads Tokio's clock, so that tests can pause it.
@@ -221,7 +220,9 @@ impl Driver {
                 (None, Some(racing)) => match self.wait(racing.next()).await {
                     Waited::Ending => return Outcome::Finished,
                     Waited::Again => return Outcome::Lost(Error::ReconnectAsked, None),
-                    Waited::Done(Err(error)) => return Outcome::Lost(error, None),
+                    Waited::Done(Err(failures)) => {
+                        return Outcome::Lost(Error::unreached(failures), None);
+                    }
                     Waited::Done(Ok(winner)) => winner,
                 },
                 (None, None) => return Outcome::Lost(Error::NotConnected, None),
@@ -253,7 +254,7 @@ impl Driver {
         }
     }
 
-    async fn start_race(&mut self) -> Waited<Race> {
+    async fn start_race(&mut self) -> Waited<Race<Error>> {
         let settings = &self.settings;
         let (addresses, connector) = (settings.addresses.clone(), settings.connector.clone());
         let head_start = settings.head_start;
@@ -263,7 +264,7 @@ impl Driver {
             quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
         };
         let remembered = self.networks.remembered(now());
-        let order = networks::order(remembered, connector.clone(), addresses.clone());
+        let order = race::order(remembered, connector.clone(), addresses.clone());
         // A slow name server must not cost more than a wrong guess.
         let order = tokio::time::timeout(head_start, order);
         let order = match self.wait(order).await {

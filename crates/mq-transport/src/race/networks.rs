@@ -6,18 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_transport::{Address, Connector};
+use crate::{Address, Connector};
 
 /// Networks that are remembered; for one more, the oldest is forgotten. A device moves among few.
 const MAX_NETWORKS: usize = 16;
 
-/// The networks on which the client does not begin with the first address.
+/// The networks on which a race does not begin with the first address.
 ///
 /// A network is known by this side's local address, which costs no packet to find out. Two networks that
 /// give the same private address count as one: the client then begins with the second best transport
 /// on the wrong network, until the memory ends.
 #[derive(Debug)]
-pub(super) struct Networks {
+pub struct Networks {
     entries: VecDeque<Entry>,
     keep: Duration,
 }
@@ -31,7 +31,9 @@ struct Entry {
 }
 
 impl Networks {
-    pub(super) fn new(keep: Duration) -> Self {
+    /// Makes an empty memory that keeps each winner for `keep`.
+    #[must_use]
+    pub fn new(keep: Duration) -> Self {
         Self {
             entries: VecDeque::new(),
             keep,
@@ -43,7 +45,7 @@ impl Networks {
     }
 
     /// Returns the input of [`order`]; empty if nothing is remembered.
-    pub(super) fn remembered(&mut self, now: Instant) -> Remembered {
+    pub fn remembered(&mut self, now: Instant) -> Remembered {
         self.forget_old(now);
         let entries = self.entries.iter();
         entries.map(|entry| (entry.index, entry.local)).collect()
@@ -53,7 +55,7 @@ impl Networks {
     ///
     /// The time runs from the defeat of the first address. Later wins do not prolong it, as the first
     /// address was not tried.
-    pub(super) fn won(&mut self, index: usize, local: Option<IpAddr>, now: Instant) {
+    pub fn won(&mut self, index: usize, local: Option<IpAddr>, now: Instant) {
         self.forget_old(now);
         let known = self.entries.iter().position(|entry| entry.local == local);
         if let Some(known) = known {
@@ -80,13 +82,13 @@ impl Networks {
 }
 
 /// Winners that are remembered: the index of the address, and the local address that it was reached from.
-pub(super) type Remembered = Vec<(usize, Option<IpAddr>)>;
+pub type Remembered = Vec<(usize, Option<IpAddr>)>;
 
 /// Returns the order in which to try `addresses` now: as they are given, with an address that has won on this network
 /// in front.
 ///
 /// Finding the network takes a name look-up, which is left out if nothing is remembered.
-pub(super) async fn order(
+pub async fn order(
     remembered: Remembered,
     connector: Connector,
     addresses: Vec<Address>,
@@ -141,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn another_network_begins_with_the_first_address() {
         let start = Instant::now();
-        let connector = Connector::new(mq_transport::ConnectOptions::default()).unwrap();
+        let connector = Connector::new(crate::ConnectOptions::default()).unwrap();
         let addresses =
             ["quic://127.0.0.1:1", "mqtts://127.0.0.1:1"].map(|url| url.parse().unwrap());
         let mut networks = Networks::new(10 * MINUTE);

@@ -1,4 +1,4 @@
-//! An attempt to connect, at several addresses (RFC 8305 §5).
+//! An attempt to connect, at several addresses (RFC 8305 §5), and the memory of which of them has won.
 //!
 //! ```text
 //! t = 0           1st address -------------------------------+
@@ -9,31 +9,43 @@
 //! An address that fails does not hold up the next: that starts at once. Nothing of MQTT is sent
 //! before a handshake is complete, so exactly one CONNECT leaves, with one exception: the first
 //! address may take early data. Its link is then handed out at once and *leads* while its handshake
-//! is under way; see [`Driver::one_connection`](super::Driver).
+//! is under way: the owner writes to it, and goes on to [poll the race](Race::poll_next).
 
 use std::{
     collections::VecDeque,
+    fmt::{self, Debug, Display, Formatter},
     future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
 
-use mq_transport::{Address, Connector, Dial, HandshakeKind, Link, Scheme};
 use tokio::time::{Instant, Sleep};
 
-use crate::Error;
+use crate::{Address, Connector, Dial, Error, HandshakeKind, Link, Scheme};
+
+mod networks;
+
+pub use networks::{Networks, Remembered, order};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A link, and the index of its address.
+/// A link that a race has made.
 #[derive(Debug)]
-pub(super) struct Winner {
-    pub(super) link: Link,
-    pub(super) index: usize,
+pub struct Winner {
+    /// The link; only that of the first address may have its handshake under way.
+    pub link: Link,
+    /// Index of the link's address in the race's list.
+    pub index: usize,
 }
 
-pub(super) struct Race {
+/// The addresses that a race could not reach, each with its error, in the order of the failures.
+pub type Failures<E> = Vec<(Address, E)>;
+
+/// Attempts to connect to one server at several addresses, of which the first complete handshake wins.
+///
+/// `E` is the owner's error, with which [a leader](Self::leader_failed) fails.
+pub struct Race<E> {
     connector: Connector,
     addresses: Vec<Address>,
     dial: Dial,
@@ -46,25 +58,26 @@ pub(super) struct Race {
     leader: Option<Leader>,
     /// Timer of the next address's start.
     next_start: Pin<Box<Sleep>>,
-    failures: Vec<(Address, Error)>,
+    failures: Failures<E>,
 }
 
 struct Running {
     index: usize,
-    connecting: Boxed<Result<Link, mq_transport::Error>>,
+    connecting: Boxed<Result<Link, Error>>,
     /// QUIC: resolves when the network reports that UDP does not get through.
-    refused: Option<Boxed<mq_transport::Error>>,
+    refused: Option<Boxed<Error>>,
 }
 
 struct Leader {
     index: usize,
-    refused: Option<Boxed<mq_transport::Error>>,
+    refused: Option<Boxed<Error>>,
 }
 
-impl Race {
-    /// Starts a race of `addresses` in the order of `order`, which is not empty. Only the first may use early data, and
-    /// only where `dial` allows it.
-    pub(super) fn new(
+impl<E: From<Error> + Display> Race<E> {
+    /// Starts a race of `addresses` in the order of `order`, which has indices of `addresses` and is not empty. An address
+    /// has `head_start` before the next is tried as well. Only the first may use early data, and only where `dial` allows it.
+    #[must_use]
+    pub fn new(
         connector: Connector,
         addresses: Vec<Address>,
         order: VecDeque<usize>,
@@ -87,16 +100,22 @@ impl Race {
         race
     }
 
-    /// Waits for the next link that is ready, or for the error if there will be none. Cancel-safe.
+    /// Waits for the next link that is ready. Cancel-safe.
     ///
     /// Only the first link may have its handshake under way; it is the leader from then on.
-    pub(super) async fn next(&mut self) -> Result<Winner, Error> {
+    ///
+    /// # Errors
+    /// All attempts have failed; each address's error.
+    pub async fn next(&mut self) -> Result<Winner, Failures<E>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
     /// Polls for the next link that is ready, as [`next`](Self::next) awaits it. It does not fail while there is a
     /// leader.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Winner, Error>> {
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Winner, Failures<E>>> {
         loop {
             let mut failed = false;
             let mut at = 0;
@@ -112,7 +131,7 @@ impl Race {
                     }
                     Poll::Ready(Err(error)) => {
                         let Running { index, .. } = self.running.remove(at);
-                        self.note_failure(index, error);
+                        self.note_failure(index, error.into());
                         failed = true;
                     }
                 }
@@ -128,7 +147,7 @@ impl Race {
             }
             if self.waiting.is_empty() {
                 if self.running.is_empty() && self.leader.is_none() {
-                    return Poll::Ready(Err(self.failure()));
+                    return Poll::Ready(Err(std::mem::take(&mut self.failures)));
                 }
                 return Poll::Pending;
             }
@@ -141,7 +160,7 @@ impl Race {
     }
 
     /// Records that the leader's link has failed: the others go on, and the next starts at once.
-    pub(super) fn leader_failed(&mut self, error: Error) {
+    pub fn leader_failed(&mut self, error: E) {
         if let Some(Leader { index, .. }) = self.leader.take() {
             self.note_failure(index, error);
             if !self.waiting.is_empty() {
@@ -159,9 +178,9 @@ impl Race {
         let has_others = self.addresses.len() > 1;
         let refused = (address.scheme == Scheme::Quic && has_others).then(|| {
             let (connector, address) = (connector.clone(), address.clone());
-            let asking: Boxed<mq_transport::Error> = Box::pin(async move {
+            let asking: Boxed<Error> = Box::pin(async move {
                 let source = connector.udp_refused(&address).await;
-                mq_transport::Error::Unreachable { address, source }
+                Error::Unreachable { address, source }
             });
             asking
         });
@@ -175,44 +194,29 @@ impl Race {
         self.next_start.as_mut().reset(at);
     }
 
-    fn note_failure(&mut self, index: usize, error: Error) {
+    fn note_failure(&mut self, index: usize, error: E) {
         let address = self.addresses[index].clone();
         tracing::debug!(%address, %error, "connection attempt failed");
         self.failures.push((address, error));
-    }
-
-    /// Returns the error of a race that all addresses have lost.
-    fn failure(&mut self) -> Error {
-        let mut failures = std::mem::take(&mut self.failures);
-        match failures.pop() {
-            Some((_, error)) if failures.is_empty() => error,
-            Some(last) => {
-                failures.push(last);
-                Error::NoAddress {
-                    failures: failures.into(),
-                }
-            }
-            None => Error::NotConnected,
-        }
     }
 }
 
 impl Running {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Link, Error>> {
         if let Poll::Ready(connected) = self.connecting.as_mut().poll(cx) {
-            return Poll::Ready(connected.map_err(Error::from));
+            return Poll::Ready(connected);
         }
         if let Some(refused) = &mut self.refused
             && let Poll::Ready(error) = refused.as_mut().poll(cx)
         {
-            return Poll::Ready(Err(error.into()));
+            return Poll::Ready(Err(error));
         }
         Poll::Pending
     }
 }
 
-impl std::fmt::Debug for Race {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<E> Debug for Race<E> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Race")
             .field("addresses", &self.addresses)
             .field("waiting", &self.waiting)
