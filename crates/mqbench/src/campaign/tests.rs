@@ -118,6 +118,14 @@ fn campaigns_load_in_both_extents_and_name_what_there_is() {
 }
 
 #[test]
+fn the_guide_lists_every_campaign() {
+    let guide = include_str!("../../../../docs/guide/campaigns.md");
+    for name in campaigns(Extent::Full).keys() {
+        assert!(guide.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+#[test]
 fn a_quick_level_is_one_of_the_full_extent() {
     let full = campaigns(Extent::Full);
     for (name, quick) in campaigns(Extent::Quick) {
