@@ -46,12 +46,12 @@ cluster folder='target/cluster':
 
 # A cluster whose brokers, NATS servers, their storage and links fail for two hours, and a check of all that was acknowledged; docs/results/cluster-faults.md
 cluster-faults seconds='7200' seed='1':
-    PATH="$PATH:$PWD/target/nats" MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
+    PATH="$PATH:$PWD/target/nats" MQ_NO_SKIPS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
         cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture
 
 # The same with NATS servers in kernels of their own, whose clocks jump; needs target/uml: .ci/run
 cluster-clocks seconds='120' seed='1':
-    PATH="$PATH:$PWD/target/nats" MQ_FAULTS_CLOCKS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
+    PATH="$PATH:$PWD/target/nats" MQ_NO_SKIPS=1 MQ_FAULTS_CLOCKS=1 MQ_FAULTS_S={{seconds}} MQ_SEED={{seed}} \
         cargo test --release --locked -p mqbroker --test cluster_faults -- --nocapture
 
 # Schedules of faults of a cluster in virtual time, each drawn from a seed, from a first seed on; docs/guide/cluster.md. MQ_SEED=n runs one and prints what happens

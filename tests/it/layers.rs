@@ -3,13 +3,14 @@
 use std::{collections::BTreeSet, path::Path};
 
 /// A crate, and all of this workspace's crates that it may be built with.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("mq-codec", &[]),
     ("mq-lane", &[]),
     ("mq-proto", &["mq-codec", "mq-lane"]),
     ("mq-transport", &["mq-lane"]),
     ("mq-client", &["mq-codec", "mq-proto", "mq-transport"]),
     ("mq-broker", &["mq-codec", "mq-proto", "mq-transport"]),
+    ("mq-relay", &["mq-codec", "mq-transport"]),
 ];
 
 /// Lists the packages that a crate is built with; those of its tests and examples do not count.

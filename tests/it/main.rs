@@ -53,6 +53,7 @@ mod quic_streams;
 #[cfg(unix)]
 mod readme;
 mod rebinding;
+mod relay;
 mod replay;
 mod retained;
 mod scale;

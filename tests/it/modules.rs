@@ -210,6 +210,7 @@ fn files_of_a_folder_name_each_other_in_no_circle() {
         "mq-proto",
         "mq-transport",
         "mq-client",
+        "mq-relay",
         "mq-broker",
     ] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{name}/src"));

@@ -78,7 +78,7 @@ fn a_readme_shows_the_example_of_its_library() {
             folder.display()
         );
     }
-    assert_eq!(count, 9, "each library has an example");
+    assert_eq!(count, 10, "each library has an example");
 }
 
 #[test]

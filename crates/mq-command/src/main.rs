@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> ends -> exit code
+//!                                                  relay (listeners, and a broker)             -> ends -> exit code
 //! ```
 
 mod args;
@@ -16,6 +17,7 @@ mod ping;
 mod profile;
 mod properties;
 mod publish;
+mod relay;
 mod request;
 mod secrets;
 mod subscribe;
@@ -46,6 +48,8 @@ enum Command {
     Ping(ping::Args),
     /// Watch topics in the terminal: rates, counts and last values
     Watch(watch::Args),
+    /// Pass connections on, over another transport: QUIC for a client or a broker that does not speak it
+    Relay(relay::Args),
     /// Measure MQTT over each transport: mqbench, which is a program of its own
     Bench(bench::Args),
     /// Print completions for a shell
@@ -85,11 +89,16 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Does a command's work on a runtime.
+/// Does a command's work on one thread.
 fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    block_on_runtime(&mut tokio::runtime::Builder::new_current_thread(), work)
+}
+
+fn block_on_runtime(
+    runtime: &mut tokio::runtime::Builder,
+    work: impl Future<Output = anyhow::Result<Outcome>>,
+) -> anyhow::Result<Outcome> {
+    let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(work);
     // A thread that waits for the standard input does not keep the program.
     runtime.shutdown_background();
@@ -142,6 +151,13 @@ fn main() -> ExitCode {
         Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
         Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
         Command::Watch(args) => (args.broker.quiet, watch::run(&args)),
+        Command::Relay(args) => (
+            false,
+            block_on_runtime(
+                &mut tokio::runtime::Builder::new_multi_thread(),
+                relay::run(args),
+            ),
+        ),
         Command::Bench(args) => return bench::run(&args),
         Command::Completions { shell } => {
             let printed = manual::print_completions(Args::command(), shell);

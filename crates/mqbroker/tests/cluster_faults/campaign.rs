@@ -85,7 +85,7 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
     serving(place, &mut processes).await;
     let mut clients = start_clients(settings, place).await;
     let done = harm::do_harm(settings, place, &mut processes, &clients.moves).await;
-    let (harm, wills, expired) = (done.harm, done.wills, done.expired);
+    let (harm, wills, expired, full) = (done.harm, done.wills, done.expired, done.full);
     for fault in &done.faults {
         println!("{fault}");
     }
@@ -94,7 +94,7 @@ async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Process
     clients.over.send(true).unwrap();
 
     let checked = async {
-        let mut found = Found::default();
+        let mut found = Found::of_full_servers(full);
         // Before what may follow from them.
         for fault in done.faults {
             found.fault(fault);

@@ -48,6 +48,8 @@ pub(crate) struct Found {
     /// Messages that came behind later ones, as full servers had refused them: the refusal was lost with its connection, the
     /// client sent them again, and there was room.
     pub(crate) behind_refusals: usize,
+    /// Times, from and to, at which the servers were full: a refusal of that time may be lost with its connection.
+    full: Vec<(u64, u64)>,
     pub(crate) unsent: usize,
     pub(crate) wills_lost: usize,
     /// Wills of QoS 1 that came again, which is allowed.
@@ -90,6 +92,14 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Makes findings of a campaign in which the servers were full at these times.
+    pub(crate) fn of_full_servers(full: Vec<(u64, u64)>) -> Self {
+        Self {
+            full,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn fault(&mut self, what: String) {
         self.count += 1;
         if self.faults.len() < WRITTEN_OUT {
@@ -220,7 +230,8 @@ impl Found {
                 // A connection with a refusal that is known, and then with refusals that are lost. QoS 0 has neither.
                 let mut before = (0..number).rev();
                 let before = before.find(|before| sent[*before].qos != QoS::AtMostOnce);
-                if last > Some(number) && before.is_some_and(|before| was_refused[before]) {
+                let is_behind_refused = before.is_some_and(|before| was_refused[before]);
+                if last > Some(number) && (is_behind_refused || self.may_be_refused(sent[number])) {
                     self.behind_refusals += 1;
                     was_refused[number] = true;
                 } else if last > Some(number) {
@@ -252,6 +263,13 @@ impl Found {
                 _ => {}
             }
         }
+    }
+
+    /// Returns `true` if the servers were full while the message waited for its acknowledgement.
+    fn may_be_refused(&self, sent: Sent) -> bool {
+        let until = sent.acknowledged.unwrap_or(u64::MAX);
+        let mut full = self.full.iter();
+        full.any(|&(from, to)| sent.at <= to && from <= until)
     }
 
     /// Checks a message that expires: it came in time if it had to, and not after its end.

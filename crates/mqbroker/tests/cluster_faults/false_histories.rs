@@ -94,6 +94,26 @@ pub(crate) fn the_check_takes_messages_behind_a_refused_one_for_refused_ones_alo
     assert_eq!(found(&[], &[3, 4, 0, 1, 2, 5]), (3, 0));
 }
 
+pub(crate) fn the_check_takes_a_message_of_full_servers_for_one_whose_refusal_is_lost() {
+    let [sent_at, acknowledged_at] = [100, 200];
+    let mut all = published(&[QoS::ExactlyOnce; 3]);
+    for sent in all.topics.get_mut("m/t").unwrap() {
+        (sent.at, sent.acknowledged) = (sent_at, Some(acknowledged_at));
+    }
+    let read = reader("reader", "m/t", &[1, 0, 2]);
+    for (full, out_of_order) in [
+        ((0, 99), 1),
+        ((0, 100), 0),
+        ((200, 300), 0),
+        ((201, 300), 1),
+    ] {
+        let mut found = Found::of_full_servers(vec![full]);
+        found.read(&read, Interest::All, std::slice::from_ref(&all), &[]);
+        let counts = (found.out_of_order, found.behind_refusals);
+        assert_eq!(counts, (out_of_order, 1 - out_of_order), "{full:?}");
+    }
+}
+
 pub(crate) fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
     let mut all = published(&[QoS::AtLeastOnce; 3]);
     let sent = all.topics.remove("m/t").unwrap();

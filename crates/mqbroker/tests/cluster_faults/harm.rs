@@ -60,6 +60,8 @@ pub(crate) struct Done {
     pub(crate) faults: Vec<String>,
     /// See [`Servers::expired`].
     pub(crate) expired: Expired,
+    /// Times, from and to, at which the servers were full, in milliseconds since the campaign began.
+    pub(crate) full: Vec<(u64, u64)>,
 }
 
 /// Does what the seed says.
@@ -89,6 +91,7 @@ pub(crate) async fn do_harm(
             wills: Vec::new(),
             faults: Vec::new(),
             expired: Expired::default(),
+            full: Vec::new(),
         },
     };
     let mut plan = plan::plan(seed, length, moves.len(), part, harms_servers);
@@ -263,12 +266,16 @@ impl Harmer<'_, '_> {
                 self.done.faults.extend(removed.err());
             }
             Step::Full => {
+                self.done.full.push((self.place.now(), u64::MAX));
                 let refused = looked_after(self.processes, self.servers.fill()).await;
                 self.place.note(&format!("the servers are full: {refused}"));
                 harm.full += usize::from(refused);
             }
             Step::Room => {
                 let emptied = looked_after(self.processes, self.servers.empty()).await;
+                if let Some((_, to)) = self.done.full.last_mut() {
+                    *to = self.place.now();
+                }
                 self.done.faults.extend(emptied.err());
             }
             _ => unreachable!("no operator does {step:?}"),

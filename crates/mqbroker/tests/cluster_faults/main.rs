@@ -95,6 +95,7 @@ const TESTS: &[(&str, fn())] = tests![
     false_histories::the_check_finds_a_message_that_comes_expired_or_not_in_time,
     false_histories::the_check_takes_a_refused_message_for_no_acknowledged_one,
     false_histories::the_check_takes_messages_behind_a_refused_one_for_refused_ones_alone,
+    false_histories::the_check_takes_a_message_of_full_servers_for_one_whose_refusal_is_lost,
     in_step::servers_store_the_same_once_each_has_what_any_had_before,
     in_step::a_server_lacks_messages_if_both_others_have_more_at_every_look,
     in_step::a_replaced_server_may_lack_a_few_values_that_have_expired_and_nothing_else,

@@ -26,6 +26,9 @@ use crate::{
 /// Time that servers may take until all of them store the same.
 const PATIENCE: Duration = Duration::from_mins(2);
 
+/// Time that they may take where a server lacks nothing, and only comes behind the others: a new one that reads a whole log.
+const PATIENCE_BEHIND: Duration = Duration::from_mins(5);
+
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -74,7 +77,9 @@ impl<'a> Servers<'a> {
                     return Ok(());
                 }
             }
-            if began.elapsed() > PATIENCE {
+            let lacks = looks.lacking(self.expired).is_some();
+            let patience = if lacks { PATIENCE } else { PATIENCE_BEHIND };
+            if began.elapsed() > patience {
                 return Err(looks);
             }
             sleep(LOOK).await;

@@ -1,0 +1,93 @@
+//! A client's CONNECT: read whole, checked, and left as it is.
+
+use bytes::{Bytes, BytesMut};
+use mq_codec::{ConnAck, DecodeError, Decoder, Packet, ReasonCode, Version};
+use mq_transport::{LaneId, Link, Outbox, Progress};
+
+use crate::early::packet_len;
+
+/// Greatest size of a CONNECT, in bytes.
+pub(crate) const MAX_CONNECT: u32 = 64 * 1024;
+
+/// Length of the longest fixed header, in bytes (§2.1.4).
+const MAX_HEADER: usize = 5;
+
+/// A CONNECT as the client has sent it.
+#[derive(Debug)]
+pub(crate) struct FirstPacket {
+    /// The packet's bytes.
+    pub(crate) bytes: Bytes,
+    pub(crate) version: Version,
+    /// `true` if the client begins with an empty session.
+    pub(crate) clean_start: bool,
+    pub(crate) client_id: String,
+}
+
+/// Reasons for which a client's first bytes are no CONNECT that is passed on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoConnect {
+    #[error("the client left before its CONNECT was complete")]
+    Left,
+    #[error(transparent)]
+    Link(#[from] mq_transport::Error),
+    #[error("{error}")]
+    Malformed {
+        error: DecodeError,
+        /// Version of the refusal; `None` if the bytes are not MQTT.
+        version: Option<Version>,
+    },
+}
+
+/// Reads the first packet. Bytes behind it stay in the link.
+pub(crate) async fn read(link: &mut Link) -> Result<FirstPacket, NoConnect> {
+    let mut nothing = Outbox::new();
+    let mut checked = 0;
+    loop {
+        let received = link.received(LaneId::CONTROL);
+        if received.len() > checked && is_decided(received) {
+            checked = received.len();
+            // The decoder takes the packet off a copy: what is passed on are the client's own bytes.
+            let mut copy = BytesMut::from(&received[..]);
+            let mut decoder = Decoder::new(None, MAX_CONNECT);
+            match decoder.decode(&mut copy) {
+                Ok(Some(Packet::Connect(connect))) => {
+                    let size = received.len() - copy.len();
+                    return Ok(FirstPacket {
+                        bytes: received.split_to(size).freeze(),
+                        version: connect.version,
+                        clean_start: connect.clean_start,
+                        client_id: connect.client_id.to_string(),
+                    });
+                }
+                // A server's decoder takes nothing else first.
+                Ok(_) => {}
+                Err(error) => {
+                    let version = decoder.version();
+                    return Err(NoConnect::Malformed { error, version });
+                }
+            }
+        }
+        if link.progress(&mut nothing, true).await? == Progress::Closed {
+            return Err(NoConnect::Left);
+        }
+    }
+}
+
+/// Returns `true` if the packet is complete, or if the first bytes show that it will not be a CONNECT to pass on. Without this a packet
+/// that comes byte by byte would be copied for each.
+fn is_decided(received: &[u8]) -> bool {
+    const CONNECT: u8 = 0x10;
+    match packet_len(received) {
+        Some(size) => {
+            received.len() >= size || size > MAX_CONNECT as usize || received[0] != CONNECT
+        }
+        None => received.len() >= MAX_HEADER || received.first() != Some(&CONNECT),
+    }
+}
+
+/// Writes a CONNACK that refuses the client: with `reason` in 5.0, and before it with the return code that comes nearest.
+pub(crate) fn put_refusal(reason: ReasonCode, version: Version, outbox: &mut Outbox) {
+    let refusal = Packet::from(ConnAck::new(reason));
+    // A CONNACK without properties can be encoded in every version that has a code for the reason.
+    let _ = outbox.put(LaneId::CONTROL, |out| refusal.encode(version, out));
+}

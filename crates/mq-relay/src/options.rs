@@ -1,0 +1,92 @@
+//! Options of a relay.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use mq_transport::{Address, ConnectOptions, EarlyDataPolicy, ListenOptions, QuicOptions};
+
+/// Options of a [`Relay`](crate::Relay).
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// Addresses to listen at, at least one.
+    pub listen: Vec<Address>,
+    /// Options of the listeners. Early data of clients is [`ListenOptions::early_data`]. QUIC clients get one stream and no
+    /// datagrams, whatever the options say: see [the crate](crate).
+    pub listen_options: ListenOptions,
+    /// Addresses of the upstream broker, at least one, the preferred one first. They are tried as RFC 8305 has it.
+    pub upstream: Vec<Address>,
+    /// Options of the connections to the upstream broker. [`connect_timeout`](ConnectOptions::connect_timeout) also bounds the time until
+    /// the broker's first byte, and [`early_data`](ConnectOptions::early_data) follows [`early`](Self::early).
+    pub connect_options: ConnectOptions,
+    /// Early data to the upstream broker: CONNECT alone, or also what follows up to the first packet that must not be acted on twice.
+    /// Default: CONNECT.
+    pub early: EarlyDataPolicy,
+    /// Time that an address of the upstream broker has before the next is tried as well. Default: 500 ms.
+    pub head_start: Duration,
+    /// Time for which a network is remembered where the first address has lost. Default: 10 minutes.
+    pub fallback_memory: Duration,
+    /// Time that a client has for its handshake, and for its CONNECT. Default: 10 s.
+    pub connect_time: Duration,
+    /// Greatest number of clients. Default: 10,000.
+    pub connections: usize,
+    /// Greatest number of clients of one IP address. Default: no limit of its own.
+    pub connections_per_address: Option<NonZeroUsize>,
+    /// Greatest number of connections to the upstream broker that are being made at once; further clients wait. Default: 64.
+    pub dials: NonZeroUsize,
+}
+
+impl RelayOptions {
+    /// Makes options with the defaults.
+    #[must_use]
+    pub fn new(
+        listen: impl IntoIterator<Item = Address>,
+        upstream: impl IntoIterator<Item = Address>,
+    ) -> Self {
+        Self {
+            listen: listen.into_iter().collect(),
+            listen_options: ListenOptions::default(),
+            upstream: upstream.into_iter().collect(),
+            connect_options: ConnectOptions::default(),
+            early: EarlyDataPolicy::Connect,
+            head_start: Duration::from_millis(500),
+            fallback_memory: Duration::from_mins(10),
+            connect_time: Duration::from_secs(10),
+            connections: 10_000,
+            connections_per_address: None,
+            dials: const { NonZeroUsize::new(64).unwrap() },
+        }
+    }
+
+    /// Returns the options of the listeners that a relay uses.
+    pub(crate) fn front(&self) -> ListenOptions {
+        let options = self.listen_options.clone();
+        ListenOptions {
+            quic: QuicOptions {
+                // The control stream.
+                max_bidi_streams: 1,
+                ..one_stream(options.quic)
+            },
+            ..options
+        }
+    }
+
+    /// Returns the options of the upstream connections that a relay uses.
+    pub(crate) fn back(&self) -> ConnectOptions {
+        let options = self.connect_options.clone();
+        ConnectOptions {
+            early_data: self.early != EarlyDataPolicy::Off,
+            quic: QuicOptions {
+                max_bidi_streams: 0,
+                ..one_stream(options.quic)
+            },
+            ..options
+        }
+    }
+}
+
+fn one_stream(quic: QuicOptions) -> QuicOptions {
+    QuicOptions {
+        max_uni_streams: 0,
+        datagram_buffer: 0,
+        ..quic
+    }
+}

@@ -1,0 +1,163 @@
+//! Two links whose bytes are passed on, each way.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use mq_transport::{EarlyDataPolicy, Error, HandshakeKind, LaneId, Link, Outbox, Progress};
+use tokio::time::Instant;
+
+use crate::early::early_len;
+
+/// Bytes for one direction that may wait to be written before the other side is not read any more.
+const ROOM: usize = 64 * 1024;
+
+/// Time in which the last bytes of a connection have to be written once its other side has ended.
+const LAST_BYTES: Duration = Duration::from_secs(5);
+
+/// Side of a pipe: a link, and the bytes that wait for it.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) link: Link,
+    /// Bytes that wait to be written to the link.
+    pub(crate) outbox: Outbox,
+    /// Bytes that came from the link and were passed on.
+    pub(crate) received: u64,
+}
+
+/// The way in which a pipe ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client ended its side, in order or by an error.
+    Client(Result<(), Error>),
+    /// The broker ended its side, in order or by an error.
+    Broker(Result<(), Error>),
+    /// The broker did not answer CONNECT in time.
+    NoAnswer,
+}
+
+/// A client and the broker, from the moment at which CONNECT waits for the broker.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    pub(crate) client: Side,
+    pub(crate) broker: Side,
+    /// Policy of the client's early data.
+    pub(crate) front: EarlyDataPolicy,
+    /// Policy of the early data to the broker.
+    pub(crate) back: EarlyDataPolicy,
+    /// Time until which the broker's first byte has to come.
+    pub(crate) answer_by: Instant,
+}
+
+impl Side {
+    pub(crate) fn new(link: Link) -> Self {
+        Self {
+            link,
+            outbox: Outbox::new(),
+            received: 0,
+        }
+    }
+
+    /// Polls the link: progress, or `None` at the end of its handshake.
+    fn poll(&mut self, cx: &mut Context<'_>, read: bool) -> Poll<Option<Result<Progress, Error>>> {
+        let (link, outbox) = (&mut self.link, &mut self.outbox);
+        link.poll_progress_or_handshake(cx, outbox, read)
+    }
+
+    /// Writes what waits, and ends the connection in order. Takes a few seconds at most.
+    pub(crate) async fn finish(mut self) {
+        let writing = async {
+            while !self.outbox.is_empty() {
+                match self.link.progress(&mut self.outbox, false).await {
+                    Ok(Progress::Flushed) | Err(_) => break,
+                    Ok(_) => {}
+                }
+            }
+        };
+        // What a slow peer has not taken until then is lost with its connection.
+        let _ = tokio::time::timeout(LAST_BYTES, writing).await;
+        self.link.close(LAST_BYTES).await;
+    }
+}
+
+impl Pipe {
+    /// Passes bytes on until one side ends. What waits for the other side then is still to be written.
+    pub(crate) async fn run(&mut self) -> End {
+        let answer_by = tokio::time::sleep_until(self.answer_by);
+        tokio::pin!(answer_by);
+        let mut client_first = true;
+        loop {
+            self.pass_on();
+            let answered = self.broker.received > 0;
+            let step = poll_fn(|cx| {
+                // The two take turns, so that one that always has bytes does not keep the other waiting.
+                client_first = !client_first;
+                for client in [client_first, !client_first] {
+                    if let Poll::Ready(progress) = self.poll(cx, client) {
+                        return Poll::Ready((client, progress));
+                    }
+                }
+                Poll::Pending
+            });
+            let (is_client, progress) = tokio::select! {
+                biased;
+                step = step => step,
+                () = &mut answer_by, if !answered => return End::NoAnswer,
+            };
+            let ended = match progress {
+                Some(Ok(Progress::Closed)) => Ok(()),
+                Some(Err(error)) => Err(error),
+                Some(Ok(_)) | None => continue,
+            };
+            self.pass_on();
+            return if is_client {
+                End::Client(ended)
+            } else {
+                End::Broker(ended)
+            };
+        }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: bool,
+    ) -> Poll<Option<Result<Progress, Error>>> {
+        if client {
+            let waiting = self.broker.outbox.len() + self.client.link.received_len();
+            self.client.poll(cx, waiting < ROOM)
+        } else {
+            let waiting = self.client.outbox.len();
+            self.broker.poll(cx, waiting < ROOM)
+        }
+    }
+
+    /// Moves what was received on each side into the other's outbox, as far as it may be sent now.
+    fn pass_on(&mut self) {
+        let policy = if self.client.link.is_early() {
+            Some(self.front)
+        } else if self.broker.link.handshake() == HandshakeKind::Pending {
+            Some(self.back)
+        } else {
+            None
+        };
+        pass(&mut self.client, &mut self.broker, policy);
+        pass(&mut self.broker, &mut self.client, None);
+    }
+}
+
+/// Moves bytes from one side to the other: all, or as much as may be early data.
+fn pass(from: &mut Side, to: &mut Side, early: Option<EarlyDataPolicy>) {
+    if from.link.received_len() == 0 {
+        return;
+    }
+    let received = from.link.received(LaneId::CONTROL);
+    let count = early.map_or(received.len(), |policy| early_len(received, policy));
+    if count > 0 {
+        let bytes = received.split_to(count).freeze();
+        from.received += count as u64;
+        to.outbox.put_body(LaneId::CONTROL, &bytes);
+    }
+}

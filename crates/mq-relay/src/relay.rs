@@ -1,0 +1,392 @@
+//! The relay: its listeners, and a task for each client.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mq_codec::ReasonCode;
+use mq_transport::{Address, EarlyData, Error, HandshakeKind, Incoming, Link, Listener};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    RelayOptions,
+    first_packet::{self, FirstPacket, NoConnect},
+    pipe::{End, Pipe, Side},
+    upstream::{Unreached, Upstream},
+};
+
+/// A relay that listens. [`serve`](Self::serve) passes its clients on.
+#[derive(Debug)]
+pub struct Relay {
+    listeners: Vec<Listener>,
+    shared: Arc<Shared>,
+}
+
+/// Handle on a relay that serves; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RelayHandle {
+    shared: Arc<Shared>,
+}
+
+/// Counters of a relay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct RelayStats {
+    /// Clients now.
+    pub clients: u64,
+    /// Clients whose CONNECT was passed on.
+    pub passed_on: u64,
+    /// Clients that were refused or left before that: too many clients, no CONNECT, or no broker.
+    pub refused: u64,
+    /// Connections to the broker with a full handshake, or without one.
+    pub full: u64,
+    /// Connections to the broker that resumed a session.
+    pub resumed: u64,
+    /// Connections to the broker whose early data was accepted; they count as resumed too.
+    pub early_accepted: u64,
+    /// Connections to the broker whose early data was rejected, and sent again.
+    pub early_rejected: u64,
+    /// Connections to another address of the broker than the first.
+    pub fallbacks: u64,
+    /// Connections to the broker that failed before it had answered.
+    pub unreached: u64,
+    /// Bytes from clients to the broker, of clients that have ended.
+    pub bytes_to_broker: u64,
+    /// Bytes from the broker to clients, of clients that have ended.
+    pub bytes_to_clients: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: RelayOptions,
+    upstream: Upstream,
+    counts: Counts,
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+    /// Becomes `true` when the relay stops to accept clients.
+    draining: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    clients: AtomicU64,
+    passed_on: AtomicU64,
+    refused: AtomicU64,
+    full: AtomicU64,
+    resumed: AtomicU64,
+    early_accepted: AtomicU64,
+    early_rejected: AtomicU64,
+    fallbacks: AtomicU64,
+    unreached: AtomicU64,
+    bytes_to_broker: AtomicU64,
+    bytes_to_clients: AtomicU64,
+}
+
+impl Relay {
+    /// Listens at the addresses of the options. Opens no connection to the broker before the first client comes.
+    ///
+    /// # Errors
+    /// If an address cannot be bound, or what is wrong with the options and the files that they name.
+    pub async fn bind(options: RelayOptions) -> Result<Self, Error> {
+        let front = options.front();
+        let mut listeners = Vec::new();
+        for address in &options.listen {
+            listeners.push(Listener::bind(address, &front).await?);
+        }
+        let upstream = Upstream::new(options.clone())?;
+        let shared = Shared {
+            options,
+            upstream,
+            counts: Counts::default(),
+            by_address: Mutex::default(),
+            draining: watch::Sender::new(false),
+        };
+        Ok(Self {
+            listeners,
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Returns the addresses that were bound, with the ports that the system chose.
+    #[must_use]
+    pub fn local_addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(Listener::local_address).collect()
+    }
+
+    /// Returns a handle by which other tasks read the counters and end the relay.
+    #[must_use]
+    pub fn handle(&self) -> RelayHandle {
+        RelayHandle {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Passes clients on until [`RelayHandle::drain`] ends the relay.
+    pub async fn serve(self) {
+        let mut accepting = tokio::task::JoinSet::new();
+        for listener in self.listeners {
+            accepting.spawn(accept(listener, Arc::clone(&self.shared)));
+        }
+        accepting.join_all().await;
+        let mut draining = self.shared.draining.subscribe();
+        // The sender lives as long as this.
+        let _ = draining.wait_for(|draining| *draining).await;
+    }
+}
+
+impl RelayHandle {
+    /// Reads the counters.
+    #[must_use]
+    pub fn stats(&self) -> RelayStats {
+        self.shared.counts.read()
+    }
+
+    /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
+    /// are still there; they are cut when the runtime ends.
+    pub async fn drain(&self, patience: Duration) -> u64 {
+        self.shared.draining.send_replace(true);
+        let end = Instant::now() + patience;
+        loop {
+            let clients = self.stats().clients;
+            if clients == 0 || Instant::now() >= end {
+                return clients;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Accepts a listener's clients until the relay is drained.
+async fn accept(mut listener: Listener, shared: Arc<Shared>) {
+    /// Pause after an error of the system, mostly for want of file descriptors.
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut draining = shared.draining.subscribe();
+    loop {
+        let incoming = tokio::select! {
+            incoming = listener.accept() => incoming,
+            _ = draining.wait_for(|draining| *draining) => break,
+        };
+        match incoming {
+            Ok(incoming) => {
+                if let Some(place) = Place::take(&shared, &incoming) {
+                    tokio::spawn(serve(incoming, place));
+                } else {
+                    count(&shared.counts.refused);
+                    tracing::debug!(peer = ?incoming.peer_address(), "refused: too many clients");
+                }
+            }
+            Err(Error::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept clients for a moment");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    listener.close();
+    listener.drained().await;
+}
+
+/// A client's place among those that the relay allows; given back when it is dropped.
+struct Place {
+    shared: Arc<Shared>,
+    address: Option<IpAddr>,
+}
+
+impl Place {
+    fn take(shared: &Arc<Shared>, incoming: &Incoming) -> Option<Self> {
+        let (options, clients) = (&shared.options, &shared.counts.clients);
+        if clients.load(Ordering::Relaxed) >= options.connections as u64 {
+            return None;
+        }
+        let address = incoming.peer_address().map(|peer| peer.ip());
+        if let (Some(address), Some(most)) = (address, options.connections_per_address) {
+            let mut by_address = shared.by_address();
+            let present = by_address.entry(address).or_default();
+            if *present >= most.get() {
+                return None;
+            }
+            *present += 1;
+        }
+        count(clients);
+        Some(Self {
+            shared: Arc::clone(shared),
+            address,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.counts.clients.fetch_sub(1, Ordering::Relaxed);
+        let Some(address) = self.address else {
+            return;
+        };
+        let mut by_address = self.shared.by_address();
+        if let Some(present) = by_address.get_mut(&address) {
+            *present -= 1;
+            if *present == 0 {
+                by_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// Serves one client to its end.
+async fn serve(incoming: Incoming, place: Place) {
+    let shared = Arc::clone(&place.shared);
+    let (options, peer) = (&shared.options, incoming.peer_address());
+    let arrived = tokio::time::timeout(options.connect_time, async {
+        let mut link = incoming.handshake().await.map_err(NoConnect::from)?;
+        match first_packet::read(&mut link).await {
+            Ok(first) => Ok((link, first)),
+            Err(error) => {
+                refuse_malformed(link, &error).await;
+                Err(error)
+            }
+        }
+    });
+    let (client, first) = match arrived.await {
+        Ok(Ok(arrived)) => arrived,
+        Ok(Err(error)) => {
+            count(&shared.counts.refused);
+            tracing::debug!(?peer, %error, "no CONNECT");
+            return;
+        }
+        Err(_) => {
+            count(&shared.counts.refused);
+            tracing::debug!(?peer, "no CONNECT in time");
+            return;
+        }
+    };
+    pass_on(&shared, client, &first).await;
+}
+
+/// Connects to the broker and passes the client's connection on until it ends.
+async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
+    let (counts, id) = (&shared.counts, &first.client_id);
+    let answer_by = Instant::now() + shared.options.connect_options.connect_timeout;
+    let mut client = Side::new(client);
+    let connected = tokio::time::timeout_at(answer_by, shared.upstream.connect(first)).await;
+    let connected = connected.unwrap_or_else(|_| {
+        shared.upstream.failed();
+        Err(Unreached::TooLate)
+    });
+    let connected = match connected {
+        Ok(connected) => connected,
+        Err(error) => {
+            count(&counts.unreached);
+            count(&counts.refused);
+            tracing::warn!(client = %id, %error, "the broker cannot be reached");
+            refuse(client, first).await;
+            return;
+        }
+    };
+    client.link.let_in();
+    count(&counts.passed_on);
+    if connected.is_fallback {
+        count(&counts.fallbacks);
+    }
+    let mut pipe = Pipe {
+        client,
+        broker: Side {
+            link: connected.link,
+            outbox: connected.outbox,
+            received: 0,
+        },
+        front: shared.options.listen_options.early_data,
+        back: shared.options.early,
+        answer_by,
+    };
+    let end = pipe.run().await;
+    let Pipe { client, broker, .. } = pipe;
+    counts.add(&client, &broker);
+    let was_answered = broker.received > 0;
+    match end {
+        End::Client(Ok(())) => broker.finish().await,
+        // The broker's connection is cut as the client's was, so that the broker sends the will.
+        End::Client(Err(error)) => tracing::debug!(client = %id, %error, "the client is gone"),
+        End::Broker(Ok(())) if was_answered => client.finish().await,
+        End::Broker(Err(error)) if was_answered => {
+            tracing::debug!(client = %id, %error, "the broker is gone");
+            client.finish().await;
+        }
+        End::Broker(_) | End::NoAnswer => {
+            shared.upstream.failed();
+            count(&counts.unreached);
+            tracing::warn!(client = %id, end = ?end, "the broker does not answer");
+            refuse(client, first).await;
+        }
+    }
+}
+
+/// Tells the client that the broker cannot be reached.
+async fn refuse(mut client: Side, first: &FirstPacket) {
+    let (reason, version) = (ReasonCode::ServerUnavailable, first.version);
+    first_packet::put_refusal(reason, version, &mut client.outbox);
+    client.finish().await;
+}
+
+/// Answers a CONNECT that is malformed, if the client speaks MQTT at all.
+async fn refuse_malformed(link: Link, error: &NoConnect) {
+    if let NoConnect::Malformed {
+        error,
+        version: Some(version),
+    } = error
+    {
+        let mut client = Side::new(link);
+        first_packet::put_refusal(error.reason_code(), *version, &mut client.outbox);
+        client.finish().await;
+    }
+}
+
+impl Shared {
+    fn by_address(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, usize>> {
+        let locked = self.by_address.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn add(&self, client: &Side, broker: &Side) {
+        self.bytes_to_broker
+            .fetch_add(client.received, Ordering::Relaxed);
+        self.bytes_to_clients
+            .fetch_add(broker.received, Ordering::Relaxed);
+        match broker.link.handshake() {
+            HandshakeKind::Resumed => count(&self.resumed),
+            HandshakeKind::None | HandshakeKind::Full => count(&self.full),
+            HandshakeKind::Pending => {}
+        }
+        match broker.link.stats().early_data {
+            EarlyData::Accepted => count(&self.early_accepted),
+            EarlyData::Rejected => count(&self.early_rejected),
+            EarlyData::NotOffered | EarlyData::Pending => {}
+        }
+    }
+
+    fn read(&self) -> RelayStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RelayStats {
+            clients: read(&self.clients),
+            passed_on: read(&self.passed_on),
+            refused: read(&self.refused),
+            full: read(&self.full),
+            resumed: read(&self.resumed),
+            early_accepted: read(&self.early_accepted),
+            early_rejected: read(&self.early_rejected),
+            fallbacks: read(&self.fallbacks),
+            unreached: read(&self.unreached),
+            bytes_to_broker: read(&self.bytes_to_broker),
+            bytes_to_clients: read(&self.bytes_to_clients),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

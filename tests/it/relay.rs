@@ -1,0 +1,372 @@
+//! The relay: clients and brokers that do not know of it, and ends that are not there.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use mq_client::{Client, Outgoing, QoS, ReasonCode, Version, Will, WillProperties};
+use mq_codec::{Connect, Decoder, Packet, TopicName};
+use mq_relay::{Relay, RelayHandle, RelayOptions};
+use mq_testkit::{Scheme, TestBroker, next, over_each_transport, refused};
+use mq_transport::{Address, EarlyDataPolicy, ServerIdentity, Trust};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+over_each_transport!(everything_passes_a_pair_as_it_is);
+
+/// Bound on what takes no time.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A relay that serves, from plain TCP unless told otherwise.
+struct Serving {
+    address: Address,
+    handle: RelayHandle,
+}
+
+impl Serving {
+    async fn start(options: RelayOptions) -> Self {
+        let relay = Relay::bind(options).await.unwrap();
+        let address = relay.local_addresses().remove(0);
+        let handle = relay.handle();
+        tokio::spawn(relay.serve());
+        Self { address, handle }
+    }
+
+    fn client(&self, id: &str) -> mq_client::ClientBuilder {
+        let client = Client::builder(&self.address.to_string()).unwrap();
+        client.client_id(id).unwrap()
+    }
+
+    async fn connect(&self) -> TcpStream {
+        let address = (self.address.host.as_str(), self.address.port);
+        TcpStream::connect(address).await.unwrap()
+    }
+
+    /// Connects and sends a packet.
+    async fn raw(&self, packet: Connect) -> TcpStream {
+        let mut stream = self.connect().await;
+        let version = packet.version;
+        let mut bytes = BytesMut::new();
+        Packet::from(packet).encode(version, &mut bytes).unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        stream
+    }
+
+    /// Waits until all clients have gone, so that they are in the counters.
+    async fn idle(&self) {
+        let gone = async {
+            while self.handle.stats().clients > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, gone).await.expect("the clients have left");
+    }
+}
+
+fn loopback(scheme: Scheme) -> Address {
+    Address::new(scheme, "127.0.0.1", 0)
+}
+
+/// Makes the options of a relay that listens on plain TCP.
+fn from_tcp(upstream: impl IntoIterator<Item = Address>) -> RelayOptions {
+    RelayOptions::new([loopback(Scheme::Tcp)], upstream)
+}
+
+/// A relay beside the client and one before the broker, with `scheme` between them.
+struct Pair {
+    beside_client: Serving,
+    _before_broker: Serving,
+}
+
+impl Pair {
+    async fn start(broker: &TestBroker, scheme: Scheme) -> Self {
+        let identity = ServerIdentity::self_signed().unwrap();
+        let trust = Trust::Fingerprint(identity.fingerprint());
+        let mut before = RelayOptions::new([loopback(scheme)], [broker.address(Scheme::Tcp)]);
+        before.listen_options.identity = Some(identity);
+        before.listen_options.early_data = EarlyDataPolicy::Connect;
+        let before_broker = Serving::start(before).await;
+        let mut beside = from_tcp([before_broker.address.clone()]);
+        beside.connect_options.trust = trust;
+        Self {
+            beside_client: Serving::start(beside).await,
+            _before_broker: before_broker,
+        }
+    }
+}
+
+async fn everything_passes_a_pair_as_it_is(scheme: Scheme) {
+    let broker = TestBroker::start().await;
+    let pair = Pair::start(&broker, scheme).await;
+    let direct = broker.client(Scheme::Tcp, "direct").build().await.unwrap();
+    let mut seen = direct.subscribe("#", QoS::ExactlyOnce).await.unwrap();
+    let kept = || {
+        let client = pair.beside_client.client("thing").clean_start(false);
+        client.session_expiry(Duration::from_hours(1))
+    };
+    let client = kept().build().await.unwrap();
+    let mut back = client.subscribe("down", QoS::ExactlyOnce).await.unwrap();
+    let payload = Bytes::from(vec![7; 1_000_000]);
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let message = Outgoing::to("up", payload.clone()).unwrap().qos(qos);
+        let message = message.content_type("application/x-seven").unwrap();
+        let message = message.user_property("unit", "°C").unwrap();
+        let properties = message.message().properties.clone();
+        client.send(message).await.unwrap();
+        let came = next(&mut seen).await;
+        assert_eq!((came.qos, &came.payload), (qos, &payload));
+        assert_eq!(came.properties, properties);
+    }
+    direct
+        .publish("down", "hello", QoS::ExactlyOnce)
+        .await
+        .unwrap();
+    assert_eq!(next(&mut back).await.payload, "hello");
+    assert_eq!(next(&mut seen).await.topic.as_str(), "down");
+    client.disconnect().await.unwrap();
+    let again = kept().build().await.unwrap();
+    assert!(again.last_connected().unwrap().session_present);
+    again.disconnect().await.unwrap();
+    // A client that ends without DISCONNECT.
+    let connect = Connect {
+        will: Some(Will {
+            topic: TopicName::new("will").unwrap(),
+            payload: Bytes::from_static(b"gone"),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: WillProperties::default(),
+        }),
+        ..Connect::new(Version::V3_1_1, "lost".try_into().unwrap())
+    };
+    let mut raw = pair.beside_client.raw(connect).await;
+    assert_eq!(answer(&mut raw, Version::V3_1_1).await, ReasonCode::Success);
+    drop(raw);
+    assert_eq!(next(&mut seen).await.payload, "gone");
+    pair.beside_client.idle().await;
+    let stats = pair.beside_client.handle.stats();
+    assert_eq!((stats.passed_on, stats.refused, stats.unreached), (3, 0, 0));
+    assert!(stats.bytes_to_broker > 3_000_000, "{stats:?}");
+}
+
+/// Waits for a CONNACK.
+async fn answer(stream: &mut TcpStream, version: Version) -> ReasonCode {
+    let mut decoder = Decoder::new(Some(version), 1024);
+    let mut bytes = BytesMut::new();
+    loop {
+        let count = timeout(SOON, stream.read_buf(&mut bytes)).await;
+        assert_ne!(count.expect("an answer in time").unwrap(), 0, "{bytes:?}");
+        match decoder.decode(&mut bytes).unwrap() {
+            Some(Packet::ConnAck(answer)) => return answer.reason,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+}
+
+/// Returns an address at which nothing listens.
+async fn nobody() -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    Address::new(
+        Scheme::Tcp,
+        "127.0.0.1",
+        listener.local_addr().unwrap().port(),
+    )
+}
+
+#[tokio::test]
+async fn a_broker_that_is_not_there_is_a_connack_and_no_storm() {
+    let relay = Serving::start(from_tcp([nobody().await])).await;
+    for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
+        let connect = Connect::new(version, "x".try_into().unwrap());
+        let mut raw = relay.raw(connect).await;
+        assert_eq!(
+            answer(&mut raw, version).await,
+            ReasonCode::ServerUnavailable
+        );
+    }
+    assert_eq!(
+        refused(relay.client("y")).await,
+        ReasonCode::ServerUnavailable
+    );
+    relay.idle().await;
+    let stats = relay.handle.stats();
+    assert_eq!((stats.refused, stats.unreached, stats.passed_on), (4, 4, 0));
+}
+
+#[tokio::test]
+async fn a_broker_that_says_nothing_is_a_connack_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(
+        Scheme::Tcp,
+        "127.0.0.1",
+        silent.local_addr().unwrap().port(),
+    );
+    let mut options = from_tcp([address]);
+    options.connect_options.connect_timeout = Duration::from_millis(300);
+    let relay = Serving::start(options).await;
+    assert_eq!(
+        refused(relay.client("x")).await,
+        ReasonCode::ServerUnavailable
+    );
+    // Another one at once is refused without an attempt.
+    assert_eq!(
+        refused(relay.client("y")).await,
+        ReasonCode::ServerUnavailable
+    );
+    silent.accept().await.unwrap();
+    assert!(
+        timeout(Duration::from_millis(50), silent.accept())
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_connect_in_time_ends() {
+    let mut options = from_tcp([nobody().await]);
+    options.connect_time = Duration::from_millis(300);
+    let relay = Serving::start(options).await;
+    for bytes in [
+        &b"\x10\x80\x80\x80\x7F\0\x04MQ"[..],
+        b"\x10\x7F\0\x04MQTT",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\0",
+        b"\x30\x03\0\x01a",
+        b"",
+    ] {
+        let mut raw = relay.connect().await;
+        raw.write_all(bytes).await.unwrap();
+        let mut rest = Vec::new();
+        timeout(SOON, raw.read_to_end(&mut rest))
+            .await
+            .unwrap_or_else(|_| panic!("{bytes:?}"))
+            .ok();
+        assert_eq!(rest, b"", "{bytes:?}");
+    }
+    // As much as 5.0 has an answer for.
+    let mut raw = relay.connect().await;
+    raw.write_all(b"\x10\xFF\xFF\xFF\x7F\0\x04MQTT\x05\x02\0\x3C")
+        .await
+        .unwrap();
+    assert_eq!(
+        answer(&mut raw, Version::V5).await,
+        ReasonCode::PacketTooLarge
+    );
+    relay.idle().await;
+    assert_eq!(relay.handle.stats().refused, 7);
+}
+
+#[tokio::test]
+async fn connect_is_early_data_from_the_second_connection_on_and_more_if_asked() {
+    let broker = TestBroker::start().await;
+    for scheme in [Scheme::Quic, Scheme::Tls] {
+        for early in [
+            EarlyDataPolicy::Off,
+            EarlyDataPolicy::Connect,
+            EarlyDataPolicy::Full,
+        ] {
+            let mut options = from_tcp([broker.address(scheme)]);
+            options.connect_options = broker.connect_options();
+            options.early = early;
+            let relay = Serving::start(options).await;
+            for number in 0..3 {
+                let mut builder = relay.client("sleeper");
+                let message = Outgoing::to("t", number.to_string()).unwrap();
+                let mut receipt = builder
+                    .publish_early(message.qos(QoS::AtLeastOnce))
+                    .unwrap();
+                let client = builder.start().unwrap();
+                timeout(SOON, receipt.acknowledged())
+                    .await
+                    .unwrap()
+                    .unwrap();
+                client.disconnect().await.unwrap();
+                relay.idle().await;
+            }
+            let stats = relay.handle.stats();
+            let accepted = if early == EarlyDataPolicy::Off { 0 } else { 2 };
+            let counts = (stats.full, stats.resumed, stats.early_accepted);
+            assert_eq!(counts, (1, 2, accepted), "{scheme:?} {early:?} {stats:?}");
+        }
+    }
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn where_udp_is_blocked_the_next_address_is_taken_and_remembered() {
+    let broker = TestBroker::start().await;
+    let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = closed.local_addr().unwrap().port();
+    drop(closed);
+    let first = Address::new(Scheme::Quic, "127.0.0.1", port);
+    let mut options = from_tcp([first, broker.address(Scheme::Tls)]);
+    options.connect_options = broker.connect_options();
+    let relay = Serving::start(options).await;
+    for _ in 0..2 {
+        let client = relay.client("x").build().await.unwrap();
+        client.disconnect().await.unwrap();
+    }
+    relay.idle().await;
+    assert_eq!(relay.handle.stats().fallbacks, 2);
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_does_not_read_stops_its_client() {
+    let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(Scheme::Tcp, "127.0.0.1", deaf.local_addr().unwrap().port());
+    let relay = Serving::start(from_tcp([address])).await;
+    let connect = Connect::new(Version::V3_1_1, "x".try_into().unwrap());
+    let mut raw = relay.raw(connect).await;
+    let (mut deaf, _) = deaf.accept().await.unwrap();
+    deaf.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+    assert_eq!(answer(&mut raw, Version::V3_1_1).await, ReasonCode::Success);
+    // Far more than the sockets of three processes hold.
+    let mut written = 0;
+    let chunk = vec![0; 1 << 20];
+    while timeout(Duration::from_secs(1), raw.write_all(&chunk))
+        .await
+        .is_ok()
+    {
+        written += 1;
+        assert!(written < 256, "it takes everything");
+    }
+    // The broker reads on, and all of it comes.
+    let mut first = vec![0; 1 << 20];
+    timeout(SOON, deaf.read_exact(&mut first))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(first[..2], [0x10, 13]);
+}
+
+#[tokio::test]
+async fn further_clients_than_allowed_are_turned_away_and_a_drain_waits_for_those_present() {
+    let broker = TestBroker::start().await;
+    let mut options = from_tcp([broker.address(Scheme::Tcp)]);
+    options.connections = 3;
+    options.connections_per_address = NonZeroUsize::new(2);
+    let relay = Serving::start(options).await;
+    let one = relay.client("1").build().await.unwrap();
+    let two = relay.client("2").build().await.unwrap();
+    let mut third = relay.connect().await;
+    let mut nothing = Vec::new();
+    timeout(SOON, third.read_to_end(&mut nothing))
+        .await
+        .unwrap()
+        .ok();
+    two.disconnect().await.unwrap();
+    let draining = relay.handle.clone();
+    assert_eq!(draining.drain(Duration::from_millis(100)).await, 1);
+    assert!(
+        TcpStream::connect(("127.0.0.1", relay.address.port))
+            .await
+            .is_err()
+    );
+    assert!(one.is_connected());
+    one.disconnect().await.unwrap();
+    assert_eq!(draining.drain(SOON).await, 0);
+    broker.shutdown().await;
+}
