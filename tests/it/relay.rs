@@ -165,14 +165,17 @@ async fn answer(stream: &mut TcpStream, version: Version) -> ReasonCode {
     }
 }
 
-/// Returns an address at which nothing listens.
-async fn nobody() -> Address {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+fn local(listener: &TcpListener) -> Address {
     Address::new(
         Scheme::Tcp,
         "127.0.0.1",
         listener.local_addr().unwrap().port(),
     )
+}
+
+/// Returns an address at which nothing listens.
+async fn nobody() -> Address {
+    local(&TcpListener::bind("127.0.0.1:0").await.unwrap())
 }
 
 #[tokio::test]
@@ -198,11 +201,7 @@ async fn a_broker_that_is_not_there_is_a_connack_and_no_storm() {
 #[tokio::test]
 async fn a_broker_that_says_nothing_is_a_connack_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = Address::new(
-        Scheme::Tcp,
-        "127.0.0.1",
-        silent.local_addr().unwrap().port(),
-    );
+    let address = local(&silent);
     let mut options = from_tcp([address]);
     options.connect_options.connect_timeout = Duration::from_millis(300);
     let relay = Serving::start(options).await;
@@ -210,17 +209,51 @@ async fn a_broker_that_says_nothing_is_a_connack_in_time() {
         refused(relay.client("x")).await,
         ReasonCode::ServerUnavailable
     );
-    // Another one at once is refused without an attempt.
+    relay.idle().await;
+    assert_eq!(relay.handle.stats().unreached, 1);
+}
+
+#[tokio::test]
+async fn a_client_whom_the_broker_drops_keeps_no_other_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = local(&listener);
+    let relay = Serving::start(from_tcp([address])).await;
+    let connect = || Connect::new(Version::V3_1_1, "x".try_into().unwrap());
+    let mut dropped = relay.raw(connect()).await;
+    drop(listener.accept().await.unwrap());
     assert_eq!(
-        refused(relay.client("y")).await,
+        answer(&mut dropped, Version::V3_1_1).await,
         ReasonCode::ServerUnavailable
     );
-    silent.accept().await.unwrap();
-    assert!(
-        timeout(Duration::from_millis(50), silent.accept())
-            .await
-            .is_err()
+    let mut taken = relay.raw(connect()).await;
+    let accepted = timeout(SOON, listener.accept()).await;
+    let (mut broker, _) = accepted.expect("an attempt at once").unwrap();
+    broker.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+    assert_eq!(
+        answer(&mut taken, Version::V3_1_1).await,
+        ReasonCode::Success
     );
+}
+
+#[tokio::test]
+async fn early_data_to_a_broker_that_has_gone_is_a_connack() {
+    let broker = TestBroker::start().await;
+    let mut options = from_tcp([broker.address(Scheme::Quic)]);
+    options.connect_options = broker.connect_options();
+    options.connect_options.connect_timeout = Duration::from_millis(500);
+    let relay = Serving::start(options).await;
+    let client = relay.client("sleeper").build().await.unwrap();
+    client.disconnect().await.unwrap();
+    broker.shutdown().await;
+    for _ in 0..2 {
+        assert_eq!(
+            refused(relay.client("sleeper")).await,
+            ReasonCode::ServerUnavailable
+        );
+    }
+    relay.idle().await;
+    let stats = relay.handle.stats();
+    assert_eq!((stats.unreached, stats.early_accepted), (2, 0), "{stats:?}");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Address at which clients connect, such as `mqtt://127.0.0.1:1883`; several are allowed
     #[arg(long, value_name = "URL", required = true)]
     listen: Vec<Address>,
-    /// The broker, such as quic://broker.example; several are tried in their order
+    /// The broker, such as `quic://broker.example`; several are tried in their order
     #[arg(long, value_name = "URL", required = true)]
     to: Vec<Address>,
     /// Early data to the broker: off, connect, or full: also what follows, up to the first message of QoS 2

@@ -1,6 +1,7 @@
 //! Two links whose bytes are passed on, each way.
 
 use std::{
+    fmt,
     future::poll_fn,
     task::{Context, Poll},
     time::Duration,
@@ -36,6 +37,21 @@ pub(crate) enum End {
     Broker(Result<(), Error>),
     /// The broker did not answer CONNECT in time.
     NoAnswer,
+}
+
+/// Text form, such as `the client: the peer reset the connection`.
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (side, ended) = match self {
+            Self::Client(ended) => ("client", ended),
+            Self::Broker(ended) => ("broker", ended),
+            Self::NoAnswer => return f.write_str("the broker did not answer in time"),
+        };
+        match ended {
+            Ok(()) => write!(f, "the {side} ended the connection"),
+            Err(error) => write!(f, "the {side}: {error}"),
+        }
+    }
 }
 
 /// A client and the broker, from the moment at which CONNECT waits for the broker.

@@ -12,7 +12,10 @@ use std::{
 
 use mq_codec::ReasonCode;
 use mq_transport::{Address, EarlyData, Error, HandshakeKind, Incoming, Link, Listener};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 use crate::{
     RelayOptions,
@@ -20,6 +23,9 @@ use crate::{
     pipe::{End, Pipe, Side},
     upstream::{Unreached, Upstream},
 };
+
+/// Number of handshakes under way from which on QUIC clients have to prove their address first.
+const UNPROVEN: usize = 256;
 
 /// A relay that listens. [`serve`](Self::serve) passes its clients on.
 #[derive(Debug)]
@@ -44,13 +50,13 @@ pub struct RelayStats {
     pub passed_on: u64,
     /// Clients that were refused or left before that: too many clients, no CONNECT, or no broker.
     pub refused: u64,
-    /// Connections to the broker with a full handshake, or without one.
+    /// Connections to the broker with a full handshake, or without one, that have ended.
     pub full: u64,
-    /// Connections to the broker that resumed a session.
+    /// Connections to the broker that resumed a session, and have ended.
     pub resumed: u64,
-    /// Connections to the broker whose early data was accepted; they count as resumed too.
+    /// Connections to the broker whose early data was accepted, and that have ended; they count as resumed too.
     pub early_accepted: u64,
-    /// Connections to the broker whose early data was rejected, and sent again.
+    /// Connections to the broker whose early data was rejected and sent again, and that have ended.
     pub early_rejected: u64,
     /// Connections to another address of the broker than the first.
     pub fallbacks: u64,
@@ -68,6 +74,9 @@ struct Shared {
     upstream: Upstream,
     counts: Counts,
     by_address: Mutex<HashMap<IpAddr, usize>>,
+    /// Places for clients that have not proven their address by a handshake: while none is free, QUIC clients are asked for a token
+    /// first (RFC 9000 §8.1), since a packet with a false source takes a place in the relay.
+    arriving: Semaphore,
     /// Becomes `true` when the relay stops to accept clients.
     draining: watch::Sender<bool>,
 }
@@ -104,6 +113,7 @@ impl Relay {
             upstream,
             counts: Counts::default(),
             by_address: Mutex::default(),
+            arriving: Semaphore::new(UNPROVEN),
             draining: watch::Sender::new(false),
         };
         Ok(Self {
@@ -173,7 +183,10 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
         };
         match incoming {
             Ok(incoming) => {
-                if let Some(place) = Place::take(&shared, &incoming) {
+                let is_crowded = shared.arriving.available_permits() == 0;
+                if is_crowded && incoming.can_be_asked_for_its_address() {
+                    incoming.ask_for_its_address();
+                } else if let Some(place) = Place::take(&shared, &incoming) {
                     tokio::spawn(serve(incoming, place));
                 } else {
                     count(&shared.counts.refused);
@@ -194,15 +207,21 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
 /// A client's place among those that the relay allows; given back when it is dropped.
 struct Place {
     shared: Arc<Shared>,
+    /// Address of the client, where clients are counted by it.
     address: Option<IpAddr>,
 }
 
 impl Place {
     fn take(shared: &Arc<Shared>, incoming: &Incoming) -> Option<Self> {
         let (options, clients) = (&shared.options, &shared.counts.clients);
-        if clients.load(Ordering::Relaxed) >= options.connections as u64 {
-            return None;
-        }
+        let one_more = |clients| (clients < options.connections as u64).then_some(clients + 1);
+        clients
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        let mut place = Self {
+            shared: Arc::clone(shared),
+            address: None,
+        };
         let address = incoming.peer_address().map(|peer| peer.ip());
         if let (Some(address), Some(most)) = (address, options.connections_per_address) {
             let mut by_address = shared.by_address();
@@ -211,12 +230,9 @@ impl Place {
                 return None;
             }
             *present += 1;
+            place.address = Some(address);
         }
-        count(clients);
-        Some(Self {
-            shared: Arc::clone(shared),
-            address,
-        })
+        Some(place)
     }
 }
 
@@ -241,7 +257,9 @@ async fn serve(incoming: Incoming, place: Place) {
     let shared = Arc::clone(&place.shared);
     let (options, peer) = (&shared.options, incoming.peer_address());
     let arrived = tokio::time::timeout(options.connect_time, async {
+        let arriving = shared.arriving.try_acquire();
         let mut link = incoming.handshake().await.map_err(NoConnect::from)?;
+        drop(arriving);
         match first_packet::read(&mut link).await {
             Ok(first) => Ok((link, first)),
             Err(error) => {
@@ -306,19 +324,19 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
     let Pipe { client, broker, .. } = pipe;
     counts.add(&client, &broker);
     let was_answered = broker.received > 0;
+    tracing::debug!(client = %id, %end, "ended");
     match end {
-        End::Client(Ok(())) => broker.finish().await,
-        // The broker's connection is cut as the client's was, so that the broker sends the will.
-        End::Client(Err(error)) => tracing::debug!(client = %id, %error, "the client is gone"),
-        End::Broker(Ok(())) if was_answered => client.finish().await,
-        End::Broker(Err(error)) if was_answered => {
-            tracing::debug!(client = %id, %error, "the broker is gone");
-            client.finish().await;
-        }
+        // The broker gets what the client has sent, and without a DISCONNECT among it sends the will.
+        End::Client(_) => broker.finish().await,
+        End::Broker(_) if was_answered => client.finish().await,
         End::Broker(_) | End::NoAnswer => {
-            shared.upstream.failed();
+            // Early data was sent, and nobody was there. A broker that was there and ended the connection is not down: one client's
+            // CONNECT must not keep others out.
+            if broker.link.handshake() == HandshakeKind::Pending {
+                shared.upstream.failed();
+            }
             count(&counts.unreached);
-            tracing::warn!(client = %id, end = ?end, "the broker does not answer");
+            tracing::warn!(client = %id, %end, "the broker has not answered");
             refuse(client, first).await;
         }
     }

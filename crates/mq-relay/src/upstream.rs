@@ -87,7 +87,7 @@ impl Upstream {
         connected
     }
 
-    /// Records that the broker was not reached: for a pause that grows with each failure clients are refused without an attempt.
+    /// Records that the broker was not reached. Clients are then refused without an attempt for a pause, which grows with each failure.
     pub(crate) fn failed(&self) {
         self.reach().failed(now());
     }

@@ -12,6 +12,8 @@ mod goodbye;
 mod mosquitto;
 #[cfg(unix)]
 mod printing;
+#[cfg(unix)]
+mod relay;
 mod secrets;
 #[cfg(unix)]
 mod watch;
