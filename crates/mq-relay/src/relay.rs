@@ -299,7 +299,12 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
         Err(error) => {
             count(&counts.unreached);
             count(&counts.refused);
-            tracing::warn!(client = %id, %error, "the broker cannot be reached");
+            if let Unreached::Paused(_) = error {
+                // The attempt that failed has its line.
+                tracing::debug!(client = %id, %error, "refused without an attempt");
+            } else {
+                tracing::warn!(client = %id, %error, "broker unreachable");
+            }
             refuse(client, first).await;
             return;
         }
@@ -336,7 +341,7 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
                 shared.upstream.failed();
             }
             count(&counts.unreached);
-            tracing::warn!(client = %id, %end, "the broker has not answered");
+            tracing::warn!(client = %id, %end, "CONNECT unanswered");
             refuse(client, first).await;
         }
     }
