@@ -199,6 +199,37 @@ async fn a_broker_that_is_not_there_is_a_connack_and_no_storm() {
 }
 
 #[tokio::test]
+async fn a_broker_that_comes_back_is_reached_after_the_pause() {
+    let address = nobody().await;
+    let relay = Serving::start(from_tcp([address.clone()])).await;
+    for id in ["1", "2"] {
+        assert_eq!(
+            refused(relay.client(id)).await,
+            ReasonCode::ServerUnavailable
+        );
+    }
+    let listener = TcpListener::bind(("127.0.0.1", address.port)).await;
+    let listener = listener.unwrap();
+    let serving = async {
+        let (mut broker, _) = listener.accept().await.unwrap();
+        broker.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+        broker
+    };
+    let connecting = async {
+        let connect = || Connect::new(Version::V3_1_1, "x".try_into().unwrap());
+        loop {
+            let mut raw = relay.raw(connect()).await;
+            if answer(&mut raw, Version::V3_1_1).await == ReasonCode::Success {
+                return raw;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let both = async { tokio::join!(serving, connecting) };
+    timeout(SOON, both).await.expect("one of them tries");
+}
+
+#[tokio::test]
 async fn a_broker_that_says_nothing_is_a_connack_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = local(&silent);

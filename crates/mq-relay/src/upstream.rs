@@ -75,9 +75,8 @@ impl Upstream {
 
     /// Connects for one client, and sends its CONNECT, as early data where that is possible. The caller bounds the time.
     pub(crate) async fn connect(&self, first: &FirstPacket) -> Result<Connected, Unreached> {
-        self.reach().check(now())?;
         let _dial = self.dials.acquire().await;
-        // Others may have failed while this one waited.
+        // Once, as the check lets one client try after a pause; and now, as others may have failed while this one waited.
         self.reach().check(now())?;
         let connected = self.race(first).await;
         match &connected {
