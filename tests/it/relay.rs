@@ -380,8 +380,7 @@ async fn where_udp_is_blocked_the_next_address_is_taken_and_remembered() {
 #[tokio::test]
 async fn a_broker_that_does_not_read_stops_its_client() {
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = Address::new(Scheme::Tcp, "127.0.0.1", deaf.local_addr().unwrap().port());
-    let relay = Serving::start(from_tcp([address])).await;
+    let relay = Serving::start(from_tcp([local(&deaf)])).await;
     let connect = Connect::new(Version::V3_1_1, "x".try_into().unwrap());
     let mut raw = relay.raw(connect).await;
     let (mut deaf, _) = deaf.accept().await.unwrap();

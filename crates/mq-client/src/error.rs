@@ -4,7 +4,10 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use mq_codec::{ReasonCode, StringError, TopicError};
 use mq_proto::{CloseReason, CommandError};
-use mq_transport::{Address, AddressError, race::Failures};
+use mq_transport::{
+    Address, AddressError,
+    race::{self, Failures},
+};
 
 /// Error of a client. Its text is one line.
 ///
@@ -34,7 +37,7 @@ pub enum Error {
     #[error("the connection ended: {0}")]
     Ended(CloseReason),
     /// None of several addresses could be reached.
-    #[error("no address can be reached: {}", list(failures))]
+    #[error("no address can be reached: {}", race::one_line(failures))]
     NoAddress {
         /// Each address that was tried, with its error.
         failures: Arc<[(Address, Error)]>,
@@ -211,13 +214,6 @@ impl Error {
             _ => false,
         }
     }
-}
-
-fn list(failures: &[(Address, Error)]) -> String {
-    let each = failures
-        .iter()
-        .map(|(address, error)| format!("{address}: {error}"));
-    each.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns `true` if the cause of an HTTP status other than 101 may pass with time. Of the statuses for a wrong

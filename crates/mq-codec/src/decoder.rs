@@ -8,6 +8,19 @@ use crate::{
     wire::{Reader, padded_varint, varint},
 };
 
+/// Returns the length of the packet that begins here, fixed header included; `None` if its header is incomplete, or its remaining
+/// length is longer than four bytes (§2.1.4). Checks nothing else.
+///
+/// ```
+/// assert_eq!(mq_codec::packet_len(&[0x10, 0x80, 0x01]), Some(131));
+/// assert_eq!(mq_codec::packet_len(&[0x10, 0x80]), None);
+/// ```
+#[must_use]
+pub fn packet_len(bytes: &[u8]) -> Option<usize> {
+    let (remaining, length_bytes) = padded_varint(bytes.get(1..)?).ok()??;
+    Some(1 + length_bytes + remaining as usize)
+}
+
 /// Takes packets off the front of a buffer as they become complete.
 ///
 /// A decoder belongs to one direction of one connection (or of one of its lanes). It keeps the

@@ -12,7 +12,7 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | packets out of a stream of bytes | [`Decoder`], [`DecodeError`] |
+//! | packets out of a stream of bytes | [`Decoder`], [`packet_len`], [`DecodeError`] |
 //! | packets into bytes | [`Packet::encode`], [`PublishHead`], [`EncodeError`] |
 //! | each packet's fields and properties | [`packet`] |
 //! | topics and filters, checked once when they are made | [`TopicName`], [`TopicFilter`], [`SharedFilter`] |
@@ -54,7 +54,7 @@ mod version;
 mod wire;
 
 pub use byte_str::{ByteStr, StringError};
-pub use decoder::Decoder;
+pub use decoder::{Decoder, packet_len};
 pub use error::{DecodeError, EncodeError};
 pub use ids::{PacketId, QoS, SubscriptionId};
 pub use interval::whole_seconds;

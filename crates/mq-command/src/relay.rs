@@ -2,15 +2,16 @@
 
 use std::{io::Write as _, num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::ArgAction;
 use mq_relay::{Relay, RelayOptions};
 use mq_transport::{
-    Address, ClientIdentity, ConnectOptions, EarlyDataPolicy, ListenOptions, QuicOptions, Repeat,
-    Scheme, ServerIdentity, Trust,
+    Address, ConnectOptions, EarlyDataPolicy, ListenOptions, QuicOptions, Repeat, Scheme,
+    ServerIdentity,
 };
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::{Outcome, ends::until_end};
+use crate::{Outcome, connect, ends::until_end};
 
 /// Options of `relay`.
 #[derive(clap::Args, Clone, Debug)]
@@ -83,18 +84,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    use tracing_subscriber::filter::LevelFilter;
-
-    let level = if args.debug {
+    connect::log(if args.debug {
         LevelFilter::DEBUG
     } else {
         LevelFilter::WARN
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
+    });
     let relay = Relay::bind(options(&args)?).await?;
     let handle = relay.handle();
     let addresses = relay.local_addresses();
@@ -130,15 +124,9 @@ fn options(args: &Args) -> anyhow::Result<RelayOptions> {
         quic: quic.clone(),
         ..ConnectOptions::default()
     };
-    if let Some(file) = &args.cafile {
-        connect_options.trust = Trust::CaFile(file.clone());
-    }
-    if args.insecure {
-        connect_options.trust = Trust::Insecure;
-    }
-    if let (Some(chain), Some(key)) = (&args.client_cert, &args.client_key) {
-        connect_options.identity = Some(ClientIdentity::new(chain, key));
-    }
+    connect::trust(&mut connect_options, args.cafile.as_ref(), args.insecure);
+    let files = args.client_cert.as_ref().zip(args.client_key.as_ref());
+    connect::identity(&mut connect_options, files);
     let identity = match (&args.cert, &args.key) {
         (Some(chain), Some(key)) => Some(ServerIdentity::from_pem_files(chain, key)?),
         _ => None,
@@ -154,10 +142,7 @@ fn options(args: &Args) -> anyhow::Result<RelayOptions> {
     if let Some(encrypted) = args.listen.iter().find(|at| at.scheme.is_encrypted())
         && identity.is_none()
     {
-        return Err(anyhow::anyhow!(
-            "clients need a certificate there: --cert and --key"
-        ))
-        .with_context(|| encrypted.to_string());
+        bail!("{encrypted}: clients need a certificate there: --cert and --key");
     }
     Ok(RelayOptions {
         listen_options: ListenOptions {

@@ -1,5 +1,6 @@
 //! The part of a client's bytes that may be sent before a handshake has ended.
 
+use mq_codec::packet_len;
 use mq_transport::EarlyDataPolicy;
 
 /// Returns the number of bytes at the front of `bytes`, which follow CONNECT, that `policy` lets be early data: whole packets up to
@@ -25,18 +26,6 @@ fn may_be_repeated(first: u8) -> bool {
         8 | 10 | 12 => true,
         _ => false,
     }
-}
-
-/// Returns the length of the packet that begins here, fixed header included; `None` if the header is incomplete or malformed.
-pub(crate) fn packet_len(bytes: &[u8]) -> Option<usize> {
-    let mut length = 0;
-    for (index, byte) in bytes.iter().skip(1).take(4).enumerate() {
-        length |= usize::from(byte & 0x7F) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Some(2 + index + length);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

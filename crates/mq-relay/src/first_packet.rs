@@ -1,10 +1,8 @@
 //! A client's CONNECT: read whole, checked, and left as it is.
 
 use bytes::{Bytes, BytesMut};
-use mq_codec::{ConnAck, DecodeError, Decoder, Packet, ReasonCode, Version};
+use mq_codec::{ByteStr, ConnAck, DecodeError, Decoder, Packet, ReasonCode, Version, packet_len};
 use mq_transport::{LaneId, Link, Outbox, Progress};
-
-use crate::early::packet_len;
 
 /// Greatest size of a CONNECT, in bytes.
 pub(crate) const MAX_CONNECT: u32 = 64 * 1024;
@@ -20,7 +18,7 @@ pub(crate) struct FirstPacket {
     pub(crate) version: Version,
     /// `true` if the client begins with an empty session.
     pub(crate) clean_start: bool,
-    pub(crate) client_id: String,
+    pub(crate) client_id: ByteStr,
 }
 
 /// Reasons for which a client's first bytes are no CONNECT that is passed on.
@@ -56,7 +54,7 @@ pub(crate) async fn read(link: &mut Link) -> Result<FirstPacket, NoConnect> {
                         bytes: received.split_to(size).freeze(),
                         version: connect.version,
                         clean_start: connect.clean_start,
-                        client_id: connect.client_id.to_string(),
+                        client_id: connect.client_id,
                     });
                 }
                 // A server's decoder takes nothing else first.

@@ -61,6 +61,7 @@
 
 mod early;
 mod first_packet;
+mod lock;
 mod options;
 mod pipe;
 mod relay;

@@ -77,7 +77,11 @@ impl Side {
     }
 
     /// Polls the link: progress, or `None` at the end of its handshake.
-    fn poll(&mut self, cx: &mut Context<'_>, read: bool) -> Poll<Option<Result<Progress, Error>>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: bool,
+    ) -> Poll<Option<Result<Progress, Error>>> {
         let (link, outbox) = (&mut self.link, &mut self.outbox);
         link.poll_progress_or_handshake(cx, outbox, read)
     }

@@ -3,14 +3,11 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use mq_codec::ReasonCode;
+use mq_codec::{ReasonCode, Version};
 use mq_transport::{Address, EarlyData, Error, HandshakeKind, Incoming, Link, Listener};
 use tokio::{
     sync::{Semaphore, watch},
@@ -20,6 +17,7 @@ use tokio::{
 use crate::{
     RelayOptions,
     first_packet::{self, FirstPacket, NoConnect},
+    lock::lock,
     pipe::{End, Pipe, Side},
     upstream::{Unreached, Upstream},
 };
@@ -70,30 +68,15 @@ pub struct RelayStats {
 
 #[derive(Debug)]
 struct Shared {
-    options: RelayOptions,
+    options: Arc<RelayOptions>,
     upstream: Upstream,
-    counts: Counts,
+    stats: watch::Sender<RelayStats>,
     by_address: Mutex<HashMap<IpAddr, usize>>,
     /// Places for clients that have not proven their address by a handshake: while none is free, QUIC clients are asked for a token
     /// first (RFC 9000 §8.1), since a packet with a false source takes a place in the relay.
     arriving: Semaphore,
     /// Becomes `true` when the relay stops to accept clients.
     draining: watch::Sender<bool>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    clients: AtomicU64,
-    passed_on: AtomicU64,
-    refused: AtomicU64,
-    full: AtomicU64,
-    resumed: AtomicU64,
-    early_accepted: AtomicU64,
-    early_rejected: AtomicU64,
-    fallbacks: AtomicU64,
-    unreached: AtomicU64,
-    bytes_to_broker: AtomicU64,
-    bytes_to_clients: AtomicU64,
 }
 
 impl Relay {
@@ -107,11 +90,11 @@ impl Relay {
         for address in &options.listen {
             listeners.push(Listener::bind(address, &front).await?);
         }
-        let upstream = Upstream::new(options.clone())?;
+        let options = Arc::new(options);
         let shared = Shared {
+            upstream: Upstream::new(Arc::clone(&options))?,
             options,
-            upstream,
-            counts: Counts::default(),
+            stats: watch::Sender::default(),
             by_address: Mutex::default(),
             arriving: Semaphore::new(UNPROVEN),
             draining: watch::Sender::new(false),
@@ -153,20 +136,18 @@ impl RelayHandle {
     /// Reads the counters.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
-        self.shared.counts.read()
+        *self.shared.stats.borrow()
     }
 
     /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
     /// are still there; they are cut when the runtime ends.
     pub async fn drain(&self, patience: Duration) -> u64 {
         self.shared.draining.send_replace(true);
-        let end = Instant::now() + patience;
-        loop {
-            let clients = self.stats().clients;
-            if clients == 0 || Instant::now() >= end {
-                return clients;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut stats = self.shared.stats.subscribe();
+        let gone = stats.wait_for(|stats| stats.clients == 0);
+        match tokio::time::timeout(patience, gone).await {
+            Ok(_) => 0,
+            Err(_) => self.stats().clients,
         }
     }
 }
@@ -189,7 +170,7 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
                 } else if let Some(place) = Place::take(&shared, &incoming) {
                     tokio::spawn(serve(incoming, place));
                 } else {
-                    count(&shared.counts.refused);
+                    shared.count(|stats| stats.refused += 1);
                     tracing::debug!(peer = ?incoming.peer_address(), "refused: too many clients");
                 }
             }
@@ -213,18 +194,22 @@ struct Place {
 
 impl Place {
     fn take(shared: &Arc<Shared>, incoming: &Incoming) -> Option<Self> {
-        let (options, clients) = (&shared.options, &shared.counts.clients);
-        let one_more = |clients| (clients < options.connections as u64).then_some(clients + 1);
-        clients
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .ok()?;
+        let options = &shared.options;
+        let is_taken = shared.stats.send_if_modified(|stats| {
+            let has_room = stats.clients < options.connections as u64;
+            stats.clients += u64::from(has_room);
+            has_room
+        });
+        if !is_taken {
+            return None;
+        }
         let mut place = Self {
             shared: Arc::clone(shared),
             address: None,
         };
         let address = incoming.peer_address().map(|peer| peer.ip());
         if let (Some(address), Some(most)) = (address, options.connections_per_address) {
-            let mut by_address = shared.by_address();
+            let mut by_address = lock(&shared.by_address);
             let present = by_address.entry(address).or_default();
             if *present >= most.get() {
                 return None;
@@ -238,11 +223,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.counts.clients.fetch_sub(1, Ordering::Relaxed);
+        self.shared.count(|stats| stats.clients -= 1);
         let Some(address) = self.address else {
             return;
         };
-        let mut by_address = self.shared.by_address();
+        let mut by_address = lock(&self.shared.by_address);
         if let Some(present) = by_address.get_mut(&address) {
             *present -= 1;
             if *present == 0 {
@@ -263,7 +248,13 @@ async fn serve(incoming: Incoming, place: Place) {
         match first_packet::read(&mut link).await {
             Ok(first) => Ok((link, first)),
             Err(error) => {
-                refuse_malformed(link, &error).await;
+                if let NoConnect::Malformed {
+                    error,
+                    version: Some(version),
+                } = &error
+                {
+                    refuse(Side::new(link), error.reason_code(), *version).await;
+                }
                 Err(error)
             }
         }
@@ -271,12 +262,12 @@ async fn serve(incoming: Incoming, place: Place) {
     let (client, first) = match arrived.await {
         Ok(Ok(arrived)) => arrived,
         Ok(Err(error)) => {
-            count(&shared.counts.refused);
+            shared.count(|stats| stats.refused += 1);
             tracing::debug!(?peer, %error, "no CONNECT");
             return;
         }
         Err(_) => {
-            count(&shared.counts.refused);
+            shared.count(|stats| stats.refused += 1);
             tracing::debug!(?peer, "no CONNECT in time");
             return;
         }
@@ -286,7 +277,8 @@ async fn serve(incoming: Incoming, place: Place) {
 
 /// Connects to the broker and passes the client's connection on until it ends.
 async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
-    let (counts, id) = (&shared.counts, &first.client_id);
+    let id = &first.client_id;
+    let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, first.version);
     let answer_by = Instant::now() + shared.options.connect_options.connect_timeout;
     let mut client = Side::new(client);
     let connected = tokio::time::timeout_at(answer_by, shared.upstream.connect(first)).await;
@@ -297,37 +289,35 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
     let connected = match connected {
         Ok(connected) => connected,
         Err(error) => {
-            count(&counts.unreached);
-            count(&counts.refused);
+            shared.count(|stats| {
+                stats.unreached += 1;
+                stats.refused += 1;
+            });
             if let Unreached::Paused(_) = error {
                 // The attempt that failed has its line.
                 tracing::debug!(client = %id, %error, "refused without an attempt");
             } else {
                 tracing::warn!(client = %id, %error, "broker unreachable");
             }
-            refuse(client, first).await;
+            unavailable(client).await;
             return;
         }
     };
     client.link.let_in();
-    count(&counts.passed_on);
-    if connected.is_fallback {
-        count(&counts.fallbacks);
-    }
+    shared.count(|stats| {
+        stats.passed_on += 1;
+        stats.fallbacks += u64::from(connected.is_fallback);
+    });
     let mut pipe = Pipe {
         client,
-        broker: Side {
-            link: connected.link,
-            outbox: connected.outbox,
-            received: 0,
-        },
+        broker: connected.broker,
         front: shared.options.listen_options.early_data,
         back: shared.options.early,
         answer_by,
     };
     let end = pipe.run().await;
     let Pipe { client, broker, .. } = pipe;
-    counts.add(&client, &broker);
+    shared.count(|stats| stats.add(&client, &broker));
     let was_answered = broker.received > 0;
     tracing::debug!(client = %id, %end, "ended");
     match end {
@@ -340,76 +330,39 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
             if broker.link.handshake() == HandshakeKind::Pending {
                 shared.upstream.failed();
             }
-            count(&counts.unreached);
+            shared.count(|stats| stats.unreached += 1);
             tracing::warn!(client = %id, %end, "CONNECT unanswered");
-            refuse(client, first).await;
+            unavailable(client).await;
         }
     }
 }
 
-/// Tells the client that the broker cannot be reached.
-async fn refuse(mut client: Side, first: &FirstPacket) {
-    let (reason, version) = (ReasonCode::ServerUnavailable, first.version);
+/// Refuses the client in a CONNACK, and ends its connection.
+async fn refuse(mut client: Side, reason: ReasonCode, version: Version) {
     first_packet::put_refusal(reason, version, &mut client.outbox);
     client.finish().await;
 }
 
-/// Answers a CONNECT that is malformed, if the client speaks MQTT at all.
-async fn refuse_malformed(link: Link, error: &NoConnect) {
-    if let NoConnect::Malformed {
-        error,
-        version: Some(version),
-    } = error
-    {
-        let mut client = Side::new(link);
-        first_packet::put_refusal(error.reason_code(), *version, &mut client.outbox);
-        client.finish().await;
-    }
-}
-
 impl Shared {
-    fn by_address(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, usize>> {
-        let locked = self.by_address.lock();
-        locked.unwrap_or_else(PoisonError::into_inner)
+    fn count(&self, change: impl FnOnce(&mut RelayStats)) {
+        self.stats.send_modify(change);
     }
 }
 
-impl Counts {
-    fn add(&self, client: &Side, broker: &Side) {
-        self.bytes_to_broker
-            .fetch_add(client.received, Ordering::Relaxed);
-        self.bytes_to_clients
-            .fetch_add(broker.received, Ordering::Relaxed);
+impl RelayStats {
+    /// Adds a client that has ended, and its connection to the broker.
+    fn add(&mut self, client: &Side, broker: &Side) {
+        self.bytes_to_broker += client.received;
+        self.bytes_to_clients += broker.received;
         match broker.link.handshake() {
-            HandshakeKind::Resumed => count(&self.resumed),
-            HandshakeKind::None | HandshakeKind::Full => count(&self.full),
+            HandshakeKind::Resumed => self.resumed += 1,
+            HandshakeKind::None | HandshakeKind::Full => self.full += 1,
             HandshakeKind::Pending => {}
         }
         match broker.link.stats().early_data {
-            EarlyData::Accepted => count(&self.early_accepted),
-            EarlyData::Rejected => count(&self.early_rejected),
+            EarlyData::Accepted => self.early_accepted += 1,
+            EarlyData::Rejected => self.early_rejected += 1,
             EarlyData::NotOffered | EarlyData::Pending => {}
         }
     }
-
-    fn read(&self) -> RelayStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        RelayStats {
-            clients: read(&self.clients),
-            passed_on: read(&self.passed_on),
-            refused: read(&self.refused),
-            full: read(&self.full),
-            resumed: read(&self.resumed),
-            early_accepted: read(&self.early_accepted),
-            early_rejected: read(&self.early_rejected),
-            fallbacks: read(&self.fallbacks),
-            unreached: read(&self.unreached),
-            bytes_to_broker: read(&self.bytes_to_broker),
-            bytes_to_clients: read(&self.bytes_to_clients),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

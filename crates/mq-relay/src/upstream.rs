@@ -2,18 +2,18 @@
 
 use std::{
     future::poll_fn,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::Poll,
     time::{Duration, Instant},
 };
 
 use mq_transport::{
-    Connector, Dial, Error, HandshakeKind, LaneId, Link, Outbox, Progress,
+    Address, Connector, Dial, Error, HandshakeKind, LaneId, Progress,
     race::{self, Networks, Race, Winner},
 };
 use tokio::sync::Semaphore;
 
-use crate::{RelayOptions, first_packet::FirstPacket};
+use crate::{RelayOptions, first_packet::FirstPacket, lock::lock, pipe::Side};
 
 /// Least and greatest pause after a failure before the next connection is tried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -22,7 +22,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 #[derive(Debug)]
 pub(crate) struct Upstream {
     connector: Connector,
-    options: RelayOptions,
+    options: Arc<RelayOptions>,
     networks: Mutex<Networks>,
     reach: Mutex<Reach>,
     dials: Semaphore,
@@ -39,11 +39,10 @@ struct Reach {
     grown_at: Option<Instant>,
 }
 
-/// A link to the broker, with what waits to be written to it.
+/// A connection to the broker, with the CONNECT that waits to be written to it.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    pub(crate) link: Link,
-    pub(crate) outbox: Outbox,
+    pub(crate) broker: Side,
     /// `true` if it is not the first address.
     pub(crate) is_fallback: bool,
 }
@@ -63,7 +62,7 @@ pub(crate) enum Unreached {
 }
 
 impl Upstream {
-    pub(crate) fn new(options: RelayOptions) -> Result<Self, Error> {
+    pub(crate) fn new(options: Arc<RelayOptions>) -> Result<Self, Error> {
         Ok(Self {
             connector: Connector::new(options.back())?,
             networks: Mutex::new(Networks::new(options.fallback_memory)),
@@ -92,88 +91,90 @@ impl Upstream {
     }
 
     async fn race(&self, first: &FirstPacket) -> Result<Connected, Unreached> {
-        let addresses = &self.options.upstream;
-        let order = {
-            let remembered = lock(&self.networks).remembered(now());
-            let order = race::order(remembered, self.connector.clone(), addresses.clone());
-            // A slow name server must not cost more than a wrong guess.
-            let order = tokio::time::timeout(self.options.head_start, order).await;
-            order.unwrap_or_else(|_| (0..addresses.len()).collect())
-        };
+        let (addresses, connector) = (&self.options.upstream, &self.connector);
+        let head_start = self.options.head_start;
+        let remembered = lock(&self.networks).remembered(now());
+        let order = race::order(remembered, connector.clone(), addresses.clone(), head_start).await;
         let dial = Dial {
             // A client that begins an empty session has it emptied once more by a copy that comes late.
             without_early_data: addresses.len() > 1 && first.clean_start,
-            quic_keep_alive: self.connector.options().quic.keep_alive_below_idle(),
+            quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
             ..Dial::default()
         };
-        let mut race = Race::<Error>::new(
-            self.connector.clone(),
+        let mut race = Race::new(
+            connector.clone(),
             addresses.clone(),
             order,
-            self.options.head_start,
+            head_start,
             dial,
         );
-        let mut winner = race.next().await.map_err(Unreached::of)?;
+        let mut winner = race
+            .next()
+            .await
+            .map_err(|failures| Unreached::of(&failures))?;
         loop {
-            let mut outbox = Outbox::new();
-            outbox.put_body(LaneId::CONTROL, &first.bytes);
+            let Winner { link, index } = winner;
+            let mut broker = Side::new(link);
+            broker.outbox.put_body(LaneId::CONTROL, &first.bytes);
             let is_decided =
-                addresses.len() == 1 || winner.link.handshake() != HandshakeKind::Pending;
-            if is_decided || self.leads(&mut winner, &mut outbox, &mut race).await? {
-                let local = winner.link.info().local_address;
-                lock(&self.networks).won(winner.index, local.map(|local| local.ip()), now());
+                addresses.len() == 1 || broker.link.handshake() != HandshakeKind::Pending;
+            let overtaken = if is_decided {
+                None
+            } else {
+                lead(&mut broker, &mut race).await?
+            };
+            let Some(other) = overtaken else {
+                let local = broker.link.info().local_address;
+                lock(&self.networks).won(index, local.map(|local| local.ip()), now());
                 return Ok(Connected {
-                    link: winner.link,
-                    outbox,
-                    is_fallback: winner.index > 0,
+                    broker,
+                    is_fallback: index > 0,
                 });
-            }
+            };
+            winner = other;
         }
-    }
-
-    /// Drives the link of the first address, whose handshake is under way, while the others are tried beside it. Returns `true` if
-    /// it has won; otherwise `leader` is another link, to which nothing was sent yet.
-    async fn leads(
-        &self,
-        leader: &mut Winner,
-        outbox: &mut Outbox,
-        race: &mut Race<Error>,
-    ) -> Result<bool, Unreached> {
-        enum Step {
-            Won,
-            Lost(Error),
-            Overtaken(Winner),
-        }
-        let step = poll_fn(|cx| {
-            loop {
-                match leader.link.poll_progress_or_handshake(cx, outbox, true) {
-                    Poll::Ready(Some(Ok(Progress::Flushed))) => {}
-                    Poll::Ready(Some(Ok(Progress::Closed))) => {
-                        return Poll::Ready(Step::Lost(Error::Closed));
-                    }
-                    Poll::Ready(Some(Ok(_)) | None) => return Poll::Ready(Step::Won),
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Step::Lost(error)),
-                    Poll::Pending => break,
-                }
-            }
-            match race.poll_next(cx) {
-                Poll::Ready(Ok(winner)) => Poll::Ready(Step::Overtaken(winner)),
-                Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
-            }
-        });
-        match step.await {
-            Step::Won => return Ok(true),
-            Step::Lost(error) => {
-                race.leader_failed(error);
-                *leader = race.next().await.map_err(Unreached::of)?;
-            }
-            Step::Overtaken(winner) => *leader = winner,
-        }
-        Ok(false)
     }
 
     fn reach(&self) -> MutexGuard<'_, Reach> {
         lock(&self.reach)
+    }
+}
+
+/// Drives the link of the first address, whose handshake is under way, while the others are tried beside it. Returns the link that
+/// has won in its place, to which nothing was sent yet; `None` if it has won itself.
+async fn lead(leader: &mut Side, race: &mut Race<Error>) -> Result<Option<Winner>, Unreached> {
+    enum Step {
+        Won,
+        Lost(Error),
+        Overtaken(Winner),
+    }
+    let step = poll_fn(|cx| {
+        loop {
+            match leader.poll(cx, true) {
+                Poll::Ready(Some(Ok(Progress::Flushed))) => {}
+                Poll::Ready(Some(Ok(Progress::Closed))) => {
+                    return Poll::Ready(Step::Lost(Error::Closed));
+                }
+                Poll::Ready(Some(Ok(_)) | None) => return Poll::Ready(Step::Won),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Step::Lost(error)),
+                Poll::Pending => break,
+            }
+        }
+        match race.poll_next(cx) {
+            Poll::Ready(Ok(winner)) => Poll::Ready(Step::Overtaken(winner)),
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+        }
+    });
+    match step.await {
+        Step::Won => Ok(None),
+        Step::Lost(error) => {
+            race.leader_failed(error);
+            race.next()
+                .await
+                .map(Some)
+                .map_err(|failures| Unreached::of(&failures))
+        }
+        Step::Overtaken(winner) => Ok(Some(winner)),
     }
 }
 
@@ -206,22 +207,14 @@ impl Reach {
 }
 
 impl Unreached {
-    fn of(failures: race::Failures<Error>) -> Self {
-        let failures = failures.into_iter();
-        let failures: Vec<_> = failures
-            .map(|(address, error)| format!("{address}: {error}"))
-            .collect();
-        Self::Failed(failures.join("; "))
+    fn of(failures: &[(Address, Error)]) -> Self {
+        Self::Failed(race::one_line(failures))
     }
 }
 
 /// Reads tokio's clock, so that tests can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -264,11 +264,9 @@ impl Driver {
             quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
         };
         let remembered = self.networks.remembered(now());
-        let order = race::order(remembered, connector.clone(), addresses.clone());
-        // A slow name server must not cost more than a wrong guess.
-        let order = tokio::time::timeout(head_start, order);
+        let order = race::order(remembered, connector.clone(), addresses.clone(), head_start);
         let order = match self.wait(order).await {
-            Waited::Done(order) => order.unwrap_or_else(|_| (0..addresses.len()).collect()),
+            Waited::Done(order) => order,
             Waited::Again => return Waited::Again,
             Waited::Ending => return Waited::Ending,
         };

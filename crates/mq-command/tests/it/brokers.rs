@@ -4,6 +4,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     net::{SocketAddr, TcpStream},
+    path::Path,
     process::{ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -18,6 +19,15 @@ const VERSIONS: [&str; 3] = ["5", "mqttv311", "mqttv31"];
 /// Hash of the password `pencil`, as `mosquitto_passwd` writes it.
 const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
 
+/// Makes a certificate and its key for a host; returns their files.
+pub(crate) fn certificate(folder: &Path, host: &str) -> [String; 2] {
+    let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+    let files = ["cert", "key"].map(|name| folder.join(name));
+    std::fs::write(&files[0], made.cert.pem()).unwrap();
+    std::fs::write(&files[1], made.signing_key.serialize_pem()).unwrap();
+    files.map(|file| file.to_str().unwrap().to_owned())
+}
+
 /// mosquitto, whose only user is ann, and the options that lead to it over each transport.
 struct Mosquitto {
     folder: tempfile::TempDir,
@@ -30,13 +40,10 @@ impl Mosquitto {
         program(&["mosquitto"])?;
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
-        let identity = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        std::fs::write(file("cert"), identity.cert.pem()).unwrap();
-        std::fs::write(file("key"), identity.signing_key.serialize_pem()).unwrap();
         std::fs::write(file("passwords"), format!("ann:{HASH}\n")).unwrap();
         let ports = [free_port(), free_port(), free_port()];
         let [tcp, tls, ws] = ports;
-        let (cert, key, passwords) = (file("cert"), file("key"), file("passwords"));
+        let ([cert, key], passwords) = (certificate(folder.path(), "127.0.0.1"), file("passwords"));
         let config = format!(
             "user root\nallow_anonymous false\npassword_file {passwords}\n\
              listener {tcp} 127.0.0.1\n\

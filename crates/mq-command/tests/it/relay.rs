@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    path::Path,
     process::{Command, Stdio},
 };
 
@@ -12,7 +11,10 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::ends::{PATIENCE, exit_code};
+use crate::{
+    brokers::certificate,
+    ends::{PATIENCE, exit_code},
+};
 
 /// Starts a relay, and returns it with the port on which it says to listen.
 fn relay(args: &[&str]) -> (Running, u16) {
@@ -30,15 +32,6 @@ fn relay(args: &[&str]) -> (Running, u16) {
     (Running(child), port.parse().unwrap())
 }
 
-/// Makes a certificate and its key for localhost.
-fn certificate(folder: &Path) -> [String; 2] {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let files = ["chain.pem", "key.pem"].map(|name| folder.join(name));
-    std::fs::write(&files[0], made.cert.pem()).unwrap();
-    std::fs::write(&files[1], made.signing_key.serialize_pem()).unwrap();
-    files.map(|file| file.to_str().unwrap().to_owned())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn mosquitto_and_its_clients_speak_quic_through_a_pair() {
     let Some((_broker, broker_port)) = mosquitto("").await else {
@@ -48,7 +41,7 @@ async fn mosquitto_and_its_clients_speak_quic_through_a_pair() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let [chain, key] = certificate(folder.path());
+    let [chain, key] = certificate(folder.path(), "localhost");
     let to_broker = format!("mqtt://127.0.0.1:{broker_port}");
     let at_broker = ["--listen", "quic://127.0.0.1:0", "--to", &to_broker];
     let (_before, quic) = relay(&[&at_broker[..], &["--cert", &chain, "--key", &key]].concat());

@@ -42,6 +42,15 @@ pub struct Winner {
 /// The addresses that a race could not reach, each with its error, in the order of the failures.
 pub type Failures<E> = Vec<(Address, E)>;
 
+/// Joins failures into one line, such as `quic://a: no answer within 3s; mqtts://a: connection refused`.
+#[must_use]
+pub fn one_line<E: Display>(failures: &[(Address, E)]) -> String {
+    let each = failures
+        .iter()
+        .map(|(address, error)| format!("{address}: {error}"));
+    each.collect::<Vec<_>>().join("; ")
+}
+
 /// Attempts to connect to one server at several addresses, of which the first complete handshake wins.
 ///
 /// `E` is the owner's error, with which [a leader](Self::leader_failed) fails.
@@ -114,7 +123,7 @@ impl<E: From<Error> + Display> Race<E> {
     /// leader.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// All attempts have failed; each address's error.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Winner, Failures<E>>> {
         loop {
             let mut failed = false;

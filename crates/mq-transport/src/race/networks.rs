@@ -87,8 +87,21 @@ pub type Remembered = Vec<(usize, Option<IpAddr>)>;
 /// Returns the order in which to try `addresses` now: as they are given, with an address that has won on this network
 /// in front.
 ///
-/// Finding the network takes a name look-up, which is left out if nothing is remembered.
+/// Finding the network takes a name look-up, which is left out if nothing is remembered, and given up after `patience`: a slow
+/// name server must not cost more than a wrong guess.
 pub async fn order(
+    remembered: Remembered,
+    connector: Connector,
+    addresses: Vec<Address>,
+    patience: Duration,
+) -> VecDeque<usize> {
+    let as_given = (0..addresses.len()).collect();
+    let order = order_here(remembered, connector, addresses);
+    let order = tokio::time::timeout(patience, order).await;
+    order.unwrap_or(as_given)
+}
+
+async fn order_here(
     remembered: Remembered,
     connector: Connector,
     addresses: Vec<Address>,
@@ -150,7 +163,7 @@ mod tests {
         networks.won(1, Some([10, 0, 0, 1].into()), start);
         let at = async |networks: &mut Networks, minutes: u32| {
             let remembered = networks.remembered(start + minutes * MINUTE);
-            order(remembered, connector.clone(), addresses.to_vec()).await
+            order(remembered, connector.clone(), addresses.to_vec(), MINUTE).await
         };
         assert_eq!(at(&mut networks, 0).await, [0, 1]);
         networks.won(1, Some([127, 0, 0, 1].into()), start);
