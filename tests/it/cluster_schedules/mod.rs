@@ -16,6 +16,7 @@ mod run;
 mod schedule;
 
 use std::{
+    collections::BTreeMap,
     num::NonZero,
     sync::{
         Mutex,
@@ -31,6 +32,9 @@ use schedule::{FIRST_MEMBER, FIRST_MORTAL, FIRST_READER, Part, Schedule, Step, T
 
 /// Runs that shorten a schedule, at most.
 const MAX_SHORTENING_RUNS: usize = 300;
+
+/// Real time that a schedule may take, which usually takes some tens of milliseconds.
+const MAX_RUN: Duration = Duration::from_mins(5);
 
 /// Schedules that are shown of all that fail.
 const MAX_SHOWN: usize = 3;
@@ -68,6 +72,21 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap())
 }
 
+/// Watches the schedules under way, each with its seed, and ends the process if one does not end: its threads wait for each other,
+/// so that virtual time stands still.
+fn end_if_one_hangs(under_way: &Mutex<BTreeMap<u64, Instant>>, are_more: impl Fn() -> bool) {
+    while are_more() || !under_way.lock().unwrap().is_empty() {
+        let since = under_way.lock().unwrap().clone();
+        for (seed, since) in since {
+            if since.elapsed() > MAX_RUN {
+                println!("MQ_SEED={seed}: has not ended after {MAX_RUN:?}");
+                std::process::exit(1);
+            }
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// `MQ_SEED=n` runs one seed and prints what happens, `MQ_SCHEDULES=n` so many, from `MQ_FIRST_SEED` on. With `MQ_SET_BACKS=1`
 /// a quarter of them set the storage back, with `MQ_SET_BACKS=entries` a quarter lose entries.
 #[test]
@@ -80,17 +99,25 @@ fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
     let first = number("MQ_FIRST_SEED").unwrap_or(0);
     let next = AtomicU64::new(first);
     let failed = Mutex::new(Vec::new());
+    let under_way = Mutex::new(BTreeMap::new());
     let began = Instant::now();
     thread::scope(|scope| {
+        scope.spawn(|| {
+            end_if_one_hangs(&under_way, || next.load(Ordering::Relaxed) < first + count)
+        });
         for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
                 loop {
+                    let mut all_under_way = under_way.lock().unwrap();
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + count {
                         return;
                     }
+                    all_under_way.insert(seed, Instant::now());
+                    drop(all_under_way);
                     let schedule = Schedule::draw(seed);
                     let problems = problems(&schedule);
+                    under_way.lock().unwrap().remove(&seed);
                     if !problems.is_empty() {
                         println!("MQ_SEED={seed}: {}", problems.join("; "));
                         failed.lock().unwrap().push(schedule);

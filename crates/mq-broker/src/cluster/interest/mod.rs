@@ -33,6 +33,7 @@ use crate::{hub::LocalSessions, lock::lock, store::Position};
 use message::Announcement;
 use others::OtherSummaries;
 use own::OwnSummary;
+use summary::Summary;
 
 /// Time that a node has to confirm an announcement. A SUBSCRIBE waits no longer for it.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -126,8 +127,10 @@ impl Cluster {
     async fn rebuild_summary(self: &Arc<Self>, local: Arc<dyn LocalSessions>) {
         let this = Arc::clone(self);
         let rebuilding = spawn_blocking(move || {
-            // Locked meanwhile: a filter that comes now is added to the new summary.
-            lock(&this.interest.own).rebuild(|take| local.filters(take));
+            // Not locked while it looks at the sessions: whoever has one of them locked may be adding a filter.
+            lock(&this.interest.own).begin_rebuild();
+            let summary = Summary::of(|take| local.filters(take));
+            lock(&this.interest.own).end_rebuild(summary);
         });
         // It ends early with the broker alone.
         let _ = rebuilding.await;

@@ -6,7 +6,7 @@ use mq_codec::TopicFilter;
 
 use super::{
     message::Announcement,
-    summary::{MAX_DEPTH, MAX_ENTRIES, Summary},
+    summary::{MAX_DEPTH, Summary},
 };
 use crate::{cluster::log::Author, store::Position};
 
@@ -28,6 +28,8 @@ pub(super) struct OwnSummary {
     waiting: Vec<(u64, Position)>,
     /// The version that each other node knows.
     known_by: HashMap<String, u64>,
+    /// Filters that have come since a new summary was begun, while one is being made.
+    added_meanwhile: Option<Vec<TopicFilter>>,
 }
 
 impl OwnSummary {
@@ -40,13 +42,16 @@ impl OwnSummary {
             announced: 0,
             waiting: Vec::new(),
             known_by: HashMap::new(),
+            added_meanwhile: None,
         }
     }
 
     /// Adds a filter. Returns `true` if there is a version to announce.
     pub(super) fn add(&mut self, filter: &TopicFilter) -> bool {
-        let entry = Summary::entry(filter, self.summary.depth);
-        if self.summary.entries.insert(entry) {
+        if let Some(filters) = &mut self.added_meanwhile {
+            filters.push(filter.clone());
+        }
+        if let Some(entry) = self.summary.add(filter) {
             self.version += 1;
             self.added.push_back((self.version, entry));
             if self.added.len() > MAX_ADDED {
@@ -63,23 +68,19 @@ impl OwnSummary {
 
     /// Returns `true` if there are more entries than a summary may have.
     pub(super) fn is_too_large(&self) -> bool {
-        self.summary.entries.len() > MAX_ENTRIES
+        self.summary.is_too_large()
     }
 
-    /// Makes the summary anew of all filters, as deep as it has room for.
-    pub(super) fn rebuild(&mut self, filters: impl Fn(&mut dyn FnMut(&TopicFilter) -> bool)) {
-        let mut depth = MAX_DEPTH;
-        let summary = loop {
-            let mut summary = Summary::new(depth);
-            filters(&mut |filter| {
-                summary.entries.insert(Summary::entry(filter, depth));
-                summary.entries.len() <= MAX_ENTRIES
-            });
-            if summary.entries.len() <= MAX_ENTRIES {
-                break summary;
-            }
-            depth /= 2;
-        };
+    /// Begins a new summary: filters that are added from now on will be in it as well.
+    pub(super) fn begin_rebuild(&mut self) {
+        self.added_meanwhile = Some(Vec::new());
+    }
+
+    /// Replaces the summary by one of all filters that there were since [`begin_rebuild`](Self::begin_rebuild).
+    pub(super) fn end_rebuild(&mut self, mut summary: Summary) {
+        for filter in self.added_meanwhile.take().into_iter().flatten() {
+            summary.add(&filter);
+        }
         if summary != self.summary {
             self.summary = summary;
             self.version += 1;
@@ -189,10 +190,11 @@ mod tests {
     fn a_summary_of_too_many_filters_tells_fewer_levels_apart() {
         let mut own = OwnSummary::new(author());
         let rebuild = |own: &mut OwnSummary, count: usize| {
-            own.rebuild(|take| {
+            own.begin_rebuild();
+            own.end_rebuild(Summary::of(|take| {
                 let mut all = (0..count).map(|n| filter(format!("site/{}/{n}", n % 10)));
                 let _ = all.all(|filter| take(&filter));
-            });
+            }));
             (own.summary.depth, own.summary.entries.len())
         };
         assert_eq!(rebuild(&mut own, 4_096), (8, 4_096));
@@ -201,5 +203,28 @@ mod tests {
         assert_eq!(rebuild(&mut own, 5_000), (2, 10));
         assert_eq!(own.version, version, "nothing has changed");
         assert_eq!(rebuild(&mut own, 0), (8, 0));
+    }
+    #[test]
+    fn a_filter_that_comes_while_a_summary_is_made_is_in_it_at_its_depth() {
+        let mut own = OwnSummary::new(author());
+        own.add(&filter("ended/1".to_owned()));
+        own.begin_rebuild();
+        let many = Summary::of(|take| {
+            let mut all = (0..5_000).map(|n| filter(format!("site/{n}")));
+            let _ = all.all(|filter| take(&filter));
+        });
+        let known = own.version;
+        // One that the old summary has, too.
+        own.add(&filter("ended/1".to_owned()));
+        own.add(&filter("late/1".to_owned()));
+        own.end_rebuild(many);
+        let announced = own.announcements(&["b".to_owned()]).1.remove(0).1;
+        assert!(announced.version > known && announced.base.is_none());
+        assert_eq!(announced.depth, 1);
+        for topic in ["ended", "late", "site"] {
+            let entry = Summary::entry(&filter(format!("{topic}/1")), 1);
+            assert!(announced.entries.contains(&entry), "{topic}");
+        }
+        assert!(own.added_meanwhile.is_none());
     }
 }

@@ -14,7 +14,7 @@ use crate::fnv::{FNV_BASIS, fnv1a};
 pub(super) const MAX_DEPTH: u8 = 8;
 
 /// Entries of a summary at most: 32 KiB when it is sent. With more filters it tells fewer levels apart.
-pub(super) const MAX_ENTRIES: usize = 4_096;
+const MAX_ENTRIES: usize = 4_096;
 
 /// Byte behind the hash of a whole topic or filter, which no string of MQTT has.
 const END: &[u8] = &[0xFF];
@@ -34,6 +34,33 @@ impl Summary {
             depth,
             entries: HashSet::new(),
         }
+    }
+
+    /// Makes the summary of all filters that a function passes on while it is told to go on, as deep as there is room for.
+    pub(super) fn of(filters: impl Fn(&mut dyn FnMut(&TopicFilter) -> bool)) -> Self {
+        let mut depth = MAX_DEPTH;
+        loop {
+            let mut summary = Self::new(depth);
+            filters(&mut |filter| {
+                summary.add(filter);
+                !summary.is_too_large()
+            });
+            if !summary.is_too_large() {
+                return summary;
+            }
+            depth /= 2;
+        }
+    }
+
+    /// Adds a filter. Returns its entry if it is new.
+    pub(super) fn add(&mut self, filter: &TopicFilter) -> Option<u64> {
+        let entry = Self::entry(filter, self.depth);
+        self.entries.insert(entry).then_some(entry)
+    }
+
+    /// Returns `true` if there are more entries than a summary may have.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.entries.len() > MAX_ENTRIES
     }
 
     /// Returns the entry of a filter; shared subscriptions count by the filter behind their group.
@@ -97,8 +124,7 @@ mod tests {
 
     fn includes(filter_text: &str, depth: u8, topic: &str) -> bool {
         let mut summary = Summary::new(depth);
-        let entry = Summary::entry(&filter(filter_text), depth);
-        summary.entries.insert(entry);
+        summary.add(&filter(filter_text));
         summary.may_match(&TopicHashes::new(topic))
     }
 
