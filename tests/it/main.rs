@@ -46,6 +46,7 @@ mod operators_page;
 mod packages;
 mod page_form;
 mod pages;
+mod proxy_protocol;
 mod qlog;
 mod quic_flows;
 mod quic_peers;

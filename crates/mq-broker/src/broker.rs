@@ -8,7 +8,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
-use tracing::{debug, field::display, warn};
+use tracing::{debug, warn};
 
 use crate::{
     Error, Reload, Settings,
@@ -21,7 +21,7 @@ use crate::{
     hub::{FigurePublisher, Hub, HubParts, HubSettings, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
-    quota::PerNetwork,
+    quota::{PerNetwork, Place},
     refusal_log::RefusalDetails,
     reload::{OperatorTokens, Reloadable},
     store::Snapshot,
@@ -508,14 +508,17 @@ impl Acceptor {
             return;
         }
         let refused = |reason| self.hub.refused_connection(peer, reason, clock::now());
-        if self.hub.bans.has_address(peer, clock::now()) {
-            return refused("banned");
-        }
+        let place = if incoming.awaits_proxy_header() {
+            // The client's address is not known yet.
+            None
+        } else {
+            match self.place_for(peer) {
+                Ok(place) => Some(place),
+                Err(reason) => return refused(reason),
+            }
+        };
         let Ok(connection) = Arc::clone(&self.connections).try_acquire_owned() else {
             return refused("too many connections");
-        };
-        let Some(place) = self.networks.enter(peer.map(|peer| peer.ip())) else {
-            return refused("too many connections of its address");
         };
         let Ok(handshake) = Arc::clone(&self.handshakes).try_acquire_owned() else {
             return refused("too many handshakes");
@@ -527,12 +530,21 @@ impl Acceptor {
         let opened = Box::pin(self.clone().open(incoming, moves, metrics, handshake));
         let admitted = (connection, place);
         let served = async move {
-            if let Some((_counted, wire)) = opened.await {
+            if let Some((_counted, _place, wire)) = opened.await {
                 conn::serve(wire).await;
             }
             drop(admitted);
         };
         MovableConnection::new(served, worker_slot).spawn(connections);
+    }
+
+    /// Returns a place for a connection from this address, or the reason for which there is none.
+    fn place_for(&self, peer: Option<SocketAddr>) -> Result<Place, &'static str> {
+        if self.hub.bans.has_address(peer, clock::now()) {
+            return Err("banned");
+        }
+        let place = self.networks.enter(peer.map(|peer| peer.ip()));
+        place.ok_or("too many connections of its address")
     }
 
     /// Returns `true` if a quarter of all handshakes that may be under way are.
@@ -541,16 +553,15 @@ impl Acceptor {
         most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
     }
 
-    /// Makes a link of what has come; `None` if that fails.
+    /// Makes a link of what has come, with the place of a client whose address stood in a PROXY header; `None` if that fails.
     async fn open(
-        mut self,
+        self,
         incoming: Incoming,
         moves: bool,
         metrics: Arc<ListenerMetrics>,
         _permit: OwnedSemaphorePermit,
-    ) -> Option<(Counted, Box<Wire>)> {
-        let peer_address = incoming.peer_address();
-        let peer = peer_address.map(display);
+    ) -> Option<(Counted, Option<Place>, Box<Wire>)> {
+        let peer = incoming.peer_address();
         let hub = Arc::clone(&self.hub);
         let _under_way = UnderWay::new(&hub.metrics.handshakes);
         let incoming = if moves {
@@ -558,31 +569,49 @@ impl Acceptor {
         } else {
             Ok(incoming)
         };
-        let incoming = match incoming {
+        let mut incoming = match incoming {
             Ok(incoming) => incoming,
             Err(error) => {
-                debug!(peer, %error, "cannot move socket to another worker");
+                debug!(peer = peer.map(display), %error, "cannot move socket to another worker");
                 return None;
             }
         };
-        let handshake = incoming.handshake();
+        let mut shutdown = self.shutdown.clone();
+        // The client's address as far as it is known: behind a proxy, once the header has come.
+        let (mut known_peer, mut is_proxys_own) = (peer, false);
+        let handshake = async {
+            let mut place = None;
+            if incoming.awaits_proxy_header() {
+                incoming.read_proxy_header().await?;
+                known_peer = incoming.peer_address();
+                is_proxys_own = incoming.is_proxys_own();
+                place = Some(self.place_for(known_peer).map_err(NotOpened::Refused)?);
+            }
+            Ok((place, incoming.handshake().await?))
+        };
         let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);
         let open = tokio::select! {
-            open = open => open,
+            open = open => Some(open),
             // No client has connected yet, so there is nobody to say goodbye to.
-            _ = self.shutdown.changed() => {
-                debug!(peer, "handshake aborted by shutdown");
+            _ = shutdown.changed() => None,
+        };
+        let peer = known_peer;
+        let failed = &metrics.handshakes_failed;
+        let (place, link) = match open {
+            Some(Ok(Ok(opened))) => opened,
+            Some(Ok(Err(NotOpened::Refused(reason)))) => {
+                self.hub.refused_connection(peer, reason, clock::now());
                 return None;
             }
-        };
-        let failed = &metrics.handshakes_failed;
-        let link = match open {
-            Ok(Ok(link)) => link,
-            Ok(Err(error)) => {
+            Some(Ok(Err(NotOpened::Failed(error)))) if is_proxys_own => {
+                debug!(peer = peer.map(display), %error, "proxy's health check ended");
+                return None;
+            }
+            Some(Ok(Err(NotOpened::Failed(error)))) => {
                 failed.add(1);
                 let error = error.to_string();
                 let details = RefusalDetails {
-                    peer: peer_address,
+                    peer,
                     transport: Some(metrics.address.scheme),
                     error: Some(&error),
                     ..RefusalDetails::default()
@@ -591,16 +620,34 @@ impl Acceptor {
                     .refused_early(details, "handshake failed", clock::now());
                 return None;
             }
-            Err(_) => {
+            Some(Err(_)) => {
                 failed.add(1);
-                debug!(peer, "handshake timed out");
+                debug!(peer = peer.map(display), "handshake timed out");
+                return None;
+            }
+            None => {
+                debug!(peer = peer.map(display), "handshake aborted by shutdown");
                 return None;
             }
         };
         metrics.accepted.add(1);
         let counted = Counted::new(Arc::clone(&self.hub), Arc::clone(&metrics));
         let wire = Wire::new(link, self.hub, metrics, self.settings, self.shutdown);
-        Some((counted, Box::new(wire)))
+        Some((counted, place, Box::new(wire)))
+    }
+}
+
+/// Reasons for which a connection is not opened.
+enum NotOpened {
+    /// The broker refuses the client, whose address stood in a PROXY header.
+    Refused(&'static str),
+    /// The handshake failed.
+    Failed(mq_transport::Error),
+}
+
+impl From<mq_transport::Error> for NotOpened {
+    fn from(error: mq_transport::Error) -> Self {
+        Self::Failed(error)
     }
 }
 

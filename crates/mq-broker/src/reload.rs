@@ -137,6 +137,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         listeners,
         listen,
         repeat_at,
+        proxies,
         deliveries,
         protocol,
         quotas,
@@ -182,7 +183,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![
-        ("listen", show(listeners)),
+        ("listen", show(&(listeners, proxies))),
         ("tls.early_data", show(&listen.early_data)),
         ("tls.ticket_file", show(ticket_file)),
         (

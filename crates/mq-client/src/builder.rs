@@ -699,9 +699,10 @@ impl ClientBuilder {
 
     /// Refuses a list in which a plaintext address could stand in for an encrypted one.
     fn check_addresses(&self) -> Result<(), Error> {
-        // Bytes within the memory of this process are not seen by others.
+        // Bytes within this machine are not seen by others.
+        let stays_here = |scheme| matches!(scheme, Scheme::Unix | Scheme::Mem);
         let is_plaintext =
-            |address: &&Address| !address.scheme.is_encrypted() && address.scheme != Scheme::Mem;
+            |address: &&Address| !address.scheme.is_encrypted() && !stays_here(address.scheme);
         let plaintext = self.addresses.iter().find(is_plaintext);
         let mut addresses = self.addresses.iter();
         let encrypted = addresses.find(|address| address.scheme.is_encrypted());

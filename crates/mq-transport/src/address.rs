@@ -15,12 +15,14 @@ pub enum Scheme {
     Ws,
     /// WebSocket over TLS: `wss://`.
     Wss,
+    /// A Unix socket: `unix:///run/broker.sock`.
+    Unix,
     /// A pipe inside this process, for tests and simulations: `mem://`.
     Mem,
 }
 
 impl Scheme {
-    /// Returns the port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
+    /// Returns the port of an address that names none; 0 for [`Scheme::Unix`] and [`Scheme::Mem`], which have no ports.
     ///
     /// IANA has registered 1883 and 8883. EMQX made 14567 usual for MQTT over QUIC, and 8083 and 8084
     /// for MQTT over WebSocket.
@@ -32,7 +34,7 @@ impl Scheme {
             Self::Quic => 14567,
             Self::Ws => 8083,
             Self::Wss => 8084,
-            Self::Mem => 0,
+            Self::Unix | Self::Mem => 0,
         }
     }
 
@@ -41,6 +43,12 @@ impl Scheme {
     #[must_use]
     pub fn is_encrypted(self) -> bool {
         matches!(self, Self::Tls | Self::Quic | Self::Wss)
+    }
+
+    /// Returns `true` if the transport runs over TCP: TCP itself, TLS and WebSocket.
+    #[must_use]
+    pub fn is_over_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls | Self::Ws | Self::Wss)
     }
 
     /// Returns `true` if the transport carries MQTT in WebSocket frames; an address then has a path.
@@ -53,6 +61,7 @@ impl Scheme {
     pub(crate) fn features(self) -> &'static str {
         match self {
             Self::Wss => "tls,ws",
+            Self::Unix => "tcp",
             _ => self.name(),
         }
     }
@@ -76,6 +85,7 @@ impl Scheme {
             Self::Quic => "quic",
             Self::Ws => "ws",
             Self::Wss => "wss",
+            Self::Unix => "unix",
             Self::Mem => "mem",
         }
     }
@@ -88,21 +98,22 @@ impl fmt::Display for Scheme {
 }
 
 /// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`,
-/// `wss://broker.example/mqtt`, `mem://name`.
+/// `wss://broker.example/mqtt`, `unix:///run/broker.sock`, `mem://name`.
 ///
 /// Parse an address from text; without a port it gets [`Scheme::default_port`]. An address has no
-/// user, and a path and query on WebSocket only.
+/// user, a path on WebSocket and for Unix sockets only, and a query on WebSocket only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// The transport of the address.
     pub scheme: Scheme,
-    /// A DNS name or an IP address, an IPv6 one without its brackets; for mem the registered name.
+    /// A DNS name or an IP address, an IPv6 one without its brackets; for mem the registered name, and empty for Unix
+    /// sockets.
     pub host: String,
     /// The TCP or UDP port; 0 lets the system choose when listening.
     pub port: u16,
     /// WebSocket: the path from `/` on, with the query if there is one, in visible ASCII. `/mqtt`
-    /// where an address names none, as most brokers use it. Empty on other transports. Logs and
-    /// errors show the path with the address.
+    /// where an address names none, as most brokers use it. For a Unix socket the path of its file. Empty on other
+    /// transports. Logs and errors show the path with the address.
     pub path: String,
 }
 
@@ -118,13 +129,22 @@ impl Address {
         }
     }
 
+    /// Makes the address of a Unix socket.
+    #[must_use]
+    pub fn unix(path: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            ..Self::new(Scheme::Unix, "", 0)
+        }
+    }
+
     /// Returns `true` if only this machine can reach the address, as far as its host tells: a loopback address,
-    /// `localhost`, or a name on mem.
+    /// `localhost`, a Unix socket, or a name on mem.
     #[must_use]
     pub fn is_local(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let address = host.parse::<IpAddr>();
-        self.scheme == Scheme::Mem
+        matches!(self.scheme, Scheme::Unix | Scheme::Mem)
             || host == "localhost"
             || address.is_ok_and(|address| address.is_loopback())
     }
@@ -139,8 +159,8 @@ impl fmt::Display for Address {
             path,
         } = self;
         let scheme_name = scheme.url_scheme();
-        if *scheme == Scheme::Mem {
-            write!(f, "{scheme_name}://{host}")
+        if matches!(scheme, Scheme::Unix | Scheme::Mem) {
+            write!(f, "{scheme_name}://{host}{path}")
         } else if host.contains(':') {
             write!(f, "{scheme_name}://[{host}]:{port}{path}")
         } else {
@@ -155,14 +175,16 @@ impl fmt::Display for Address {
 pub enum AddressError {
     /// The text has no `://`.
     #[error(
-        "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST, ws://HOST, wss://HOST or mem://NAME"
+        "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST, ws://HOST, wss://HOST, unix:///PATH or mem://NAME"
     )]
     NoScheme {
         /// The text that was read as an address.
         input: String,
     },
     /// MQTT has no transport of this name.
-    #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic, ws, wss or mem")]
+    #[error(
+        "unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic, ws, wss, unix or mem"
+    )]
     UnknownScheme {
         /// The text that was read as an address.
         input: String,
@@ -198,6 +220,16 @@ pub enum AddressError {
         /// The part that does not belong.
         extra: String,
     },
+    /// The path of a Unix socket is missing, or longer than a socket's can be.
+    #[error(
+        "`{path}` is not the path of a socket in `{input}`: write unix:///PATH, with at most 107 bytes in PATH"
+    )]
+    BadSocketPath {
+        /// The text that was read as an address.
+        input: String,
+        /// The text in the place of the path.
+        path: String,
+    },
     /// The path has a character that a request cannot carry.
     #[error("`{path}` is not a path in `{input}`: write what is not visible ASCII as %XX")]
     BadPath {
@@ -226,6 +258,7 @@ impl FromStr for Address {
             "quic" => Scheme::Quic,
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
+            "unix" => return read_socket(input, rest),
             "mem" => Scheme::Mem,
             scheme => {
                 return Err(AddressError::UnknownScheme {
@@ -262,6 +295,21 @@ impl FromStr for Address {
         Ok(Self {
             path,
             ..Self::new(scheme, host, port)
+        })
+    }
+}
+
+/// Reads the path of a Unix socket, which takes all that follows `unix://`.
+fn read_socket(input: &str, path: &str) -> Result<Address, AddressError> {
+    // What `sun_path` has room for, with its end.
+    const LONGEST: usize = 107;
+    let is_path = path.starts_with('/') && path.len() <= LONGEST && !path.contains('\0');
+    if is_path {
+        Ok(Address::unix(path))
+    } else {
+        Err(AddressError::BadSocketPath {
+            input: input.to_owned(),
+            path: path.to_owned(),
         })
     }
 }
@@ -312,6 +360,14 @@ fn split_host(text: &str) -> Option<(&str, Option<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unix_socket_is_a_path_and_nothing_else() {
+        let address: Address = "unix:///run/mq/a b?c#d.sock".parse().unwrap();
+        assert_eq!(address, Address::unix("/run/mq/a b?c#d.sock"));
+        assert_eq!(address.to_string(), "unix:///run/mq/a b?c#d.sock");
+        assert!(address.is_local() && !address.scheme.is_over_tcp());
+    }
 
     #[test]
     fn what_only_this_machine_reaches_is_local() {

@@ -8,7 +8,9 @@ use std::{
 };
 
 use bytes::BytesMut;
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use tokio::io::AsyncReadExt;
+
+use crate::stream_socket::StreamSocket;
 
 /// Room for the first read and for those after short ones.
 const MIN_READ: usize = 4 * 1024;
@@ -38,12 +40,12 @@ impl ReadSize {
 /// Room is made only once the socket is readable, and an empty buffer is given back when it is
 /// not: an idle connection holds none.
 pub(crate) fn poll_read(
-    io: &mut TcpStream,
+    io: &mut impl StreamSocket,
     buffer: &mut BytesMut,
     size: &mut ReadSize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    let polled = match io.poll_read_ready(cx) {
+    let polled = match io.poll_readable(cx) {
         Poll::Ready(ready) => {
             ready?;
             if buffer.capacity() == 0 {

@@ -7,19 +7,21 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::UdpSocket;
+use bytes::Bytes;
+use tokio::{io::AsyncWriteExt as _, net::UdpSocket};
 
 #[cfg(feature = "quic")]
 use crate::quic::ClientEndpoints;
 #[cfg(feature = "ws")]
 use crate::ws::WsLink;
 use crate::{
-    Address, ConnectOptions, Error, Link, Scheme,
+    Address, ConnectOptions, Error, Link, ProxyHeader, ProxyVersion, Scheme,
     attempts::{first_to_connect, interleaved},
     link::Transport,
     mem, registry,
     socket::{connect_tcp, connect_udp, resolve},
-    tcp::TcpLink,
+    tcp::{TcpLink, UnixLink},
+    unix::connect_unix,
 };
 #[cfg(feature = "tls")]
 use crate::{TicketCache, tls::ClientTls};
@@ -33,6 +35,8 @@ pub struct Connector {
     pub(crate) shared: Arc<Shared>,
     #[cfg(feature = "tls")]
     pub(crate) tickets: TicketCache,
+    /// Bytes that each TCP connection begins with.
+    pub(crate) proxy_header: Option<Bytes>,
 }
 
 #[derive(Debug)]
@@ -71,6 +75,7 @@ impl Connector {
         Ok(Self {
             #[cfg(feature = "tls")]
             tickets: options.ticket_cache.clone().unwrap_or_default(),
+            proxy_header: None,
             shared: Arc::new(Shared {
                 #[cfg(feature = "tls")]
                 tls: ClientTls::new(&options)?,
@@ -79,6 +84,16 @@ impl Connector {
                 options,
             }),
         })
+    }
+
+    /// Returns this connector with a PROXY header in front of each connection over TCP, below TLS and WebSocket. Other
+    /// connections fail, since they cannot carry one.
+    #[must_use]
+    pub fn with_proxy_header(&self, header: &ProxyHeader, version: ProxyVersion) -> Self {
+        Self {
+            proxy_header: Some(header.encode(version)),
+            ..self.clone()
+        }
     }
 
     /// Connects, and returns as soon as bytes can be written. Takes
@@ -111,10 +126,25 @@ impl Connector {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(&self, address: &Address, dial: Dial) -> Result<Link, Error> {
         registry::check(address.scheme)?;
+        if self.proxy_header.is_some() && !address.scheme.is_over_tcp() {
+            return Err(Error::InvalidOption {
+                option: "PROXY header",
+                value: format!("sent to {address}"),
+                remedy: "only a connection over TCP carries one".into(),
+            });
+        }
         let limit = dial.timeout.unwrap_or(self.shared.options.connect_timeout);
         let connecting = async {
             match address.scheme {
                 Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
+                Scheme::Unix => {
+                    let connected = connect_unix(&address.path).await;
+                    let stream = connected.map_err(|source| Error::Unreachable {
+                        address: address.clone(),
+                        source,
+                    })?;
+                    Ok(Transport::Unix(Box::new(UnixLink::new(stream))))
+                }
                 Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
                 #[cfg(feature = "tls")]
                 Scheme::Tls => Ok(Transport::Tls(self.tls(address, dial).await?)),
@@ -149,12 +179,12 @@ impl Connector {
     }
 
     /// Returns the local addresses that the system would use towards `address`, one for each address of its host: they
-    /// tell one network from another. The call sends nothing but the look-up of the host's name. Empty for mem, and
-    /// where there is no route to the host.
+    /// tell one network from another. The call sends nothing but the look-up of the host's name. Empty for Unix sockets and mem,
+    /// and where there is no route to the host.
     ///
     /// Cancel-safe.
     pub async fn local_addresses(&self, address: &Address) -> Vec<IpAddr> {
-        if address.scheme == Scheme::Mem {
+        if matches!(address.scheme, Scheme::Unix | Scheme::Mem) {
             return Vec::new();
         }
         let peers = self.peers(address).await.unwrap_or_default();
@@ -224,10 +254,14 @@ impl Connector {
         let mut socket = options.socket.clone();
         // With a cookie each address would win, whether or not anything listens there.
         socket.tcp_fast_open &= peers.len() == 1;
-        first_to_connect(peers, |peer| {
+        let mut stream = first_to_connect(peers, |peer| {
             connect_tcp(address, peer, local, congestion, &socket)
         })
-        .await
+        .await?;
+        if let Some(header) = &self.proxy_header {
+            stream.write_all(header).await?;
+        }
+        Ok(stream)
     }
 }
 

@@ -118,6 +118,12 @@ pub enum Error {
         /// The alert or error of the TLS stack.
         reason: String,
     },
+    /// A connection's PROXY header is missing or malformed, or comes from an address that is not trusted.
+    #[error("the PROXY header is not accepted: {reason}")]
+    ProxyHeader {
+        /// The fault of the header.
+        reason: String,
+    },
     /// The server did not grant the HTTP request for a WebSocket, or the request cannot be made.
     #[error("the WebSocket handshake failed: {reason}")]
     Upgrade {

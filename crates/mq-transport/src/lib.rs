@@ -1,4 +1,4 @@
-//! Byte links for MQTT: TCP, TLS, QUIC, WebSocket and in-memory, with real 0-RTT.
+//! Byte links for MQTT: TCP, TLS, QUIC, WebSocket, Unix sockets and in-memory, with real 0-RTT.
 //!
 //! A *link* is one connection, whatever carries it. A [`Connector`] opens [`Link`]s; a [`Listener`]
 //! accepts clients as [`Incoming`]. [`Incoming::handshake`] gives a [`Link`] as soon as the link can
@@ -57,6 +57,9 @@
 //! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
 //! ciphers, resumption. Its early data is the HTTP request alone.
 //!
+//! Behind a proxy a listener over TCP takes the client's address from the PROXY header: see
+//! [`ListenOptions::proxy_protocol`]. A connector sends one with [`Connector::with_proxy_header`].
+//!
 //! A [`race`] connects to a server that has several addresses, such as one of QUIC and one of TLS.
 //!
 //! [`Listener::reload_handle`] gives a running listener another certificate, other client
@@ -68,7 +71,7 @@
 //!
 //! | feature | builds | by default |
 //! |---|---|---|
-//! | `tcp` | `tcp://` | on |
+//! | `tcp` | `tcp://`, `unix://` | on |
 //! | `tls` | `tls://`, and the types for certificates and tickets | on |
 //! | `quic` | `quic://` and qlog traces; brings `tls` | on |
 //! | `ws` | `ws://`, and with `tls` also `wss://` | on |
@@ -95,6 +98,7 @@ mod mem;
 mod no_tls;
 mod options;
 mod origins;
+mod proxy;
 #[cfg(feature = "quic")]
 mod quic;
 pub mod race;
@@ -104,12 +108,14 @@ mod reload;
 mod repeat;
 mod send_progress;
 mod socket;
+mod stream_socket;
 mod sync;
 mod tcp;
 mod tcp_info;
 #[cfg(feature = "tls")]
 mod tls;
 mod trust;
+mod unix;
 #[cfg(feature = "ws")]
 mod ws;
 
@@ -120,6 +126,7 @@ pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
 pub use files::{open_regular_file, read_regular_file};
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
+pub use ipnet::IpNet;
 pub use link::{LaneClosed, Link, Progress};
 pub use listener::{Incoming, Listener};
 pub use mq_lane::{LaneEnd, LaneId, Outbox};
@@ -133,6 +140,7 @@ pub use options::{
 };
 
 pub use origins::AllowedOrigins;
+pub use proxy::{ProxyHeader, ProxyProtocol, ProxyVersion};
 #[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits, WindowMemory};
 #[cfg(feature = "tls")]
@@ -142,3 +150,4 @@ pub use send_progress::SendProgress;
 #[cfg(feature = "tls")]
 pub use tls::{HandshakePool, ServerIdentity, TicketCache, TicketStore};
 pub use trust::Trust;
+pub use unix::{SocketFile, listen_unix};

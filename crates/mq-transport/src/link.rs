@@ -6,6 +6,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
+    net::SocketAddr,
     task::{Context, Poll},
     time::Duration,
 };
@@ -20,8 +21,10 @@ use crate::tls::{HeldTickets, TlsLink};
 #[cfg(feature = "ws")]
 use crate::ws::WsLink;
 use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats, SendProgress, mem::MemLink, socket::move_here,
-    tcp::TcpLink,
+    Error, HandshakeKind, LinkInfo, LinkStats, SendProgress,
+    mem::MemLink,
+    socket::move_here,
+    tcp::{TcpLink, UnixLink},
 };
 
 /// A connection over any transport, owned by one task.
@@ -32,6 +35,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Link {
     transport: Transport,
+    /// The peer's address in the PROXY header that the connection began with.
+    told_peer: Option<Box<SocketAddr>>,
     /// An empty buffer that stands in for the received bytes of lanes that the connection does not have.
     no_lane: Option<Box<BytesMut>>,
     /// The tickets of this connection, on a server that [holds tickets back](crate::ListenOptions::hold_tickets).
@@ -42,6 +47,7 @@ pub struct Link {
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpLink),
+    Unix(Box<UnixLink>),
     #[cfg(feature = "tls")]
     Tls(Box<TlsLink>),
     #[cfg(feature = "quic")]
@@ -105,6 +111,7 @@ macro_rules! each {
     ($transport:expr, $link:ident => $call:expr) => {
         match $transport {
             Transport::Tcp($link) => $call,
+            Transport::Unix($link) => $call,
             #[cfg(feature = "tls")]
             Transport::Tls($link) => $call,
             #[cfg(feature = "quic")]
@@ -126,7 +133,7 @@ macro_rules! with_handshake {
             Transport::Quic($link) => $call,
             #[cfg(feature = "ws")]
             Transport::Ws($link) => $call,
-            Transport::Tcp(_) | Transport::Mem(_) => $other,
+            Transport::Tcp(_) | Transport::Unix(_) | Transport::Mem(_) => $other,
         }
     };
 }
@@ -135,6 +142,7 @@ impl Link {
     pub(crate) fn new(transport: Transport) -> Self {
         Self {
             transport,
+            told_peer: None,
             no_lane: None,
             #[cfg(feature = "tls")]
             tickets: None,
@@ -144,6 +152,13 @@ impl Link {
     #[cfg(feature = "tls")]
     pub(crate) fn with_held_tickets(self, tickets: Option<Arc<HeldTickets>>) -> Self {
         Self { tickets, ..self }
+    }
+
+    pub(crate) fn with_told_peer(self, peer: SocketAddr) -> Self {
+        Self {
+            told_peer: Some(Box::new(peer)),
+            ..self
+        }
     }
 
     /// Makes two links in memory that are each other's peer, for tests. Each direction holds at most 256 KiB of unread
@@ -385,6 +400,7 @@ impl Link {
         let closing = async {
             match self.transport {
                 Transport::Tcp(link) => link.close().await,
+                Transport::Unix(link) => link.close().await,
                 #[cfg(feature = "tls")]
                 Transport::Tls(link) => link.close().await,
                 #[cfg(feature = "quic")]
@@ -428,6 +444,7 @@ impl Link {
     pub fn move_here(&mut self) -> io::Result<()> {
         match &mut self.transport {
             Transport::Tcp(link) => move_here(link.stream()),
+            Transport::Unix(link) => move_here(link.stream()),
             #[cfg(feature = "tls")]
             Transport::Tls(link) => move_here(link.stream()),
             #[cfg(feature = "ws")]
@@ -451,10 +468,15 @@ impl Link {
         each!(&self.transport, link => link.send_progress())
     }
 
-    /// Returns the two ends, and the parameters negotiated so far.
+    /// Returns the two ends, and the parameters negotiated so far. Behind a proxy the peer's address is that of its
+    /// [PROXY header](crate::ListenOptions::proxy_protocol).
     #[must_use]
     pub fn info(&self) -> LinkInfo {
-        each!(&self.transport, link => link.info())
+        let mut info = each!(&self.transport, link => link.info());
+        if let Some(told) = &self.told_peer {
+            info.peer_address = Some(**told);
+        }
+        info
     }
 
     /// Returns `true` on a server if the bytes received so far are early data of a handshake that has not ended.

@@ -1,22 +1,22 @@
 //! Accepting clients.
 
-#[cfg(any(feature = "tls", feature = "ws"))]
-use std::sync::Arc;
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, path::Path, sync::Arc};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 #[cfg(feature = "quic")]
 use crate::quic::{IncomingConnections, QuicIncoming, Server};
 #[cfg(feature = "ws")]
 use crate::ws::{Gate, WsLink};
 use crate::{
-    Address, Error, Link, ListenOptions, Scheme,
+    Address, Error, Link, ListenOptions, ProxyProtocol, Scheme, SocketFile,
     link::Transport,
     mem::{MemLink, MemListener},
+    proxy::Proxied,
     registry,
     socket::{listen_error, listen_tcp, resolve},
-    tcp::TcpLink,
+    tcp::{TcpLink, UnixLink},
+    unix::listen_unix,
 };
 #[cfg(feature = "tls")]
 use crate::{
@@ -38,12 +38,15 @@ enum Acceptor {
     Tcp(Option<TcpListener>, OverTcp),
     #[cfg(feature = "quic")]
     Quic(IncomingConnections),
+    /// The socket and its file until the listener is closed.
+    Unix(Option<(UnixListener, SocketFile)>),
     Mem(MemListener),
 }
 
-/// Protocols over an accepted TCP connection: TLS, WebSocket, both, or plain MQTT.
+/// Protocols over an accepted TCP connection: TLS, WebSocket, both, or plain MQTT; behind a PROXY header if there is one.
 #[derive(Clone, Debug)]
 struct OverTcp {
+    proxy: Option<Arc<ProxyProtocol>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<TlsAcceptor>>,
     /// Requirements of the WebSocket handshake; `None` without WebSocket.
@@ -54,10 +57,11 @@ struct OverTcp {
 impl OverTcp {
     #[cfg_attr(
         not(any(feature = "tls", feature = "ws")),
-        expect(unused_variables, reason = "plain MQTT asks for nothing")
+        expect(unused_variables, reason = "plain MQTT asks for no address")
     )]
     fn new(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         Ok(Self {
+            proxy: options.proxy_protocol.clone().map(Arc::new),
             #[cfg(feature = "tls")]
             tls: match address.scheme {
                 scheme if scheme.is_encrypted() => {
@@ -110,8 +114,20 @@ impl Listener {
     pub async fn bind(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         registry::check(address.scheme)?;
         let mut bound = address.clone();
+        if options.proxy_protocol.is_some() && !address.scheme.is_over_tcp() {
+            return Err(Error::InvalidOption {
+                option: "PROXY protocol",
+                value: format!("used at {address}"),
+                remedy: "only a connection over TCP carries its header".into(),
+            });
+        }
         let acceptor = if address.scheme == Scheme::Mem {
             Acceptor::Mem(MemListener::bind(address, options.backlog)?)
+        } else if address.scheme == Scheme::Unix {
+            let opened = listen_unix(Path::new(&address.path), None);
+            Acceptor::Unix(Some(
+                opened.map_err(|source| listen_error(address, source))?,
+            ))
         } else {
             let mut candidates = resolve(address).await?.into_iter();
             let mut result = Err(listen_error(
@@ -153,19 +169,32 @@ impl Listener {
         if self.closed {
             return Err(Error::Closed);
         }
+        let mut awaits_header = false;
         let accepted = match &mut self.acceptor {
             Acceptor::Tcp(None, _) => return Err(Error::Closed),
             Acceptor::Tcp(Some(listener), over) => {
                 let (stream, peer) = accept_tcp(listener).await?;
-                Accepted::Tcp(stream, peer, over.clone())
+                let over = over.clone();
+                let proxy = over.proxy.as_ref();
+                awaits_header = proxy.is_some_and(|proxy| proxy.expects_header(peer.ip()));
+                Accepted::Tcp(stream, peer, over)
             }
             #[cfg(feature = "quic")]
             Acceptor::Quic(connections) => Accepted::Quic(Box::new(connections.next().await?)),
+            Acceptor::Unix(None) => return Err(Error::Closed),
+            Acceptor::Unix(Some((listener, _file))) => {
+                let (stream, _) = listener.accept().await.map_err(Error::Io)?;
+                Accepted::Unix(stream)
+            }
             Acceptor::Mem(listener) => Accepted::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,
             )),
         };
-        Ok(Incoming { accepted })
+        Ok(Incoming {
+            accepted,
+            awaits_header,
+            proxied: Proxied::Direct,
+        })
     }
 
     /// Splits the listener into parts: on QUIC one for each of [`ListenOptions::runtimes`], with the clients of that
@@ -204,6 +233,7 @@ impl Listener {
             Acceptor::Quic(connections) => connections.server().close(),
             Acceptor::Mem(listener) => listener.close(),
             Acceptor::Tcp(listener, _) => drop(listener.take()),
+            Acceptor::Unix(listener) => drop(listener.take()),
         }
     }
 
@@ -221,7 +251,7 @@ impl Listener {
             Acceptor::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
             #[cfg(feature = "quic")]
             Acceptor::Quic(connections) => ReloadHandle::quic(connections.server()),
-            Acceptor::Tcp(..) | Acceptor::Mem(_) => ReloadHandle::plain(),
+            Acceptor::Tcp(..) | Acceptor::Unix(_) | Acceptor::Mem(_) => ReloadHandle::plain(),
         }
     }
 
@@ -275,6 +305,10 @@ async fn accept_tcp(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), E
 #[derive(Debug)]
 pub struct Incoming {
     accepted: Accepted,
+    /// `true` until the PROXY header has been read, where one is expected.
+    awaits_header: bool,
+    /// Kind of the connection, as its PROXY header says.
+    proxied: Proxied,
 }
 
 #[derive(Debug)]
@@ -282,18 +316,23 @@ enum Accepted {
     Tcp(TcpStream, SocketAddr, OverTcp),
     #[cfg(feature = "quic")]
     Quic(Box<QuicIncoming>),
+    Unix(UnixStream),
     Mem(Box<MemLink>),
 }
 
 impl Incoming {
-    /// Returns the client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
+    /// Returns the client's address; `None` on Unix sockets and mem. On QUIC it could be forged until the handshake ends. Behind a proxy it is
+    /// the proxy's until [`read_proxy_header`](Self::read_proxy_header) has read the client's.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
+        if let Proxied::Client(told) = self.proxied {
+            return Some(told);
+        }
         match &self.accepted {
             Accepted::Tcp(_, peer, _) => Some(*peer),
             #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => Some(incoming.peer_address()),
-            Accepted::Mem(_) => None,
+            Accepted::Unix(_) | Accepted::Mem(_) => None,
         }
     }
 
@@ -304,7 +343,7 @@ impl Incoming {
         match &self.accepted {
             #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => incoming.runtime(),
-            Accepted::Tcp(..) | Accepted::Mem(_) => None,
+            Accepted::Tcp(..) | Accepted::Unix(_) | Accepted::Mem(_) => None,
         }
     }
 
@@ -318,10 +357,45 @@ impl Incoming {
             Accepted::Tcp(stream, peer, over) => {
                 let stream = TcpStream::from_std(stream.into_std()?)?;
                 let accepted = Accepted::Tcp(stream, peer, over);
-                Self { accepted }
+                Self { accepted, ..self }
             }
-            accepted => Self { accepted },
+            Accepted::Unix(stream) => {
+                let accepted = Accepted::Unix(UnixStream::from_std(stream.into_std()?)?);
+                Self { accepted, ..self }
+            }
+            accepted => Self { accepted, ..self },
         })
+    }
+
+    /// Returns `true` while the client's address is not known yet, since it stands in a PROXY header that has not been read: see
+    /// [`ListenOptions::proxy_protocol`].
+    #[must_use]
+    pub fn awaits_proxy_header(&self) -> bool {
+        self.awaits_header
+    }
+
+    /// Reads the PROXY header of the connection, where one is expected; [`handshake`](Self::handshake) does so as well. The proxy
+    /// decides how long it takes: put a timeout around it.
+    ///
+    /// # Errors
+    /// [`Error::ProxyHeader`], [`Error::Reset`], [`Error::Io`].
+    pub async fn read_proxy_header(&mut self) -> Result<(), Error> {
+        if !core::mem::take(&mut self.awaits_header) {
+            return Ok(());
+        }
+        if let Accepted::Tcp(stream, peer, over) = &mut self.accepted
+            && let Some(proxy) = &over.proxy
+        {
+            self.proxied = proxy.read(stream, peer.ip()).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if the connection is a proxy's own, such as a health check: its PROXY header names no client, or it ended
+    /// before the first byte.
+    #[must_use]
+    pub fn is_proxys_own(&self) -> bool {
+        self.proxied == Proxied::Own
     }
 
     /// Returns `true` if [`ask_for_its_address`](Self::ask_for_its_address) has an effect: on QUIC, while the
@@ -331,7 +405,7 @@ impl Incoming {
         match &self.accepted {
             #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => incoming.can_be_asked_for_its_address(),
-            Accepted::Tcp(..) | Accepted::Mem(_) => false,
+            Accepted::Tcp(..) | Accepted::Unix(_) | Accepted::Mem(_) => false,
         }
     }
 
@@ -349,19 +423,30 @@ impl Incoming {
     ///
     /// Returns before the handshake ends where early data is accepted, see [`Link::is_early`]. On
     /// QUIC it also waits for the client's first stream, which a client opens by sending something.
-    /// On WebSocket it also answers the HTTP request, or refuses it. The client decides how long all
+    /// On WebSocket it also answers the HTTP request, or refuses it. A PROXY header is read first. The client decides how long all
     /// this takes: put a timeout around it. Dropping the future cuts the connection.
     ///
     /// # Errors
-    /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
-    pub async fn handshake(self) -> Result<Link, Error> {
+    /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`], [`Error::ProxyHeader`].
+    pub async fn handshake(mut self) -> Result<Link, Error> {
+        self.read_proxy_header().await?;
         match self.accepted {
-            Accepted::Tcp(stream, _, over) => over.handshake(stream).await,
+            Accepted::Tcp(stream, _, over) => {
+                let link = over.handshake(stream).await?;
+                Ok(match self.proxied {
+                    Proxied::Client(told) => link.with_told_peer(told),
+                    Proxied::Direct | Proxied::Own => link,
+                })
+            }
             #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => {
                 let (link, held) = incoming.handshake().await?;
                 let link = Link::new(Transport::Quic(Box::new(link)));
                 Ok(link.with_held_tickets(held))
+            }
+            Accepted::Unix(stream) => {
+                let link = Box::new(UnixLink::new(stream));
+                Ok(Link::new(Transport::Unix(link)))
             }
             Accepted::Mem(link) => Ok(Link::new(Transport::Mem(link))),
         }

@@ -5,8 +5,8 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 #[cfg(feature = "quic")]
 use crate::Qlog;
 use crate::{
-    AllowedOrigins, CryptoOptions, Error, KeyExchangeGroup, Repeat, ServerIdentity, Trust,
-    crypto::names,
+    AllowedOrigins, CryptoOptions, Error, KeyExchangeGroup, ProxyProtocol, Repeat, ServerIdentity,
+    Trust, crypto::names,
 };
 #[cfg(feature = "tls")]
 use crate::{HandshakePool, TicketCache, TicketStore};
@@ -333,6 +333,9 @@ pub struct ListenOptions {
     /// rest on what a browser sends by itself. Where clients need no authentication, see
     /// [`AllowedOrigins::SameHost`].
     pub allowed_origins: AllowedOrigins,
+    /// PROXY headers that are read in front of a connection, over TCP and what runs over it. Default: none; a header is then
+    /// a client's first bytes, and malformed.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Early data (0-RTT) that is accepted. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
@@ -399,6 +402,7 @@ impl Default for ListenOptions {
                 b"x-amzn-mqtt-ca".to_vec(),
             ],
             allowed_origins: AllowedOrigins::All,
+            proxy_protocol: None,
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
             max_record_size: 16_384,

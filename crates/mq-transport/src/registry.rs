@@ -5,7 +5,7 @@ use crate::{Error, Scheme};
 /// Refuses a transport that was left out of this build.
 pub(crate) fn check(scheme: Scheme) -> Result<(), Error> {
     let built_in = match scheme {
-        Scheme::Tcp => cfg!(feature = "tcp"),
+        Scheme::Tcp | Scheme::Unix => cfg!(feature = "tcp"),
         Scheme::Tls => cfg!(feature = "tls"),
         Scheme::Quic => cfg!(feature = "quic"),
         Scheme::Ws => cfg!(feature = "ws"),

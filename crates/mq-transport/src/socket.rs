@@ -5,10 +5,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{Address, CongestionControl, Error, SocketOptions};
+use crate::{Address, CongestionControl, Error, SocketOptions, stream_socket::StreamSocket};
 
 /// Resolves the name of a host to all its addresses, in the resolver's order.
 pub(crate) async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, Error> {
@@ -83,10 +83,9 @@ pub(crate) fn listen_tcp(
 }
 
 /// Moves a connected socket to the runtime of the caller.
-pub(crate) fn move_here(stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) fn move_here<S: StreamSocket>(stream: &mut S) -> io::Result<()> {
     // A second descriptor, as the first belongs to the other runtime until it is closed.
-    let socket = SockRef::from(&*stream).try_clone()?;
-    *stream = TcpStream::from_std(socket.into())?;
+    *stream = S::of_this_runtime(stream.as_fd().try_clone_to_owned()?)?;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! TCP: bytes as they are.
+//! TCP and Unix sockets: bytes as they are.
 
 use std::{
     io::{self, IoSlice},
@@ -11,13 +11,14 @@ use std::{
 use bytes::BytesMut;
 use mq_lane::{LaneId, Outbox};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpStream, UnixStream},
 };
 
 use crate::{
-    Error, LinkInfo, LinkStats, Progress, Scheme, SendProgress,
+    Error, LinkInfo, LinkStats, Progress, SendProgress,
     buffer::{ReadSize, poll_read},
+    stream_socket::StreamSocket,
     tcp_info,
 };
 
@@ -27,19 +28,19 @@ use crate::{
 pub(crate) struct Ends(OnceLock<[Option<SocketAddr>; 2]>);
 
 impl Ends {
-    pub(crate) fn peer(&self, stream: &TcpStream) -> Option<SocketAddr> {
+    pub(crate) fn peer(&self, stream: &impl StreamSocket) -> Option<SocketAddr> {
         self.of(stream)[0]
     }
 
-    pub(crate) fn local(&self, stream: &TcpStream) -> Option<SocketAddr> {
+    pub(crate) fn local(&self, stream: &impl StreamSocket) -> Option<SocketAddr> {
         self.of(stream)[1]
     }
 
-    fn of(&self, stream: &TcpStream) -> [Option<SocketAddr>; 2] {
+    fn of(&self, stream: &impl StreamSocket) -> [Option<SocketAddr>; 2] {
         if let Some(known) = self.0.get() {
             return *known;
         }
-        let ends = [stream.peer_addr().ok(), stream.local_addr().ok()];
+        let ends = stream.ends();
         if ends[0].is_some() {
             let _ = self.0.set(ends);
         }
@@ -51,9 +52,15 @@ impl Ends {
 const SLICES: usize = 64;
 
 /// A link over plain TCP.
+pub(crate) type TcpLink = StreamLink<TcpStream>;
+
+/// A link over a Unix socket.
+pub(crate) type UnixLink = StreamLink<UnixStream>;
+
+/// A link over a stream socket, without anything above it.
 #[derive(Debug)]
-pub(crate) struct TcpLink {
-    stream: TcpStream,
+pub(crate) struct StreamLink<S> {
+    stream: S,
     ends: Ends,
     pub(crate) received: BytesMut,
     read_size: ReadSize,
@@ -64,8 +71,8 @@ pub(crate) struct TcpLink {
     bytes_received: u64,
 }
 
-impl TcpLink {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+impl<S: StreamSocket> StreamLink<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
             ends: Ends::default(),
@@ -146,7 +153,7 @@ impl TcpLink {
         })
     }
 
-    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+    pub(crate) fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
@@ -168,7 +175,7 @@ impl TcpLink {
 
     pub(crate) fn info(&self) -> LinkInfo {
         LinkInfo {
-            scheme: Scheme::Tcp,
+            scheme: S::SCHEME,
             peer_address: self.ends.peer(&self.stream),
             local_address: self.ends.local(&self.stream),
             tls: None,
@@ -181,7 +188,7 @@ impl TcpLink {
 ///
 /// It reads because a socket that is closed with unread bytes sends a reset, which can overtake the
 /// last bytes written.
-pub(crate) async fn linger(stream: &mut TcpStream) {
+pub(crate) async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     if stream.shutdown().await.is_err() {
         return;
     }

@@ -3,7 +3,6 @@
 use std::{
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -11,6 +10,7 @@ use std::{
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use mq_transport::{SocketFile, listen_unix};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
@@ -45,21 +45,7 @@ pub(super) enum AdminListener {
 #[derive(Debug, Default)]
 pub(crate) struct AdminListeners {
     http: Option<TcpListener>,
-    #[cfg(unix)]
     socket: Option<(tokio::net::UnixListener, SocketFile)>,
-}
-
-/// Removes a socket's file when it is dropped.
-#[cfg(unix)]
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-#[cfg(unix)]
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // The file may be gone or another broker's by now; neither matters to this one.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 impl AdminListeners {
@@ -84,12 +70,8 @@ impl AdminListeners {
                 place: path.display().to_string(),
                 source,
             };
-            #[cfg(unix)]
-            {
-                listeners.socket = Some(open_socket(path).map_err(failed)?);
-            }
-            #[cfg(not(unix))]
-            return Err(failed(std::io::ErrorKind::Unsupported.into()));
+            // For the owner alone.
+            listeners.socket = Some(listen_unix(path, Some(0o600)).map_err(failed)?);
         }
         Ok(listeners)
     }
@@ -115,7 +97,6 @@ impl AdminListeners {
                 }
             }
         };
-        #[cfg(unix)]
         let socket = async {
             let Some((listener, _file)) = &self.socket else {
                 return std::future::pending().await;
@@ -128,34 +109,8 @@ impl AdminListeners {
                 }
             }
         };
-        #[cfg(not(unix))]
-        let socket = std::future::pending::<()>();
         tokio::join!(http, socket);
     }
-}
-
-#[cfg(unix)]
-fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, SocketFile)> {
-    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
-
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
-            return Err(std::io::Error::other(
-                "another kind of file than a socket exists there",
-            ));
-        }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(std::io::ErrorKind::AddrInUse.into());
-        }
-        std::fs::remove_file(path)?;
-    }
-    // Moved to its place only once it is private to the owner.
-    let private = path.with_extension("new");
-    let _ = std::fs::remove_file(&private);
-    let listener = tokio::net::UnixListener::bind(&private)?;
-    std::fs::set_permissions(&private, PermissionsExt::from_mode(0o600))?;
-    std::fs::rename(&private, path)?;
-    Ok((listener, SocketFile(path.to_owned())))
 }
 
 async fn pause(error: &std::io::Error) {

@@ -14,6 +14,7 @@ mod auth;
 mod bridge;
 mod cluster;
 mod limits;
+mod listener;
 mod open_access;
 mod tables;
 mod tls;
@@ -23,6 +24,7 @@ pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 pub use cluster::ClusterConfig;
 use limits::no_store;
 pub use limits::{LimitsConfig, OverflowName};
+pub use listener::{ListenerConfig, ProxyUse};
 use open_access::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, DurabilityName, LogConfig, LogFormat, QuicConfig, ReloadConfig, StoreConfig,
@@ -36,6 +38,11 @@ pub use tls::{ClientCertificate, TlsConfig};
 /// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567",
 ///           "ws://127.0.0.1:8083/mqtt", "wss://0.0.0.0:8084/mqtt"]
 ///                                 # tcp://127.0.0.1:1883 and quic://127.0.0.1:14567 if absent
+///
+/// [[listener]]                    # one more, with keys of its own; any number of these
+/// url = "tcp://0.0.0.0:1884"
+/// proxy_protocol = "required"     # or optional: takes clients' addresses from PROXY headers
+/// trusted_proxies = ["192.0.2.7", "10.0.0.0/8"]  # those whose headers are believed
 ///
 /// [tls]
 /// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
@@ -179,6 +186,8 @@ pub use tls::{ClientCertificate, TlsConfig};
 pub struct Config {
     /// URLs to listen at. Default: loopback, by TCP and QUIC at their usual ports.
     pub listen: Vec<String>,
+    /// Further listeners, with keys of their own.
+    pub listener: Vec<ListenerConfig>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
     /// Loss recovery, streams and other options of QUIC.
@@ -278,7 +287,11 @@ impl Config {
 
     /// Converts the file to settings, and notes each value that is not allowed.
     fn check_values(self, path: &Path, mistakes: &mut Mistakes) -> Settings {
-        let mut settings = Settings::new(listeners(&self.listen, mistakes));
+        let mut settings = Settings::new(Vec::new());
+        settings.listeners = listeners(&self.listen, !self.listener.is_empty(), mistakes);
+        for listener in self.listener {
+            listener.apply(&mut settings, mistakes);
+        }
         self.tls.apply(&mut settings, path, mistakes);
         settings.watch_files = self.reload.watch;
         self.quic.apply(&mut settings, mistakes);
@@ -314,10 +327,12 @@ impl Config {
     }
 }
 
-/// Parses the URLs to listen at, and notes those that are wrong; without any returns the default addresses.
-fn listeners(urls: &[String], mistakes: &mut Mistakes) -> Vec<Address> {
+/// Parses the URLs to listen at, and notes those that are wrong; without any, and without listeners that have a table, returns the
+/// default addresses.
+fn listeners(urls: &[String], have_tables: bool, mistakes: &mut Mistakes) -> Vec<Address> {
     let default = DEFAULT_LISTENERS.map(str::to_owned);
-    let urls = if urls.is_empty() { &default[..] } else { urls };
+    let is_default = urls.is_empty() && !have_tables;
+    let urls = if is_default { &default[..] } else { urls };
     let addresses = urls.iter().filter_map(|url| {
         let address = url.parse::<Address>();
         mistakes.note(address.map_err(|error| format!("listen: {error}")))

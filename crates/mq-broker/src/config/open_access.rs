@@ -24,8 +24,11 @@ impl Settings {
     /// certificate.
     pub(super) fn open_to_others(&self) -> Option<&Address> {
         let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));
-        let is_guarded =
-            |at: &Address| at.is_local() || wants_certificate && at.scheme.is_encrypted();
+        // A proxy on this machine brings clients of others.
+        let has_proxy = |at: &Address| self.proxies.iter().any(|(address, _)| address == at);
+        let is_guarded = |at: &Address| {
+            at.is_local() && !has_proxy(at) || wants_certificate && at.scheme.is_encrypted()
+        };
         let mut listeners = self.listeners.iter();
         let open = listeners.find(|at| !is_guarded(at));
         open.filter(|_| self.lets_anonymous_in())

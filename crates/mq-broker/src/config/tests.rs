@@ -89,6 +89,58 @@ fn a_listener_may_send_again_by_a_policy_of_its_own() {
 }
 
 #[test]
+fn a_listener_of_its_own_may_be_behind_proxies() {
+    let behind = "[[listener]]\nurl = \"tcp://[::1]:1\"\nproxy_protocol = \"optional\"\n";
+    let settings = read(&format!(
+        "{behind}trusted_proxies = [\"192.0.2.7\", \"10.0.0.0/8\"]\n[[listener]]\nurl = \"ws://[::1]:2\"\n[auth]\nallow_anonymous = true\n"
+    ));
+    let settings = settings.unwrap();
+    assert_eq!(settings.listeners.len(), 2, "no default ones beside them");
+    let at = |number: usize| {
+        settings
+            .listen_at(&settings.listeners[number])
+            .proxy_protocol
+    };
+    let proxies = at(0).unwrap();
+    assert!(!proxies.required);
+    assert!(proxies.trusted[1].contains(&std::net::IpAddr::from([10, 7, 7, 7])));
+    assert_eq!(at(1), None);
+    for (text, problem) in [
+        (
+            format!("{behind}trusted_proxies = [\"all\"]\n"),
+            "trusted_proxies: `all` is no address or network",
+        ),
+        (
+            behind.to_owned(),
+            "proxy_protocol: it needs `trusted_proxies`",
+        ),
+        (
+            "[[listener]]\nurl = \"tcp://[::1]:1\"\ntrusted_proxies = [\"::1\"]\n".to_owned(),
+            "trusted_proxies: it needs `proxy_protocol`",
+        ),
+        (
+            format!("{behind}trusted_proxies = [\"::1\"]\n").replace("tcp", "quic"),
+            "proxy_protocol: only listeners over TCP have it",
+        ),
+        (
+            "[[listener]]\nurl = \"tcp:/\"\n".to_owned(),
+            "listener `tcp:/`: url: ",
+        ),
+        (
+            // Clients of other machines come by it.
+            format!("{behind}trusted_proxies = [\"::1\"]\n"),
+            "listen: other machines reach mqtt://[::1]:1",
+        ),
+    ] {
+        let error = read(&text).unwrap_err();
+        assert!(
+            error.contains(problem) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn deliveries_on_streams_of_the_broker_are_for_clients_that_ask_unless_the_file_says_more() {
     let file = |value: &str| read(&format!("[quic]\ndeliveries = \"{value}\"\n"));
     let of = |value| file(value).unwrap().deliveries;

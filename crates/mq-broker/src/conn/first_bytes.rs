@@ -3,10 +3,13 @@
 /// Beginnings of other protocols, and the reasons that are logged and counted.
 const OTHERS: &[(&[u8], &str)] = &[
     (b"\x16\x03", "TLS at a port without TLS"),
-    (b"PROXY ", "a PROXY header, which no listener takes"),
+    (
+        b"PROXY ",
+        "a PROXY header at a listener without proxy_protocol",
+    ),
     (
         b"\r\n\r\n\0\r\nQUIT\n",
-        "a PROXY header, which no listener takes",
+        "a PROXY header at a listener without proxy_protocol",
     ),
     (b"GET ", "HTTP at a port of MQTT"),
     (b"HEAD ", "HTTP at a port of MQTT"),

@@ -6,7 +6,9 @@ mod preflight;
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::{ServerConfig, Spread};
-use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdentity};
+use mq_transport::{
+    Address, EarlyDataPolicy, ListenOptions, ProxyProtocol, Repeat, ServerIdentity,
+};
 use tracing::warn;
 
 use crate::{
@@ -36,6 +38,8 @@ pub struct Settings {
     pub listen: ListenOptions,
     /// Listeners over QUIC, of those above, whose policy is not that of `listen`.
     pub repeat_at: Vec<(Address, Repeat)>,
+    /// Listeners behind proxies, of those above, that take each client's address from a PROXY header.
+    pub proxies: Vec<(Address, ProxyProtocol)>,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
     /// The spread of messages to a client over QUIC streams that the broker opens, as far as the
@@ -190,6 +194,7 @@ impl Settings {
                 ..ListenOptions::default()
             },
             repeat_at: Vec::new(),
+            proxies: Vec::new(),
             deliveries: None,
             protocol: ServerConfig::default(),
             quotas: Quotas::default(),
@@ -225,6 +230,8 @@ impl Settings {
         if let Some((_, policy)) = own {
             options.quic.repeat = *policy;
         }
+        let proxies = self.proxies.iter().find(|(at, _)| at == address);
+        options.proxy_protocol = proxies.map(|(_, proxies)| proxies.clone());
         options
     }
 

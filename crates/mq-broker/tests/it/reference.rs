@@ -38,8 +38,8 @@ fn the_reference_has_every_key() {
             .map(String::as_str)
             .chain(["auth.jwt", "bridge.queue", "bridge.topic"])
     {
-        // Of bridges there may be many.
-        let name = if ["bridge", "bridge.topic"].contains(&table) {
+        // Of bridges and listeners there may be many.
+        let name = if ["bridge", "bridge.topic", "listener"].contains(&table) {
             format!("[[{table}]]")
         } else {
             format!("[{table}]")

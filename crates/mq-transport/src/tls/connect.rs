@@ -46,8 +46,8 @@ impl Connector {
     #[must_use]
     pub fn with_ticket_cache(&self, tickets: TicketCache) -> Self {
         Self {
-            shared: self.shared.clone(),
             tickets,
+            ..self.clone()
         }
     }
 

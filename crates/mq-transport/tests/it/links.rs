@@ -23,7 +23,7 @@ async fn bytes_go_both_ways(scheme: Scheme) {
     assert_eq!((client.bytes_sent, client.bytes_received), (1001, 20));
     assert_eq!((server.bytes_sent, server.bytes_received), (20, 1001));
     let kind = match scheme {
-        Scheme::Tcp | Scheme::Ws | Scheme::Mem => HandshakeKind::None,
+        Scheme::Tcp | Scheme::Unix | Scheme::Ws | Scheme::Mem => HandshakeKind::None,
         Scheme::Tls | Scheme::Quic | Scheme::Wss => HandshakeKind::Full,
     };
     assert_eq!((client.handshake, server.handshake), (kind, kind));

@@ -11,6 +11,8 @@ mod errors;
 mod handshakes;
 mod links;
 mod options;
+mod proxy;
 mod reload;
 mod round_trips;
+mod unix;
 mod websocket;

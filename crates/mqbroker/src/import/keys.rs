@@ -68,7 +68,7 @@ const NO_PLUGINS: &str = "there are no plugins: see [auth] for users, rules and 
 const NO_PSK: &str =
     "there are no pre-shared keys: give certificates, as the listener would be without encryption";
 const NO_ENGINES: &str = "there are no engines: the key has to be in a file";
-const NO_PROXY: &str = "there is no PROXY protocol: addresses would be the proxy's";
+const NO_PROXY: &str = "use `proxy_protocol` and `trusted_proxies` of a `[[listener]]`: addresses would be the proxy's";
 
 /// Keys of mosquitto that protect something and have nothing here, and why.
 pub(super) const PROTECTING: [(&str, &str); 21] = [
