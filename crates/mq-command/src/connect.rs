@@ -243,6 +243,15 @@ impl Target {
     /// Parses a URL with a user, a password and a topic, or a host alone.
     fn parse(text: &str) -> anyhow::Result<Self> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("mqtt", text));
+        if scheme == "unix" {
+            // All of it is the path of the socket.
+            return Ok(Self {
+                address: text.parse()?,
+                user: None,
+                password: None,
+                topic: None,
+            });
+        }
         // A password may have an `@` in it, a host has none.
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, Some(path)),

@@ -24,6 +24,8 @@ pub(crate) struct FirstPacket {
 /// Reasons for which a client's first bytes are no CONNECT that is passed on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoConnect {
+    #[error("too many clients of its address")]
+    TooMany,
     #[error("the client left before its CONNECT was complete")]
     Left,
     #[error(transparent)]

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use mq_transport::{Address, ConnectOptions, EarlyDataPolicy, ListenOptions, QuicOptions};
+use mq_transport::{
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyVersion, QuicOptions,
+};
 
 /// Options of a [`Relay`](crate::Relay).
 #[derive(Clone, Debug)]
@@ -20,6 +22,9 @@ pub struct RelayOptions {
     /// Early data to the upstream broker: CONNECT alone, or also what follows up to the first packet that must not be acted on twice.
     /// Default: CONNECT.
     pub early: EarlyDataPolicy,
+    /// PROXY header in front of each connection to the upstream broker, with the client's address; version 2 also has the common name
+    /// of the client's certificate. Upstream addresses over QUIC are then refused. Default: none.
+    pub proxy_protocol: Option<ProxyVersion>,
     /// Time that an address of the upstream broker has before the next is tried as well. Default: 500 ms.
     pub head_start: Duration,
     /// Time for which a network is remembered where the first address has lost. Default: 10 minutes.
@@ -47,12 +52,26 @@ impl RelayOptions {
             upstream: upstream.into_iter().collect(),
             connect_options: ConnectOptions::default(),
             early: EarlyDataPolicy::Connect,
+            proxy_protocol: None,
             head_start: Duration::from_millis(500),
             fallback_memory: Duration::from_mins(10),
             connect_time: Duration::from_secs(10),
             connections: 10_000,
             connections_per_address: None,
             dials: const { NonZeroUsize::new(64).unwrap() },
+        }
+    }
+
+    /// Checks that each connection to the upstream broker can be made as the options say.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let other = self.upstream.iter().find(|to| !to.scheme.is_over_tcp());
+        match other {
+            Some(to) if self.proxy_protocol.is_some() => Err(Error::InvalidOption {
+                option: "proxy protocol",
+                value: format!("used to {to}"),
+                remedy: "only a connection over TCP carries its header".into(),
+            }),
+            _ => Ok(()),
         }
     }
 

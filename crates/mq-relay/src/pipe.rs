@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::poll_fn,
+    sync::atomic::{AtomicU64, Ordering},
     task::{Context, Poll},
     time::Duration,
 };
@@ -54,17 +55,25 @@ impl fmt::Display for End {
     }
 }
 
+/// Bytes that were passed on, of all clients.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) to_broker: AtomicU64,
+    pub(crate) to_clients: AtomicU64,
+}
+
 /// A client and the broker, from the moment at which CONNECT waits for the broker.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct Pipe<'a> {
     pub(crate) client: Side,
     pub(crate) broker: Side,
+    /// `true` if the client is polled first the next time.
+    pub(crate) is_clients_turn: bool,
     /// Policy of the client's early data.
     pub(crate) front: EarlyDataPolicy,
     /// Policy of the early data to the broker.
     pub(crate) back: EarlyDataPolicy,
-    /// Time until which the broker's first byte has to come.
-    pub(crate) answer_by: Instant,
+    pub(crate) traffic: &'a Traffic,
 }
 
 impl Side {
@@ -102,42 +111,59 @@ impl Side {
     }
 }
 
-impl Pipe {
+impl Pipe<'_> {
+    /// Passes bytes on until the broker has answered CONNECT.
+    ///
+    /// # Errors
+    /// If one side ends before, or the answer has not come in time.
+    pub(crate) async fn until_answered(&mut self, by: Instant) -> Result<(), End> {
+        let answering = async {
+            while self.broker.received == 0 {
+                self.step().await?;
+            }
+            Ok(())
+        };
+        let answered = tokio::time::timeout_at(by, answering).await;
+        answered.unwrap_or(Err(End::NoAnswer))
+    }
+
     /// Passes bytes on until one side ends. What waits for the other side then is still to be written.
-    pub(crate) async fn run(&mut self) -> End {
-        let answer_by = tokio::time::sleep_until(self.answer_by);
-        tokio::pin!(answer_by);
-        let mut client_first = true;
+    pub(crate) async fn until_end(&mut self) -> End {
         loop {
-            self.pass_on();
-            let answered = self.broker.received > 0;
-            let step = poll_fn(|cx| {
-                // The two take turns, so that one that always has bytes does not keep the other waiting.
-                client_first = !client_first;
-                for client in [client_first, !client_first] {
-                    if let Poll::Ready(progress) = self.poll(cx, client) {
-                        return Poll::Ready((client, progress));
-                    }
-                }
-                Poll::Pending
-            });
-            let (is_client, progress) = tokio::select! {
-                biased;
-                step = step => step,
-                () = &mut answer_by, if !answered => return End::NoAnswer,
-            };
-            let ended = match progress {
-                Some(Ok(Progress::Closed)) => Ok(()),
-                Some(Err(error)) => Err(error),
-                Some(Ok(_)) | None => continue,
-            };
-            self.pass_on();
-            return if is_client {
-                End::Client(ended)
-            } else {
-                End::Broker(ended)
-            };
+            if let Err(end) = self.step().await {
+                return end;
+            }
         }
+    }
+
+    /// Makes some progress on either side, and passes on what has come.
+    ///
+    /// # Errors
+    /// If a side has ended. What waits for the other side then is still to be written.
+    async fn step(&mut self) -> Result<(), End> {
+        self.pass_on();
+        let (is_client, progress) = poll_fn(|cx| {
+            // The two take turns, so that one that always has bytes does not keep the other waiting.
+            self.is_clients_turn = !self.is_clients_turn;
+            for client in [self.is_clients_turn, !self.is_clients_turn] {
+                if let Poll::Ready(progress) = self.poll(cx, client) {
+                    return Poll::Ready((client, progress));
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        self.pass_on();
+        let ended = match progress {
+            Some(Ok(Progress::Closed)) => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => return Ok(()),
+        };
+        Err(if is_client {
+            End::Client(ended)
+        } else {
+            End::Broker(ended)
+        })
     }
 
     fn poll(
@@ -163,13 +189,17 @@ impl Pipe {
         } else {
             None
         };
-        pass(&mut self.client, &mut self.broker, policy);
-        pass(&mut self.broker, &mut self.client, None);
+        let Traffic {
+            to_broker,
+            to_clients,
+        } = self.traffic;
+        pass(&mut self.client, &mut self.broker, policy, to_broker);
+        pass(&mut self.broker, &mut self.client, None, to_clients);
     }
 }
 
-/// Moves bytes from one side to the other: all, or as much as may be early data.
-fn pass(from: &mut Side, to: &mut Side, early: Option<EarlyDataPolicy>) {
+/// Moves bytes from one side to the other, and counts them: all, or as much as may be early data.
+fn pass(from: &mut Side, to: &mut Side, early: Option<EarlyDataPolicy>, counter: &AtomicU64) {
     if from.link.received_len() == 0 {
         return;
     }
@@ -178,6 +208,7 @@ fn pass(from: &mut Side, to: &mut Side, early: Option<EarlyDataPolicy>) {
     if count > 0 {
         let bytes = received.split_to(count).freeze();
         from.received += count as u64;
+        counter.fetch_add(count as u64, Ordering::Relaxed);
         to.outbox.put_body(LaneId::CONTROL, &bytes);
     }
 }

@@ -3,12 +3,16 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use mq_codec::{ReasonCode, Version};
-use mq_transport::{Address, EarlyData, Error, HandshakeKind, Incoming, Link, Listener};
+use mq_transport::{
+    Address, EarlyData, Error, HandshakeKind, Incoming, Link, ListenOptions, Listener,
+};
+#[cfg(feature = "tls")]
+use mq_transport::{PreparedReload, ReloadHandle};
 use tokio::{
     sync::{Semaphore, watch},
     time::Instant,
@@ -18,7 +22,7 @@ use crate::{
     RelayOptions,
     first_packet::{self, FirstPacket, NoConnect},
     lock::lock,
-    pipe::{End, Pipe, Side},
+    pipe::{End, Pipe, Side, Traffic},
     upstream::{Unreached, Upstream},
 };
 
@@ -48,35 +52,54 @@ pub struct RelayStats {
     pub passed_on: u64,
     /// Clients that were refused or left before that: too many clients, no CONNECT, or no broker.
     pub refused: u64,
-    /// Connections to the broker with a full handshake, or without one, that have ended.
+    /// Connections on which the broker has answered, with a full handshake or without any.
     pub full: u64,
-    /// Connections to the broker that resumed a session, and have ended.
+    /// Connections on which the broker has answered that resumed a session.
     pub resumed: u64,
-    /// Connections to the broker whose early data was accepted, and that have ended; they count as resumed too.
+    /// Connections on which the broker has answered that had early data accepted; they count as resumed too.
     pub early_accepted: u64,
-    /// Connections to the broker whose early data was rejected and sent again, and that have ended.
+    /// Connections on which the broker has answered that had early data rejected and sent again.
     pub early_rejected: u64,
     /// Connections to another address of the broker than the first.
     pub fallbacks: u64,
-    /// Connections to the broker that failed before it had answered.
-    pub unreached: u64,
-    /// Bytes from clients to the broker, of clients that have ended.
+    /// Attempts to connect to the broker that failed at each address.
+    pub failed: u64,
+    /// Clients that were refused without an attempt, in the pause after a failure.
+    pub paused: u64,
+    /// Attempts to connect to the broker that took longer than the connect timeout.
+    pub timed_out: u64,
+    /// Connections that the broker has ended, or let wait, without an answer to CONNECT.
+    pub unanswered: u64,
+    /// Bytes from clients to the broker.
     pub bytes_to_broker: u64,
-    /// Bytes from the broker to clients, of clients that have ended.
+    /// Bytes from the broker to clients.
     pub bytes_to_clients: u64,
+    /// Smoothed round-trip time of the connection on which the broker has answered last.
+    pub rtt: Option<Duration>,
+}
+
+/// Options of a relay, and the broker that they name. A reload replaces both.
+#[derive(Debug)]
+struct Route {
+    options: Arc<RelayOptions>,
+    upstream: Upstream,
 }
 
 #[derive(Debug)]
 struct Shared {
-    options: Arc<RelayOptions>,
-    upstream: Upstream,
+    /// Route of clients that come from now on.
+    route: Mutex<Arc<Route>>,
+    /// The counters, but the bytes.
     stats: watch::Sender<RelayStats>,
+    traffic: Traffic,
     by_address: Mutex<HashMap<IpAddr, usize>>,
     /// Places for clients that have not proven their address by a handshake: while none is free, QUIC clients are asked for a token
     /// first (RFC 9000 §8.1), since a packet with a false source takes a place in the relay.
     arriving: Semaphore,
     /// Becomes `true` when the relay stops to accept clients.
     draining: watch::Sender<bool>,
+    #[cfg(feature = "tls")]
+    certificates: Vec<ReloadHandle>,
 }
 
 impl Relay {
@@ -86,15 +109,18 @@ impl Relay {
     /// If an address cannot be bound, or what is wrong with the options and the files that they name.
     pub async fn bind(options: RelayOptions) -> Result<Self, Error> {
         let front = options.front();
+        let addresses = options.listen.clone();
+        let route = Route::new(options)?;
         let mut listeners = Vec::new();
-        for address in &options.listen {
+        for address in &addresses {
             listeners.push(Listener::bind(address, &front).await?);
         }
-        let options = Arc::new(options);
         let shared = Shared {
-            upstream: Upstream::new(Arc::clone(&options))?,
-            options,
+            #[cfg(feature = "tls")]
+            certificates: listeners.iter().map(Listener::reload_handle).collect(),
+            route: Mutex::new(Arc::new(route)),
             stats: watch::Sender::default(),
+            traffic: Traffic::default(),
             by_address: Mutex::default(),
             arriving: Semaphore::new(UNPROVEN),
             draining: watch::Sender::new(false),
@@ -136,7 +162,55 @@ impl RelayHandle {
     /// Reads the counters.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
-        *self.shared.stats.borrow()
+        let Traffic {
+            to_broker,
+            to_clients,
+        } = &self.shared.traffic;
+        RelayStats {
+            bytes_to_broker: to_broker.load(Ordering::Relaxed),
+            bytes_to_clients: to_clients.load(Ordering::Relaxed),
+            ..*self.shared.stats.borrow()
+        }
+    }
+
+    /// Has clients that come from now on passed on by other options. Those present stay as they are.
+    ///
+    /// The listeners stay, with their addresses and their options but certificates, client authorities and revocation lists:
+    /// [`reload_certificates`](Self::reload_certificates) is called with these options.
+    ///
+    /// # Errors
+    /// What is wrong with the options and the files that they name; nothing has changed then.
+    pub fn reload(&self, options: RelayOptions) -> Result<(), Error> {
+        let front = options.front();
+        let route = Route::new(options)?;
+        self.reload_certificates(&front)?;
+        *lock(&self.shared.route) = Arc::new(route);
+        Ok(())
+    }
+
+    /// Gives the listeners other certificates: see [`ReloadHandle::prepare`](mq_transport::ReloadHandle::prepare). Connections that are
+    /// open go on.
+    ///
+    /// # Errors
+    /// What is wrong with the files that the options name; nothing has changed then.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(
+            unused_variables,
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "there are no certificates"
+        )
+    )]
+    pub fn reload_certificates(&self, options: &ListenOptions) -> Result<(), Error> {
+        #[cfg(feature = "tls")]
+        {
+            let handles = self.shared.certificates.iter();
+            let prepared: Result<Vec<_>, _> =
+                handles.map(|handle| handle.prepare(options)).collect();
+            prepared?.into_iter().for_each(PreparedReload::apply);
+        }
+        Ok(())
     }
 
     /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
@@ -167,7 +241,7 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
                 let is_crowded = shared.arriving.available_permits() == 0;
                 if is_crowded && incoming.can_be_asked_for_its_address() {
                     incoming.ask_for_its_address();
-                } else if let Some(place) = Place::take(&shared, &incoming) {
+                } else if let Some(place) = Place::take(&shared) {
                     tokio::spawn(serve(incoming, place));
                 } else {
                     shared.count(|stats| stats.refused += 1);
@@ -193,31 +267,33 @@ struct Place {
 }
 
 impl Place {
-    fn take(shared: &Arc<Shared>, incoming: &Incoming) -> Option<Self> {
-        let options = &shared.options;
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let most = shared.route().options.connections as u64;
         let is_taken = shared.stats.send_if_modified(|stats| {
-            let has_room = stats.clients < options.connections as u64;
+            let has_room = stats.clients < most;
             stats.clients += u64::from(has_room);
             has_room
         });
-        if !is_taken {
-            return None;
-        }
-        let mut place = Self {
+        is_taken.then(|| Self {
             shared: Arc::clone(shared),
             address: None,
+        })
+    }
+
+    /// Counts the place for an address, where clients are counted by it. Returns `false` if the address has all that it may.
+    fn count_for(&mut self, address: Option<IpAddr>) -> bool {
+        let most = self.shared.route().options.connections_per_address;
+        let (Some(address), Some(most)) = (address, most) else {
+            return true;
         };
-        let address = incoming.peer_address().map(|peer| peer.ip());
-        if let (Some(address), Some(most)) = (address, options.connections_per_address) {
-            let mut by_address = lock(&shared.by_address);
-            let present = by_address.entry(address).or_default();
-            if *present >= most.get() {
-                return None;
-            }
+        let mut by_address = lock(&self.shared.by_address);
+        let present = by_address.entry(address).or_default();
+        let has_room = *present < most.get();
+        if has_room {
             *present += 1;
-            place.address = Some(address);
+            self.address = Some(address);
         }
-        Some(place)
+        has_room
     }
 }
 
@@ -238,11 +314,20 @@ impl Drop for Place {
 }
 
 /// Serves one client to its end.
-async fn serve(incoming: Incoming, place: Place) {
+async fn serve(mut incoming: Incoming, mut place: Place) {
     let shared = Arc::clone(&place.shared);
-    let (options, peer) = (&shared.options, incoming.peer_address());
-    let arrived = tokio::time::timeout(options.connect_time, async {
+    let route = shared.route();
+    let peer = incoming.peer_address();
+    let arrived = tokio::time::timeout(route.options.connect_time, async {
         let arriving = shared.arriving.try_acquire();
+        incoming
+            .read_proxy_header()
+            .await
+            .map_err(NoConnect::from)?;
+        let peer = incoming.peer_address();
+        if !place.count_for(peer.map(|peer| peer.ip())) {
+            return Err(NoConnect::TooMany);
+        }
         let mut link = incoming.handshake().await.map_err(NoConnect::from)?;
         drop(arriving);
         match first_packet::read(&mut link).await {
@@ -272,26 +357,32 @@ async fn serve(incoming: Incoming, place: Place) {
             return;
         }
     };
-    pass_on(&shared, client, &first).await;
+    pass_on(&shared, &route, client, &first).await;
 }
 
 /// Connects to the broker and passes the client's connection on until it ends.
-async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
+async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPacket) {
     let id = &first.client_id;
     let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, first.version);
-    let answer_by = Instant::now() + shared.options.connect_options.connect_timeout;
+    let answer_by = Instant::now() + route.options.connect_options.connect_timeout;
     let mut client = Side::new(client);
-    let connected = tokio::time::timeout_at(answer_by, shared.upstream.connect(first)).await;
+    let connector = route.upstream.connector_for(&client.link);
+    let connecting = route.upstream.connect(first, connector);
+    let connected = tokio::time::timeout_at(answer_by, connecting).await;
     let connected = connected.unwrap_or_else(|_| {
-        shared.upstream.failed();
+        route.upstream.failed();
         Err(Unreached::TooLate)
     });
     let connected = match connected {
         Ok(connected) => connected,
         Err(error) => {
             shared.count(|stats| {
-                stats.unreached += 1;
                 stats.refused += 1;
+                match error {
+                    Unreached::Failed(_) => stats.failed += 1,
+                    Unreached::Paused(_) => stats.paused += 1,
+                    Unreached::TooLate => stats.timed_out += 1,
+                }
             });
             if let Unreached::Paused(_) = error {
                 // The attempt that failed has its line.
@@ -308,17 +399,26 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
         stats.passed_on += 1;
         stats.fallbacks += u64::from(connected.is_fallback);
     });
+    let size = first.bytes.len() as u64;
+    shared.traffic.to_broker.fetch_add(size, Ordering::Relaxed);
     let mut pipe = Pipe {
         client,
         broker: connected.broker,
-        front: shared.options.listen_options.early_data,
-        back: shared.options.early,
-        answer_by,
+        is_clients_turn: true,
+        front: route.options.listen_options.early_data,
+        back: route.options.early,
+        traffic: &shared.traffic,
     };
-    let end = pipe.run().await;
+    let answered = pipe.until_answered(answer_by).await;
+    let was_answered = answered.is_ok();
+    let end = match answered {
+        Ok(()) => {
+            shared.count(|stats| stats.answered(&pipe.broker.link));
+            pipe.until_end().await
+        }
+        Err(end) => end,
+    };
     let Pipe { client, broker, .. } = pipe;
-    shared.count(|stats| stats.add(&client, &broker));
-    let was_answered = broker.received > 0;
     tracing::debug!(client = %id, %end, "ended");
     match end {
         // The broker gets what the client has sent, and without a DISCONNECT among it sends the will.
@@ -328,9 +428,9 @@ async fn pass_on(shared: &Shared, client: Link, first: &FirstPacket) {
             // Early data was sent, and nobody was there. A broker that was there and ended the connection is not down: one client's
             // CONNECT must not keep others out.
             if broker.link.handshake() == HandshakeKind::Pending {
-                shared.upstream.failed();
+                route.upstream.failed();
             }
-            shared.count(|stats| stats.unreached += 1);
+            shared.count(|stats| stats.unanswered += 1);
             tracing::warn!(client = %id, %end, "CONNECT unanswered");
             unavailable(client).await;
         }
@@ -343,23 +443,38 @@ async fn refuse(mut client: Side, reason: ReasonCode, version: Version) {
     client.finish().await;
 }
 
+impl Route {
+    fn new(options: RelayOptions) -> Result<Self, Error> {
+        options.check()?;
+        let options = Arc::new(options);
+        Ok(Self {
+            upstream: Upstream::new(Arc::clone(&options))?,
+            options,
+        })
+    }
+}
+
 impl Shared {
+    fn route(&self) -> Arc<Route> {
+        Arc::clone(&lock(&self.route))
+    }
+
     fn count(&self, change: impl FnOnce(&mut RelayStats)) {
         self.stats.send_modify(change);
     }
 }
 
 impl RelayStats {
-    /// Adds a client that has ended, and its connection to the broker.
-    fn add(&mut self, client: &Side, broker: &Side) {
-        self.bytes_to_broker += client.received;
-        self.bytes_to_clients += broker.received;
-        match broker.link.handshake() {
+    /// Adds a connection on which the broker has answered.
+    fn answered(&mut self, broker: &Link) {
+        match broker.handshake() {
             HandshakeKind::Resumed => self.resumed += 1,
             HandshakeKind::None | HandshakeKind::Full => self.full += 1,
             HandshakeKind::Pending => {}
         }
-        match broker.link.stats().early_data {
+        let stats = broker.stats();
+        self.rtt = stats.rtt.or(self.rtt);
+        match stats.early_data {
             EarlyData::Accepted => self.early_accepted += 1,
             EarlyData::Rejected => self.early_rejected += 1,
             EarlyData::NotOffered | EarlyData::Pending => {}

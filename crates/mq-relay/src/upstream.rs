@@ -8,7 +8,7 @@ use std::{
 };
 
 use mq_transport::{
-    Address, Connector, Dial, Error, HandshakeKind, LaneId, Progress,
+    Address, Connector, Dial, Error, HandshakeKind, LaneId, Link, LinkInfo, Progress, ProxyHeader,
     race::{self, Networks, Race, Winner},
 };
 use tokio::sync::Semaphore;
@@ -72,12 +72,27 @@ impl Upstream {
         })
     }
 
+    /// Returns the connector for a client, with its PROXY header if the broker is sent one.
+    pub(crate) fn connector_for(&self, client: &Link) -> Connector {
+        match self.options.proxy_protocol {
+            Some(version) => {
+                let header = proxy_header(&client.info());
+                self.connector.with_proxy_header(&header, version)
+            }
+            None => self.connector.clone(),
+        }
+    }
+
     /// Connects for one client, and sends its CONNECT, as early data where that is possible. The caller bounds the time.
-    pub(crate) async fn connect(&self, first: &FirstPacket) -> Result<Connected, Unreached> {
+    pub(crate) async fn connect(
+        &self,
+        first: &FirstPacket,
+        connector: Connector,
+    ) -> Result<Connected, Unreached> {
         let _dial = self.dials.acquire().await;
         // Once, as the check lets one client try after a pause; and now, as others may have failed while this one waited.
         self.reach().check(now())?;
-        let connected = self.race(first).await;
+        let connected = self.race(first, connector).await;
         match &connected {
             Ok(_) => *self.reach() = Reach::default(),
             Err(_) => self.failed(),
@@ -90,8 +105,12 @@ impl Upstream {
         self.reach().failed(now());
     }
 
-    async fn race(&self, first: &FirstPacket) -> Result<Connected, Unreached> {
-        let (addresses, connector) = (&self.options.upstream, &self.connector);
+    async fn race(
+        &self,
+        first: &FirstPacket,
+        connector: Connector,
+    ) -> Result<Connected, Unreached> {
+        let addresses = &self.options.upstream;
         let head_start = self.options.head_start;
         let remembered = lock(&self.networks).remembered(now());
         let order = race::order(remembered, connector.clone(), addresses.clone(), head_start).await;
@@ -101,13 +120,7 @@ impl Upstream {
             quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
             ..Dial::default()
         };
-        let mut race = Race::new(
-            connector.clone(),
-            addresses.clone(),
-            order,
-            head_start,
-            dial,
-        );
+        let mut race = Race::new(connector, addresses.clone(), order, head_start, dial);
         let mut winner = race
             .next()
             .await
@@ -175,6 +188,29 @@ async fn lead(leader: &mut Side, race: &mut Race<Error>) -> Result<Option<Winner
                 .map_err(|failures| Unreached::of(&failures))
         }
         Step::Overtaken(winner) => Ok(Some(winner)),
+    }
+}
+
+/// Returns the header that tells the broker which client a connection is for.
+fn proxy_header(client: &LinkInfo) -> ProxyHeader {
+    let header = ProxyHeader::of(client);
+    #[cfg(feature = "tls")]
+    if let Some(name) = client.peer_certificates.first().and_then(common_name) {
+        return header.with_common_name(name);
+    }
+    header
+}
+
+/// Returns the common name of a certificate, if it has exactly one.
+#[cfg(feature = "tls")]
+fn common_name(certificate: &mq_transport::Certificate) -> Option<String> {
+    use x509_parser::{certificate::X509Certificate, prelude::FromDer as _};
+
+    let (_, certificate) = X509Certificate::from_der(certificate.der()).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    match (names.next(), names.next()) {
+        (Some(name), None) => Some(name.as_str().ok()?.to_owned()),
+        _ => None,
     }
 }
 

@@ -3,12 +3,19 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use mq_testkit::{Running, mosquitto, program};
+use mq_broker::view::Query;
+use mq_client::{Client, QoS};
+use mq_testkit::{Running, Scheme, TestBroker, free_port, listens, mosquitto, program};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
 };
 
 use crate::{
@@ -94,4 +101,92 @@ fn a_mistake_in_the_options_is_one_line() {
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(String::from_utf8_lossy(&output.stderr), line);
     }
+}
+
+/// Answers a request over HTTP with its status line and its body.
+async fn get(port: u16, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let reading = stream.read_to_string(&mut answer);
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .unwrap()
+        .unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_read_again_while_clients_stay() {
+    let [one, other] = [TestBroker::start().await, TestBroker::start().await];
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("relay.toml");
+    let [kept, gone, new, metrics] = [(); 4].map(|()| free_port());
+    let to = |broker: &TestBroker| broker.address(Scheme::Tcp);
+    let table = |port: u16, broker: &TestBroker| {
+        let to = to(broker);
+        format!("[[relay]]\nlisten = \"mqtt://127.0.0.1:{port}\"\nto = \"{to}\"\n")
+    };
+    let write = |tables: &[String]| {
+        let text = format!("metrics = \"127.0.0.1:{metrics}\"\n{}", tables.concat());
+        std::fs::write(&config, text).unwrap();
+    };
+    write(&[table(kept, &one), table(gone, &one)]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mq"));
+    command.args(["relay", "--config"]).arg(&config);
+    let running = Running(command.stdin(Stdio::null()).spawn().unwrap());
+    for port in [kept, gone] {
+        listens(port).await;
+    }
+    let client = async |port: u16, id: &str| {
+        let client = Client::builder(&format!("mqtt://127.0.0.1:{port}")).unwrap();
+        client.client_id(id).unwrap().build().await.unwrap()
+    };
+    let [stays, leaves] = [client(kept, "stays").await, client(gone, "leaves").await];
+    let pid = Pid::from_raw(running.0.id().try_into().unwrap());
+    let hang_up = || kill(pid, Signal::SIGHUP).unwrap();
+    // A mistake changes nothing, and the next one is taken.
+    write(&["[[relay]]\nlisten = 1\n".to_owned()]);
+    hang_up();
+    write(&[table(kept, &other), table(new, &other)]);
+    let taken = async {
+        loop {
+            hang_up();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if TcpStream::connect(("127.0.0.1", new)).await.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, taken).await.unwrap();
+    let _moved = client(kept, "moved").await;
+    let _new = client(new, "new").await;
+    let names = async |broker: &TestBroker| {
+        let clients = broker.broker().clients(&Query::default()).await;
+        let names = clients.items.into_iter().map(|client| client.client_id);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&one).await, ["leaves", "stays"]);
+    assert_eq!(names(&other).await, ["moved", "new"]);
+    stays.publish("t", "x", QoS::ExactlyOnce).await.unwrap();
+    leaves.publish("t", "x", QoS::ExactlyOnce).await.unwrap();
+    TcpStream::connect(("127.0.0.1", gone)).await.unwrap_err();
+    let (status, text) = get(metrics, "/metrics").await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    for line in [
+        format!("mq_relay_clients{{relay=\"mqtt://127.0.0.1:{kept}\"}} 2"),
+        format!("mq_relay_passed_on_total{{relay=\"mqtt://127.0.0.1:{new}\"}} 1"),
+        format!(
+            "mq_relay_broker_connections_total{{relay=\"mqtt://127.0.0.1:{kept}\",handshake=\"full\"}} 2"
+        ),
+    ] {
+        assert!(text.lines().any(|has| has == line), "{line}\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    assert_eq!(get(metrics, "/healthz").await.1, "ok\n");
+    assert_eq!(get(metrics, "/").await.0, "HTTP/1.1 404 Not Found");
+    one.shutdown().await;
+    other.shutdown().await;
 }

@@ -1,0 +1,353 @@
+//! `mq relay`: QUIC for a client or a broker that does not speak it.
+
+mod file;
+mod metrics;
+
+use std::{io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use clap::ArgAction;
+use mq_relay::{Relay, RelayHandle, RelayOptions};
+use mq_transport::{
+    Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyVersion,
+    QuicOptions, Repeat, Scheme, ServerIdentity,
+};
+use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{Outcome, connect, ends::until_end, line};
+use file::RelayFile;
+use metrics::Shown;
+
+/// Options of `relay`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    route: RouteArgs,
+    /// File with one or several relays in the place of the options: `[[relay]]` tables, whose keys are the options' names. SIGHUP has
+    /// it read again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "to"])]
+    config: Option<PathBuf>,
+    /// Address of HTTP with `/metrics`, for Prometheus, and `/healthz`
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Seconds that clients have to leave after SIGTERM or Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    drain: u64,
+    /// Say what happens to each client
+    #[arg(short = 'd', long)]
+    debug: bool,
+    /// Show this
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// Options of one relay, which a file may have as well.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+struct RouteArgs {
+    /// Address at which clients connect, such as `mqtt://127.0.0.1:1883`; several are allowed
+    #[arg(long, value_name = "URL")]
+    listen: Vec<Address>,
+    /// The broker, such as `quic://broker.example`; several are tried in their order
+    #[arg(long, value_name = "URL")]
+    to: Vec<Address>,
+    /// Early data to the broker: off, connect, or full: also what follows, up to the first message of QoS 2
+    #[arg(long, value_name = "POLICY", default_value = "connect")]
+    early: EarlyDataPolicy,
+    /// Early data that is taken from clients: off, connect or full
+    #[arg(long, value_name = "POLICY", default_value = "connect")]
+    early_from_clients: EarlyDataPolicy,
+    /// Greatest number of clients
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    connections: usize,
+    /// Greatest number of clients of one address
+    #[arg(long, value_name = "COUNT")]
+    connections_per_address: Option<NonZeroUsize>,
+    /// Seconds in which the broker has to answer a client's CONNECT
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
+    connect_timeout: u64,
+    /// PROXY header that tells the broker each client's address: v1, or v2 with the name in the client's certificate
+    #[arg(long, value_name = "VERSION", help_heading = "Broker")]
+    proxy_protocol: Option<ProxyVersion>,
+    /// Small QUIC datagrams that are sent twice: off, auto, probe, or after a gap such as 3ms
+    #[arg(long, value_name = "POLICY", default_value = "off")]
+    quic_repeat: Repeat,
+    /// Certificate chain (PEM) for clients that connect over TLS or QUIC
+    #[arg(long, value_name = "FILE", requires = "key", help_heading = "Clients")]
+    cert: Option<PathBuf>,
+    /// Private key (PEM) of that certificate
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "Clients")]
+    key: Option<PathBuf>,
+    /// CA certificates (PEM) of clients, which then need a certificate
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "Clients")]
+    client_ca: Option<PathBuf>,
+    /// CA certificates (PEM) to trust for the broker instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = "Broker")]
+    cafile: Option<PathBuf>,
+    /// Certificate (PEM) that the relay shows to the broker
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "client_key",
+        help_heading = "Broker"
+    )]
+    client_cert: Option<PathBuf>,
+    /// Private key (PEM) of that certificate
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "client_cert",
+        help_heading = "Broker"
+    )]
+    client_key: Option<PathBuf>,
+    /// Server name to ask the broker for and to verify instead of the host
+    #[arg(long, value_name = "NAME", help_heading = "Broker")]
+    server_name: Option<String>,
+    /// Trust any certificate of the broker: for tests only
+    #[arg(long, conflicts_with = "cafile", help_heading = "Broker")]
+    insecure: bool,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    connect::log(if args.debug {
+        LevelFilter::DEBUG
+    } else {
+        LevelFilter::WARN
+    });
+    let file = relays_of(&args)?;
+    let shown = Shown::default();
+    if let Some(address) = args.metrics.or(file.metrics) {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("--metrics {address}"))?;
+        tokio::spawn(metrics::serve(listener, shown.clone()));
+    }
+    let mut hang_up = hang_up()?;
+    let mut relays = Relays::default();
+    relays.change_to(file).await?;
+    relays.announce()?;
+    shown.set(relays.shown());
+    let ended = until_end(None, async |_| {
+        loop {
+            hang_up.recv().await;
+            let changed = async { relays.change_to(relays_of(&args)?).await };
+            match changed.await {
+                Ok(()) => relays.announce()?,
+                Err(error) => eprintln!("mq: reload: {}", line(&error)),
+            }
+            shown.set(relays.shown());
+        }
+    })
+    .await;
+    shown.end();
+    let cut = relays.drain(Duration::from_secs(args.drain)).await;
+    if cut > 0 {
+        eprintln!("mq: {cut} clients were still connected");
+    }
+    match ended? {
+        // The usual end of a relay.
+        Outcome::Signalled(_) => Ok(Outcome::Done),
+        outcome => Ok(outcome),
+    }
+}
+
+/// Returns the relays of the file, or the one of the options.
+fn relays_of(args: &Args) -> anyhow::Result<RelayFile> {
+    match &args.config {
+        Some(path) => RelayFile::read(path),
+        None => Ok(RelayFile {
+            metrics: None,
+            relays: vec![args.route.clone()],
+        }),
+    }
+}
+
+/// SIGHUP, by which a file is read again.
+#[cfg(unix)]
+fn hang_up() -> std::io::Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+}
+
+/// Signal on systems that have none: it never comes.
+#[cfg(not(unix))]
+fn hang_up() -> std::io::Result<NoSignal> {
+    Ok(NoSignal)
+}
+
+#[cfg(not(unix))]
+struct NoSignal;
+
+#[cfg(not(unix))]
+impl NoSignal {
+    async fn recv(&mut self) {
+        std::future::pending().await
+    }
+}
+
+/// Relays of this process.
+#[derive(Default)]
+struct Relays {
+    running: Vec<RunningRelay>,
+    /// Relays that the file has no more, whose clients may stay until they end.
+    leaving: Vec<RelayHandle>,
+}
+
+struct RunningRelay {
+    args: RouteArgs,
+    addresses: Vec<Address>,
+    handle: RelayHandle,
+}
+
+impl Relays {
+    /// Starts the relays of a file, gives those that listen at the same addresses as before their new options, and lets the others accept
+    /// no more clients. Certificates are read again.
+    ///
+    /// # Errors
+    /// What is wrong with the file, before anything has changed; or the first relay that cannot start, once the others have.
+    async fn change_to(&mut self, file: RelayFile) -> anyhow::Result<()> {
+        let wanted = file.relays.into_iter();
+        let wanted = wanted.map(|args| Ok((options(&args)?, args)));
+        let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
+        self.leaving.retain(|relay| relay.stats().clients > 0);
+        let mut before = std::mem::take(&mut self.running);
+        let mut result = Ok(());
+        let mut new = Vec::new();
+        for (options, args) in wanted {
+            let same = before.iter().position(|one| one.args.listen == args.listen);
+            let Some(mut one) = same.map(|at| before.swap_remove(at)) else {
+                new.push((options, args));
+                continue;
+            };
+            let changed = if one.args == args {
+                one.handle.reload_certificates(&options.listen_options)
+            } else {
+                one.handle.reload(options)
+            };
+            match changed {
+                Ok(()) => one.args = args,
+                Err(error) => result = result.and(Err(error.into())),
+            }
+            self.running.push(one);
+        }
+        for gone in before {
+            let leaving = gone.handle.clone();
+            // Its sockets are free again after this.
+            leaving.drain(Duration::ZERO).await;
+            self.leaving.push(gone.handle);
+        }
+        for (options, args) in new {
+            match start(options, args).await {
+                Ok(one) => self.running.push(one),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    /// Prints a line for each address.
+    fn announce(&self) -> std::io::Result<()> {
+        let mut out = std::io::stdout();
+        for one in &self.running {
+            let to: Vec<_> = one.args.to.iter().map(Address::to_string).collect();
+            for address in &one.addresses {
+                writeln!(out, "{address} -> {}", to.join(", "))?;
+            }
+        }
+        out.flush()
+    }
+
+    /// Returns the relays whose counters are shown.
+    fn shown(&self) -> Vec<(String, RelayHandle)> {
+        let running = self.running.iter();
+        running
+            .map(|one| (one.addresses[0].to_string(), one.handle.clone()))
+            .collect()
+    }
+
+    /// Accepts no more clients, and waits until those present have gone, or for `patience`. Returns the number of those that stayed.
+    async fn drain(self, patience: Duration) -> u64 {
+        let running = self.running.into_iter().map(|one| one.handle);
+        let until = Instant::now() + patience;
+        let mut draining = JoinSet::new();
+        for relay in running.chain(self.leaving) {
+            draining.spawn(async move { relay.drain(until - Instant::now()).await });
+        }
+        draining.join_all().await.into_iter().sum()
+    }
+}
+
+/// Starts a relay. Its address may have been another's a moment ago.
+async fn start(options: RelayOptions, args: RouteArgs) -> anyhow::Result<RunningRelay> {
+    const TRIES: usize = 20;
+    let mut tries = 0;
+    let relay = loop {
+        match Relay::bind(options.clone()).await {
+            Err(Error::PortInUse { .. }) if tries < TRIES => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            bound => break bound?,
+        }
+    };
+    let running = RunningRelay {
+        addresses: relay.local_addresses(),
+        handle: relay.handle(),
+        args,
+    };
+    tokio::spawn(relay.serve());
+    Ok(running)
+}
+
+fn options(args: &RouteArgs) -> anyhow::Result<RelayOptions> {
+    if args.listen.is_empty() || args.to.is_empty() {
+        bail!("a relay needs an address to listen at and a broker: `listen` and `to`");
+    }
+    let quic = QuicOptions {
+        repeat: args.quic_repeat,
+        ..QuicOptions::default()
+    };
+    let mut connect_options = ConnectOptions {
+        connect_timeout: Duration::from_secs(args.connect_timeout),
+        server_name: args.server_name.clone(),
+        quic: quic.clone(),
+        ..ConnectOptions::default()
+    };
+    connect::trust(&mut connect_options, args.cafile.as_ref(), args.insecure);
+    let files = args.client_cert.as_ref().zip(args.client_key.as_ref());
+    connect::identity(&mut connect_options, files);
+    let identity = match (&args.cert, &args.key) {
+        (Some(chain), Some(key)) => Some(ServerIdentity::from_pem_files(chain, key)?),
+        _ => None,
+    };
+    for address in args.listen.iter().chain(&args.to) {
+        if address.scheme == Scheme::Mem {
+            bail!("{address}: a pipe inside one process");
+        }
+    }
+    if let Some(looped) = args.to.iter().find(|to| args.listen.contains(to)) {
+        bail!("{looped}: the relay would connect to itself");
+    }
+    if let Some(encrypted) = args.listen.iter().find(|at| at.scheme.is_encrypted())
+        && identity.is_none()
+    {
+        bail!("{encrypted}: clients need a certificate there: --cert and --key");
+    }
+    Ok(RelayOptions {
+        listen_options: ListenOptions {
+            identity,
+            client_auth: args
+                .client_ca
+                .clone()
+                .map_or(ClientAuth::Off, ClientAuth::Required),
+            early_data: args.early_from_clients,
+            quic,
+            ..ListenOptions::default()
+        },
+        connect_options,
+        early: args.early,
+        proxy_protocol: args.proxy_protocol,
+        connections: args.connections,
+        connections_per_address: args.connections_per_address,
+        ..RelayOptions::new(args.listen.clone(), args.to.clone())
+    })
+}
