@@ -103,7 +103,7 @@ fn whatever_happens_to_nodes_and_clients_the_cluster_keeps_its_rules() {
     let began = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
-            end_if_one_hangs(&under_way, || next.load(Ordering::Relaxed) < first + count)
+            end_if_one_hangs(&under_way, || next.load(Ordering::Relaxed) < first + count);
         });
         for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
