@@ -255,11 +255,14 @@ async fn a_client_whom_the_broker_drops_keeps_no_other_out() {
     let relay = Serving::start(from_tcp([address])).await;
     let connect = || Connect::new(Version::V3_1_1, "x".try_into().unwrap());
     let mut dropped = relay.raw(connect()).await;
-    drop(listener.accept().await.unwrap());
-    assert_eq!(
-        answer(&mut dropped, Version::V3_1_1).await,
-        ReasonCode::ServerUnavailable
-    );
+    // It has read CONNECT, so that the end is in order.
+    let (mut broker, _) = listener.accept().await.unwrap();
+    broker.read_exact(&mut [0; 15]).await.unwrap();
+    drop(broker);
+    let mut nothing = Vec::new();
+    let reading = dropped.read_to_end(&mut nothing);
+    timeout(SOON, reading).await.unwrap().unwrap();
+    assert_eq!(nothing, b"", "the broker has not answered");
     let mut taken = relay.raw(connect()).await;
     let accepted = timeout(SOON, listener.accept()).await;
     let (mut broker, _) = accepted.expect("an attempt at once").unwrap();
@@ -314,6 +317,23 @@ async fn what_is_no_connect_in_time_ends() {
             .ok();
         assert_eq!(rest, b"", "{bytes:?}");
     }
+    // A level that nobody knows has an answer, and a client identifier with U+0000 none before 5.0.
+    let mut raw = relay.connect().await;
+    raw.write_all(b"\x10\x0D\0\x04MQTT\x09\x02\0\x3C\0\x01x")
+        .await
+        .unwrap();
+    let reason = answer(&mut raw, Version::V3_1_1).await;
+    assert_eq!(reason, ReasonCode::UnsupportedProtocolVersion);
+    let mut raw = relay.connect().await;
+    raw.write_all(b"\x10\x0D\0\x04MQTT\x04\x02\0\x3C\0\x01\0")
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    timeout(SOON, raw.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .ok();
+    assert_eq!(rest, b"");
     // As much as 5.0 has an answer for.
     let mut raw = relay.connect().await;
     raw.write_all(b"\x10\xFF\xFF\xFF\x7F\0\x04MQTT\x05\x02\0\x3C")
@@ -324,7 +344,7 @@ async fn what_is_no_connect_in_time_ends() {
         ReasonCode::PacketTooLarge
     );
     relay.idle().await;
-    assert_eq!(relay.handle.stats().refused, 7);
+    assert_eq!(relay.handle.stats().refused, 9);
 }
 
 #[tokio::test]

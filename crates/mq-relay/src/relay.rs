@@ -333,12 +333,11 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
         match first_packet::read(&mut link).await {
             Ok(first) => Ok((link, first)),
             Err(error) => {
-                if let NoConnect::Malformed {
-                    error,
-                    version: Some(version),
-                } = &error
+                if let NoConnect::Malformed { error, version } = &error
+                    && let Some(version) =
+                        first_packet::version_of_answer(error.reason_code(), *version)
                 {
-                    refuse(Side::new(link), error.reason_code(), *version).await;
+                    refuse(Side::new(link), error.reason_code(), version).await;
                 }
                 Err(error)
             }
@@ -424,6 +423,11 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPack
         // The broker gets what the client has sent, and without a DISCONNECT among it sends the will.
         End::Client(_) => broker.finish().await,
         End::Broker(_) if was_answered => client.finish().await,
+        // Its answer to this CONNECT is none, such as to one that breaks the protocol of 3.1.1 (`[MQTT-3.1.4-1]`).
+        End::Broker(Ok(())) if broker.link.handshake() != HandshakeKind::Pending => {
+            shared.count(|stats| stats.unanswered += 1);
+            client.finish().await;
+        }
         End::Broker(_) | End::NoAnswer => {
             // Early data was sent, and nobody was there. A broker that was there and ended the connection is not down: one client's
             // CONNECT must not keep others out.
