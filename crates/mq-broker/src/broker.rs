@@ -527,13 +527,15 @@ impl Acceptor {
         let worker_slot = self.worker_pool.place(incoming.runtime());
         let moves = worker_slot.is_some();
         // Boxed, so that its memory is free again once the link is open.
-        let opened = Box::pin(self.clone().open(incoming, moves, metrics, handshake));
-        let admitted = (connection, place);
+        let opened = self
+            .clone()
+            .open(incoming, place, moves, metrics, handshake);
+        let opened = Box::pin(opened);
         let served = async move {
             if let Some((_counted, _place, wire)) = opened.await {
                 conn::serve(wire).await;
             }
-            drop(admitted);
+            drop(connection);
         };
         MovableConnection::new(served, worker_slot).spawn(connections);
     }
@@ -553,14 +555,16 @@ impl Acceptor {
         most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
     }
 
-    /// Makes a link of what has come, with the place of a client whose address stood in a PROXY header; `None` if that fails.
+    /// Makes a link of what has come, and returns it with its place; `None` if that fails. Without a place yet, a PROXY header says
+    /// for which address to take one.
     async fn open(
         self,
         incoming: Incoming,
+        place: Option<Place>,
         moves: bool,
         metrics: Arc<ListenerMetrics>,
         _permit: OwnedSemaphorePermit,
-    ) -> Option<(Counted, Option<Place>, Box<Wire>)> {
+    ) -> Option<(Counted, Place, Box<Wire>)> {
         let peer = incoming.peer_address();
         let hub = Arc::clone(&self.hub);
         let _under_way = UnderWay::new(&hub.metrics.handshakes);
@@ -580,13 +584,14 @@ impl Acceptor {
         // The client's address as far as it is known: behind a proxy, once the header has come.
         let (mut known_peer, mut is_proxys_own) = (peer, false);
         let handshake = async {
-            let mut place = None;
-            if incoming.awaits_proxy_header() {
+            let place = if let Some(place) = place {
+                place
+            } else {
                 incoming.read_proxy_header().await?;
                 known_peer = incoming.peer_address();
                 is_proxys_own = incoming.is_proxys_own();
-                place = Some(self.place_for(known_peer).map_err(NotOpened::Refused)?);
-            }
+                self.place_for(known_peer).map_err(NotOpened::Refused)?
+            };
             Ok((place, incoming.handshake().await?))
         };
         let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::PacketType;
+use crate::{PacketType, Version};
 
 macro_rules! reason_codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $value:literal, $text:literal, [$($packet:ident)*];)*) => {
@@ -172,6 +172,22 @@ impl ReasonCode {
             Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod => 5,
             _ => return None,
         })
+    }
+
+    /// Returns the version of the CONNACK with which a server answers a malformed CONNECT for this reason; `None` if it closes
+    /// the connection without an answer. `named` is the version that the CONNECT had named before its error, as
+    /// [`Decoder::version`](crate::Decoder::version) has it.
+    #[must_use]
+    pub fn malformed_connect_version(self, named: Option<Version>) -> Option<Version> {
+        match named {
+            // §4.13.1
+            Some(Version::V5) => Some(Version::V5),
+            // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
+            // `[MQTT-3.1.2-2]`; garbage gets none.
+            None if self == Self::UnsupportedProtocolVersion => Some(Version::V3_1_1),
+            // 3.1.1's `[MQTT-3.1.4-1]`
+            _ => None,
+        }
     }
 
     /// Returns the reason code for a CONNACK return code of MQTT 3.1 and 3.1.1; `None` above 5.

@@ -85,17 +85,6 @@ fn is_decided(received: &[u8]) -> bool {
     }
 }
 
-/// Returns the version of the CONNACK that answers a malformed CONNECT; `None` if it gets no answer: before 5.0 the connection is closed
-/// (3.1.1 `[MQTT-3.1.4-1]`). `version` is what the CONNECT has named before its error.
-pub(crate) fn version_of_answer(reason: ReasonCode, version: Option<Version>) -> Option<Version> {
-    match version {
-        Some(Version::V5) => Some(Version::V5),
-        // A client whose version is unknown or too new understands 3.1.1's answer best (`[MQTT-3.1.2-2]`).
-        None if reason == ReasonCode::UnsupportedProtocolVersion => Some(Version::V3_1_1),
-        _ => None,
-    }
-}
-
 /// Writes a CONNACK that refuses the client: with `reason` in 5.0, and before it with the return code that comes nearest.
 pub(crate) fn put_refusal(reason: ReasonCode, version: Version, outbox: &mut Outbox) {
     let refusal = Packet::from(ConnAck::new(reason));

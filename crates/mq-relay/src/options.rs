@@ -3,7 +3,8 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use mq_transport::{
-    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyVersion, QuicOptions,
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyHeader, ProxyVersion,
+    QuicOptions,
 };
 
 /// Options of a [`Relay`](crate::Relay).
@@ -64,14 +65,12 @@ impl RelayOptions {
 
     /// Checks that each connection to the upstream broker can be made as the options say.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let other = self.upstream.iter().find(|to| !to.scheme.is_over_tcp());
-        match other {
-            Some(to) if self.proxy_protocol.is_some() => Err(Error::InvalidOption {
-                option: "proxy protocol",
-                value: format!("used to {to}"),
-                remedy: "only a connection over TCP carries its header".into(),
-            }),
-            _ => Ok(()),
+        match self.proxy_protocol {
+            Some(_) => self
+                .upstream
+                .iter()
+                .try_for_each(ProxyHeader::check_address),
+            None => Ok(()),
         }
     }
 

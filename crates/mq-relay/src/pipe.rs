@@ -25,8 +25,8 @@ pub(crate) struct Side {
     pub(crate) link: Link,
     /// Bytes that wait to be written to the link.
     pub(crate) outbox: Outbox,
-    /// Bytes that came from the link and were passed on.
-    pub(crate) received: u64,
+    /// `true` once bytes from the link were passed on.
+    has_sent: bool,
 }
 
 /// The way in which a pipe ended.
@@ -81,7 +81,7 @@ impl Side {
         Self {
             link,
             outbox: Outbox::new(),
-            received: 0,
+            has_sent: false,
         }
     }
 
@@ -118,7 +118,7 @@ impl Pipe<'_> {
     /// If one side ends before, or the answer has not come in time.
     pub(crate) async fn until_answered(&mut self, by: Instant) -> Result<(), End> {
         let answering = async {
-            while self.broker.received == 0 {
+            while !self.broker.has_sent {
                 self.step().await?;
             }
             Ok(())
@@ -207,7 +207,7 @@ fn pass(from: &mut Side, to: &mut Side, early: Option<EarlyDataPolicy>, counter:
     let count = early.map_or(received.len(), |policy| early_len(received, policy));
     if count > 0 {
         let bytes = received.split_to(count).freeze();
-        from.received += count as u64;
+        from.has_sent = true;
         counter.fetch_add(count as u64, Ordering::Relaxed);
         to.outbox.put_body(LaneId::CONTROL, &bytes);
     }

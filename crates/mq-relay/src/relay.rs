@@ -179,7 +179,7 @@ impl RelayHandle {
     /// [`reload_certificates`](Self::reload_certificates) is called with these options.
     ///
     /// # Errors
-    /// What is wrong with the options and the files that they name; nothing has changed then.
+    /// If an option or a file that it names cannot be used; nothing has changed then.
     pub fn reload(&self, options: RelayOptions) -> Result<(), Error> {
         let front = options.front();
         let route = Route::new(options)?;
@@ -192,7 +192,7 @@ impl RelayHandle {
     /// open go on.
     ///
     /// # Errors
-    /// What is wrong with the files that the options name; nothing has changed then.
+    /// If a file that the options name cannot be used; nothing has changed then.
     #[cfg_attr(
         not(feature = "tls"),
         expect(
@@ -334,8 +334,7 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
             Ok(first) => Ok((link, first)),
             Err(error) => {
                 if let NoConnect::Malformed { error, version } = &error
-                    && let Some(version) =
-                        first_packet::version_of_answer(error.reason_code(), *version)
+                    && let Some(version) = error.reason_code().malformed_connect_version(*version)
                 {
                     refuse(Side::new(link), error.reason_code(), version).await;
                 }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{io::AsyncWriteExt as _, net::UdpSocket};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{UdpSocket, UnixStream},
+};
 
 #[cfg(feature = "quic")]
 use crate::quic::ClientEndpoints;
@@ -21,7 +24,6 @@ use crate::{
     mem, registry,
     socket::{connect_tcp, connect_udp, resolve},
     tcp::{TcpLink, UnixLink},
-    unix::connect_unix,
 };
 #[cfg(feature = "tls")]
 use crate::{TicketCache, tls::ClientTls};
@@ -126,19 +128,15 @@ impl Connector {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(&self, address: &Address, dial: Dial) -> Result<Link, Error> {
         registry::check(address.scheme)?;
-        if self.proxy_header.is_some() && !address.scheme.is_over_tcp() {
-            return Err(Error::InvalidOption {
-                option: "PROXY header",
-                value: format!("sent to {address}"),
-                remedy: "only a connection over TCP carries one".into(),
-            });
+        if self.proxy_header.is_some() {
+            ProxyHeader::check_address(address)?;
         }
         let limit = dial.timeout.unwrap_or(self.shared.options.connect_timeout);
         let connecting = async {
             match address.scheme {
                 Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
                 Scheme::Unix => {
-                    let connected = connect_unix(&address.path).await;
+                    let connected = UnixStream::connect(&address.path).await;
                     let stream = connected.map_err(|source| Error::Unreachable {
                         address: address.clone(),
                         source,

@@ -57,8 +57,8 @@
 //! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
 //! ciphers, resumption. Its early data is the HTTP request alone.
 //!
-//! Behind a proxy a listener over TCP takes the client's address from the PROXY header: see
-//! [`ListenOptions::proxy_protocol`]. A connector sends one with [`Connector::with_proxy_header`].
+//! Proxies name their clients in PROXY headers. A listener over TCP reads them with [`ListenOptions::proxy_protocol`], a connector sends
+//! them with [`Connector::with_proxy_header`].
 //!
 //! A [`race`] connects to a server that has several addresses, such as one of QUIC and one of TLS.
 //!

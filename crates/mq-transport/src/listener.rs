@@ -12,7 +12,7 @@ use crate::{
     Address, Error, Link, ListenOptions, ProxyProtocol, Scheme, SocketFile,
     link::Transport,
     mem::{MemLink, MemListener},
-    proxy::Proxied,
+    proxy::{Proxied, check_over_tcp},
     registry,
     socket::{listen_error, listen_tcp, resolve},
     tcp::{TcpLink, UnixLink},
@@ -114,12 +114,8 @@ impl Listener {
     pub async fn bind(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         registry::check(address.scheme)?;
         let mut bound = address.clone();
-        if options.proxy_protocol.is_some() && !address.scheme.is_over_tcp() {
-            return Err(Error::InvalidOption {
-                option: "PROXY protocol",
-                value: format!("used at {address}"),
-                remedy: "only a connection over TCP carries its header".into(),
-            });
+        if options.proxy_protocol.is_some() {
+            check_over_tcp(address, "at")?;
         }
         let acceptor = if address.scheme == Scheme::Mem {
             Acceptor::Mem(MemListener::bind(address, options.backlog)?)

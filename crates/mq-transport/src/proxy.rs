@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use proxy_header::{ParseConfig, ProxiedAddress, SslInfo, Tlv};
 use tokio::{io::AsyncReadExt as _, net::TcpStream};
 
-use crate::{Error, LinkInfo, TlsVersion};
+use crate::{Address, Error, LinkInfo, TlsVersion};
 
 /// Longest header of version 1, in bytes (§2.1).
 const MAX_LINE: usize = 107;
@@ -175,6 +175,14 @@ impl ProxyHeader {
         Self { addresses, tls }
     }
 
+    /// Checks that connections to this address can begin with a header.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if they do not run over TCP.
+    pub fn check_address(address: &Address) -> Result<(), Error> {
+        check_over_tcp(address, "to")
+    }
+
     /// Adds the common name of the client's certificate, which version 2 has (`PP2_SUBTYPE_SSL_CN`).
     #[must_use]
     pub fn with_common_name(mut self, name: impl Into<String>) -> Self {
@@ -268,6 +276,18 @@ async fn read_binary(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     header.resize(FIXED + usize::from(rest), 0);
     stream.read_exact(&mut header[FIXED..]).await?;
     Ok(header)
+}
+
+/// Refuses an address whose connections cannot carry a header, in words with this preposition.
+pub(crate) fn check_over_tcp(address: &Address, preposition: &str) -> Result<(), Error> {
+    if address.scheme.is_over_tcp() {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        option: "proxy protocol",
+        value: format!("used {preposition} {address}"),
+        remedy: "only a connection over TCP carries its header".into(),
+    })
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

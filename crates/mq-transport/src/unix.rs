@@ -1,4 +1,4 @@
-//! Unix sockets: their files, and connecting to them.
+//! Unix sockets that are listened at, and their files.
 
 use std::{
     io,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 
 /// File of a Unix socket that is listened at; dropping this removes it.
 #[derive(Debug)]
@@ -45,8 +45,4 @@ pub fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, 
     }
     std::fs::rename(&private, path)?;
     Ok((listener, SocketFile(path.to_owned())))
-}
-
-pub(crate) async fn connect_unix(path: &str) -> io::Result<UnixStream> {
-    UnixStream::connect(path).await
 }

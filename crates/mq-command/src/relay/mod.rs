@@ -12,7 +12,12 @@ use mq_transport::{
     Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyVersion,
     QuicOptions, Repeat, Scheme, ServerIdentity,
 };
-use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+    time::Instant,
+};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{Outcome, connect, ends::until_end, line};
@@ -122,11 +127,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         let listener = listener.with_context(|| format!("--metrics {address}"))?;
         tokio::spawn(metrics::serve(listener, shown.clone()));
     }
-    let mut hang_up = hang_up()?;
-    let mut relays = Relays::default();
+    // Has the file read again.
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut relays = Relays {
+        shown,
+        ..Relays::default()
+    };
     relays.change_to(file).await?;
     relays.announce()?;
-    shown.set(relays.shown());
     let ended = until_end(None, async |_| {
         loop {
             hang_up.recv().await;
@@ -135,11 +143,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
                 Ok(()) => relays.announce()?,
                 Err(error) => eprintln!("mq: reload: {}", line(&error)),
             }
-            shown.set(relays.shown());
         }
     })
     .await;
-    shown.end();
     let cut = relays.drain(Duration::from_secs(args.drain)).await;
     if cut > 0 {
         eprintln!("mq: {cut} clients were still connected");
@@ -162,31 +168,11 @@ fn relays_of(args: &Args) -> anyhow::Result<RelayFile> {
     }
 }
 
-/// SIGHUP, by which a file is read again.
-#[cfg(unix)]
-fn hang_up() -> std::io::Result<tokio::signal::unix::Signal> {
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
-}
-
-/// Signal on systems that have none: it never comes.
-#[cfg(not(unix))]
-fn hang_up() -> std::io::Result<NoSignal> {
-    Ok(NoSignal)
-}
-
-#[cfg(not(unix))]
-struct NoSignal;
-
-#[cfg(not(unix))]
-impl NoSignal {
-    async fn recv(&mut self) {
-        std::future::pending().await
-    }
-}
-
 /// Relays of this process.
 #[derive(Default)]
 struct Relays {
+    /// Relays as HTTP shows them.
+    shown: Shown,
     running: Vec<RunningRelay>,
     /// Relays that the file has no more, whose clients may stay until they end.
     leaving: Vec<RelayHandle>,
@@ -203,7 +189,7 @@ impl Relays {
     /// no more clients. Certificates are read again.
     ///
     /// # Errors
-    /// What is wrong with the file, before anything has changed; or the first relay that cannot start, once the others have.
+    /// If the file has a mistake, before anything has changed; or if a relay cannot start, once the others have.
     async fn change_to(&mut self, file: RelayFile) -> anyhow::Result<()> {
         let wanted = file.relays.into_iter();
         let wanted = wanted.map(|args| Ok((options(&args)?, args)));
@@ -241,6 +227,9 @@ impl Relays {
                 Err(error) => result = result.and(Err(error)),
             }
         }
+        let names = self.running.iter();
+        let shown = names.map(|one| (one.addresses[0].to_string(), one.handle.clone()));
+        self.shown.set(shown.collect());
         result
     }
 
@@ -256,16 +245,9 @@ impl Relays {
         out.flush()
     }
 
-    /// Returns the relays whose counters are shown.
-    fn shown(&self) -> Vec<(String, RelayHandle)> {
-        let running = self.running.iter();
-        running
-            .map(|one| (one.addresses[0].to_string(), one.handle.clone()))
-            .collect()
-    }
-
     /// Accepts no more clients, and waits until those present have gone, or for `patience`. Returns the number of those that stayed.
     async fn drain(self, patience: Duration) -> u64 {
+        self.shown.end();
         let running = self.running.into_iter().map(|one| one.handle);
         let until = Instant::now() + patience;
         let mut draining = JoinSet::new();

@@ -108,15 +108,10 @@ impl Connection {
 
     /// Server: refuses an invalid CONNECT. Before 5.0 only some reasons have an answer.
     pub(super) fn refuse_malformed_connect(&mut self, reason: ReasonCode) {
-        self.version = match self.decoder.version() {
-            // The CONNECT named this version before its error (§4.13.1).
-            Some(Version::V5) => Version::V5,
-            // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
-            // `[MQTT-3.1.2-2]`; garbage gets none.
-            None if reason == ReasonCode::UnsupportedProtocolVersion => Version::V3_1_1,
-            // 3.1.1's `[MQTT-3.1.4-1]`
-            _ => return,
+        let Some(version) = reason.malformed_connect_version(self.decoder.version()) else {
+            return;
         };
+        self.version = version;
         // A few bytes; no limit of the client is known yet.
         let _ = self.write_last(&Packet::from(ConnAck::new(reason)));
     }

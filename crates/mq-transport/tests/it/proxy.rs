@@ -69,20 +69,14 @@ async fn first_bytes(options: &ListenOptions, bytes: &[u8]) -> (Result<Link, Err
     (link.unwrap(), client)
 }
 
-over!(a_header_of_version_1_tells_the_client_s_address: tcp, tls, ws, wss);
-async fn a_header_of_version_1_tells_the_client_s_address(scheme: Scheme) {
-    let (mut client, mut server) = relayed(scheme, ProxyVersion::V1).await;
-    assert_eq!(server.info().peer_address, Some(told()));
-    send(&mut client, b"behind it").await;
-    assert_eq!(receive(&mut server, 9).await, b"behind it");
-}
-
-over!(a_header_of_version_2_tells_the_client_s_address: tcp, tls, ws, wss);
-async fn a_header_of_version_2_tells_the_client_s_address(scheme: Scheme) {
-    let (mut client, mut server) = relayed(scheme, ProxyVersion::V2).await;
-    assert_eq!(server.info().peer_address, Some(told()));
-    send(&mut client, b"behind it").await;
-    assert_eq!(receive(&mut server, 9).await, b"behind it");
+over!(a_header_tells_the_client_s_address: tcp, tls, ws, wss);
+async fn a_header_tells_the_client_s_address(scheme: Scheme) {
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
+        let (mut client, mut server) = relayed(scheme, version).await;
+        assert_eq!(server.info().peer_address, Some(told()), "{version:?}");
+        send(&mut client, b"behind it").await;
+        assert_eq!(receive(&mut server, 9).await, b"behind it");
+    }
 }
 
 over!(sessions_are_resumed_behind_a_header: tls, wss);
