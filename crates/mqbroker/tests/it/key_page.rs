@@ -37,9 +37,9 @@ fn the_manual_page_has_every_key() {
             has("\"Without a table\"", table);
             continue;
         }
-        // Of bridges there may be many.
+        // Of these there may be many.
         let (before, heading) = match table {
-            "bridge" => ("", "[[bridge]]".to_owned()),
+            "bridge" | "listener" => ("", format!("[[{table}]]")),
             "bridge.topic" => ("[[bridge]]\n", "[[bridge.topic]]".to_owned()),
             table => ("", format!("[{table}]")),
         };

@@ -138,7 +138,7 @@ fn what_comes_before_a_log_in_and_is_not_mqtt_is_a_line_with_its_peer_and_a_coun
         (b"GET / HTTP/1.1\r\n\r\n", "HTTP at a port of MQTT"),
         (
             b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n",
-            "a PROXY header, which no listener takes",
+            "a PROXY header at a listener without proxy_protocol",
         ),
         (b"\x10\x0c\0\x04MQTX\x04\x02\0\x0a\0\0", "no valid CONNECT"),
         (b"\xc0\0", "no valid CONNECT"),
