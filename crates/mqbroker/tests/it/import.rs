@@ -52,7 +52,11 @@ const STOPS: [(&str, &str, &str); 33] = [
         "websockets_origin https://a.example",
         "allowed_origins",
     ),
-    (SECURE, "proxy_protocol_v2_require_tls true", "trusted_proxies"),
+    (
+        SECURE,
+        "proxy_protocol_v2_require_tls true",
+        "trusted_proxies",
+    ),
     (SECURE, "enable_proxy_protocol 2", "trusted_proxies"),
     (SECURE, "max_session_expiry_interval 5", "session_expiry_s"),
     (SECURE, "protocol http_api", "neither mqtt"),

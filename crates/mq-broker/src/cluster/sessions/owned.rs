@@ -3,7 +3,7 @@
 use mq_codec::ByteStr;
 use tokio::sync::watch;
 
-use super::recorded_session::{MessagePlace, RecordedSession, Urgency};
+use super::recorded_session::{MessagePlace, RecordedSession};
 use crate::{
     cluster::Cluster,
     lock::lock,
@@ -104,8 +104,8 @@ impl OwnedSession {
         origin: Option<LogPosition>,
         round: u64,
     ) -> bool {
-        let urgency = self.recorded.apply(change, origin);
-        self.note_difference(round, urgency)
+        self.changed_in_round.get_or_insert(round);
+        self.recorded.apply(change, origin)
     }
 
     /// Sets the session's will, in a round. Returns `true` if the change has to be in the record before anybody learns
@@ -115,15 +115,8 @@ impl OwnedSession {
         will: Option<Box<StoredWill>>,
         round: u64,
     ) -> bool {
-        let urgency = self.recorded.set_will(will);
-        self.note_difference(round, urgency)
-    }
-
-    /// Notes in a round that the record lacks a change. Returns `true` if the change is urgent.
-    fn note_difference(&mut self, round: u64, urgency: Urgency) -> bool {
         self.changed_in_round.get_or_insert(round);
-        self.is_changed |= urgency > Urgency::Never;
-        urgency == Urgency::Now
+        self.recorded.set_will(will)
     }
 
     /// Replaces the place of a message by a copy of it, in a round. Returns `false` if the session does not have the

@@ -61,17 +61,6 @@ pub(super) struct DeliveryForm {
     pub(super) subscription_ids: Vec<SubscriptionId>,
 }
 
-/// Urgency with which a change of a session has to be written to its record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Urgency {
-    /// The change need not be written: it changes nothing, follows from the logs, or is not kept.
-    Never,
-    /// The change may be written later: without it a message of QoS 1 may be delivered again.
-    Later,
-    /// The change has to be in the record before anybody learns of it, such as the client by an acknowledgement.
-    Now,
-}
-
 impl OwedMessage {
     /// Makes an owed message: by its place if it came from the log at `origin`, else with its content.
     fn new(message: StoredMessage, origin: Option<LogPosition>) -> Self {
@@ -146,22 +135,23 @@ impl DeliveryForm {
 }
 
 impl RecordedSession {
-    /// Applies a change to the state, and returns how urgent it is to write it. `origin` is the place in the logs of a
-    /// message that the change queues; `None` if the message is in no log.
-    pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> Urgency {
+    /// Applies a change to the state. Returns `true` if it is urgent: if it has to be in the record before anybody learns of
+    /// it, such as the client by an acknowledgement. If one that is not is lost, a message of QoS 1 may be delivered again.
+    /// `origin` is the place in the logs of a message that the change queues; `None` if the message is in no log.
+    pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> bool {
         match change {
             SessionChange::Attached { expiry, user } => {
                 let life = Life::Connected(expiry);
                 if self.life == life && self.user.as_ref() == Some(&user) {
-                    return Urgency::Never;
+                    return false;
                 }
                 self.life = life;
                 self.user = Some(user);
-                Urgency::Now
+                true
             }
             SessionChange::Detached { expires_at } => {
                 self.life = Life::Away(expires_at);
-                Urgency::Later
+                false
             }
             SessionChange::Subscribed {
                 filter,
@@ -170,16 +160,11 @@ impl RecordedSession {
                 ..
             } => {
                 let new = (options, subscription_id);
-                let old = self.subscriptions.insert(filter, new);
-                if old == Some(new) {
-                    Urgency::Never
-                } else {
-                    Urgency::Now
-                }
+                self.subscriptions.insert(filter, new) != Some(new)
             }
             SessionChange::Unsubscribed { filter } => {
                 self.subscriptions.remove(&filter);
-                Urgency::Now
+                true
             }
             SessionChange::Queued { number, message } => {
                 if let Some(position) = origin {
@@ -188,39 +173,31 @@ impl RecordedSession {
                 }
                 self.waiting
                     .insert(number, OwedMessage::new(message, origin));
-                if origin.is_some() {
-                    Urgency::Never
-                } else {
-                    Urgency::Later
-                }
+                false
             }
             SessionChange::Unqueued { number } => {
                 self.waiting.remove(&number);
-                Urgency::Later
+                false
             }
             SessionChange::Sent { number, packet_id } => {
                 let Some(owed) = self.waiting.remove(&number) else {
-                    return Urgency::Never;
+                    return false;
                 };
                 let is_once = owed.qos() == QoS::ExactlyOnce;
                 // An identifier stands for one message at a time.
                 self.in_flight.retain(|(id, _)| *id != packet_id);
                 self.in_flight.push((packet_id, Some(owed)));
-                if is_once {
-                    Urgency::Now
-                } else {
-                    Urgency::Later
-                }
+                is_once
             }
             SessionChange::Released { packet_id } => {
                 for (_, owed) in self.in_flight.iter_mut().filter(|(id, _)| *id == packet_id) {
                     *owed = None;
                 }
-                Urgency::Now
+                true
             }
             SessionChange::Completed { packet_id } => {
                 self.in_flight.retain(|(id, _)| *id != packet_id);
-                Urgency::Later
+                false
             }
             // In the log, with the message.
             SessionChange::Received {
@@ -228,21 +205,21 @@ impl RecordedSession {
                 flow: None,
             } => {
                 self.received.insert(packet_id);
-                Urgency::Never
+                false
             }
             SessionChange::ReceivedReleased {
                 packet_id,
                 flow: None,
             } => {
                 self.received.remove(&packet_id);
-                Urgency::Now
+                true
             }
             // Flows (MQTT-next) end with their owner. The end of a session is not a change of what is kept.
             SessionChange::Received { .. }
             | SessionChange::ReceivedReleased { .. }
             | SessionChange::FlowKept { .. }
             | SessionChange::FlowEnded { .. }
-            | SessionChange::Ended => Urgency::Never,
+            | SessionChange::Ended => false,
         }
     }
 
@@ -260,13 +237,9 @@ impl RecordedSession {
         self.life == Life::Connected(Some(Duration::ZERO))
     }
 
-    /// Replaces the will, and returns how urgent it is to write that.
-    pub(super) fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
-        if core::mem::replace(&mut self.will, will) == self.will {
-            Urgency::Never
-        } else {
-            Urgency::Now
-        }
+    /// Replaces the will. Returns `true` if the change is urgent, as [`apply`](Self::apply) does.
+    pub(super) fn set_will(&mut self, will: Option<Box<StoredWill>>) -> bool {
+        core::mem::replace(&mut self.will, will) != self.will
     }
 
     /// Returns the messages that the session still has to get, those that wait before those in flight.
