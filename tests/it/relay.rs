@@ -54,6 +54,16 @@ impl Serving {
         stream
     }
 
+    /// Waits until so many clients were refused.
+    async fn refused(&self, count: u64) {
+        let refused = async {
+            while self.handle.stats().refused < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, refused).await.expect("they are refused");
+    }
+
     /// Waits until all clients have gone, so that they are in the counters.
     async fn idle(&self) {
         let gone = async {
@@ -130,17 +140,7 @@ async fn everything_passes_a_pair_as_it_is(scheme: Scheme) {
     assert!(again.last_connected().unwrap().session_present);
     again.disconnect().await.unwrap();
     // A client that ends without DISCONNECT.
-    let connect = Connect {
-        will: Some(Will {
-            topic: TopicName::new("will").unwrap(),
-            payload: Bytes::from_static(b"gone"),
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            properties: WillProperties::default(),
-        }),
-        ..Connect::new(Version::V3_1_1, "lost".try_into().unwrap())
-    };
-    let mut raw = pair.beside_client.raw(connect).await;
+    let mut raw = pair.beside_client.raw(with_will()).await;
     assert_eq!(answer(&mut raw, Version::V3_1_1).await, ReasonCode::Success);
     drop(raw);
     assert_eq!(next(&mut seen).await.payload, "gone");
@@ -482,5 +482,120 @@ async fn clients_and_brokers_at_unix_sockets_are_reached() {
     let shown = broker.broker().client("relayed").await.unwrap();
     assert_eq!((&*shown.transport, shown.peer), ("unix", None));
     client.disconnect().await.unwrap();
+    broker.shutdown().await;
+}
+
+/// Returns a CONNECT of 3.1.1 for `lost`, with a will at `will`.
+fn with_will() -> Connect {
+    Connect {
+        will: Some(Will {
+            topic: TopicName::new("will").unwrap(),
+            payload: Bytes::from_static(b"gone"),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: WillProperties::default(),
+        }),
+        ..Connect::new(Version::V3_1_1, "lost".try_into().unwrap())
+    }
+}
+
+// A relay that does not let go of its processor would keep this test from its bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_to_a_client_that_has_closed_ends() {
+    let mut options = from_tcp([nobody().await]);
+    options.listen = vec![loopback(Scheme::Ws)];
+    let relay = Serving::start(options).await;
+    let mut stream = relay.connect().await;
+    let upgrade = "GET /mqtt HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+        Sec-WebSocket-Protocol: mqtt\r\n\r\n";
+    stream.write_all(upgrade.as_bytes()).await.unwrap();
+    let connect = b"\x10\x0c\0\x04MQTT\x09\x02\0\x0a\0\0";
+    // A binary frame and a Close, with a mask of zeros (RFC 6455 §5.2).
+    let mut frames = vec![
+        0x82,
+        0x80 | u8::try_from(connect.len()).unwrap(),
+        0,
+        0,
+        0,
+        0,
+    ];
+    frames.extend(connect);
+    frames.extend([0x88, 0x80, 0, 0, 0, 0]);
+    stream.write_all(&frames).await.unwrap();
+    relay.refused(1).await;
+    relay.idle().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_the_broker_is_dialled_takes_nobodys_session() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = Address {
+        scheme: Scheme::Tls,
+        ..local(&silent)
+    };
+    let mut options = from_tcp([upstream]);
+    options.connect_options.connect_timeout = Duration::from_mins(5);
+    let relay = Serving::start(options).await;
+    let client = relay.raw(with_will()).await;
+    let (mut dialled, _) = timeout(SOON, silent.accept()).await.unwrap().unwrap();
+    drop(client);
+    relay.idle().await;
+    let mut hello = Vec::new();
+    let ended = timeout(SOON, dialled.read_to_end(&mut hello)).await;
+    ended.expect("the dial goes on").ok();
+    let stats = relay.handle.stats();
+    assert_eq!((stats.passed_on, stats.refused), (0, 1), "{stats:?}");
+}
+
+#[tokio::test]
+async fn what_follows_connect_arrives_although_the_client_has_left() {
+    let broker = TestBroker::start().await;
+    let direct = broker.client(Scheme::Tcp, "direct").build().await.unwrap();
+    let mut seen = direct.subscribe("#", QoS::AtLeastOnce).await.unwrap();
+    let mut bytes = BytesMut::new();
+    let connect = Packet::from(with_will());
+    connect.encode(Version::V3_1_1, &mut bytes).unwrap();
+    // PUBLISH to `up` at QoS 0, and DISCONNECT.
+    bytes.extend_from_slice(b"\x30\x05\0\x02upx\xe0\0");
+    for scheme in [Scheme::Quic, Scheme::Tls] {
+        let mut options = from_tcp([broker.address(scheme)]);
+        options.connect_options = broker.connect_options();
+        let relay = Serving::start(options).await;
+        // With a ticket from the second one on.
+        for number in 0..3 {
+            let mut stream = relay.connect().await;
+            stream.write_all(&bytes).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let came = next(&mut seen).await;
+            assert_eq!(came.topic.as_str(), "up", "{scheme:?} {number}");
+            relay.idle().await;
+        }
+    }
+    direct.publish("end", "", QoS::AtLeastOnce).await.unwrap();
+    assert_eq!(next(&mut seen).await.topic.as_str(), "end", "a will came");
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn clients_that_are_cut_are_told_so_and_their_wills_come() {
+    let broker = TestBroker::start().await;
+    let direct = broker.client(Scheme::Tcp, "direct").build().await.unwrap();
+    let mut seen = direct.subscribe("will", QoS::AtLeastOnce).await.unwrap();
+    let mut options = from_tcp([broker.address(Scheme::Quic)]);
+    options.connect_options = broker.connect_options();
+    let relay = Serving::start(options).await;
+    let mut client = relay.raw(with_will()).await;
+    assert_eq!(
+        answer(&mut client, Version::V3_1_1).await,
+        ReasonCode::Success
+    );
+    assert_eq!(relay.handle.drain(Duration::ZERO).await, 1);
+    relay.handle.cut().await;
+    assert_eq!(relay.handle.stats().clients, 0);
+    assert_eq!(next(&mut seen).await.payload, "gone");
+    let mut rest = Vec::new();
+    let ended = timeout(SOON, client.read_to_end(&mut rest)).await;
+    ended.unwrap().unwrap();
     broker.shutdown().await;
 }

@@ -76,12 +76,15 @@ pub(crate) async fn read(link: &mut Link) -> Result<FirstPacket, NoConnect> {
 /// Returns `true` if the packet is complete, or if the first bytes show that it will not be a CONNECT to pass on. Without this a packet
 /// that comes byte by byte would be copied for each.
 fn is_decided(received: &[u8]) -> bool {
-    const CONNECT: u8 = 0x10;
+    /// Flags that CONNECT must not have are refused with the whole packet.
+    fn is_connect(received: &[u8]) -> bool {
+        received.first().is_some_and(|first| first >> 4 == 1)
+    }
     match packet_len(received) {
         Some(size) => {
-            received.len() >= size || size > MAX_CONNECT as usize || received[0] != CONNECT
+            received.len() >= size || size > MAX_CONNECT as usize || !is_connect(received)
         }
-        None => received.len() >= MAX_HEADER || received.first() != Some(&CONNECT),
+        None => received.len() >= MAX_HEADER || !is_connect(received),
     }
 }
 

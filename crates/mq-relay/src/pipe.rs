@@ -97,17 +97,34 @@ impl Side {
 
     /// Writes what waits, and ends the connection in order. Takes a few seconds at most.
     pub(crate) async fn finish(mut self) {
-        let writing = async {
-            while !self.outbox.is_empty() {
-                match self.link.progress(&mut self.outbox, false).await {
-                    Ok(Progress::Flushed) | Err(_) => break,
-                    Ok(_) => {}
-                }
-            }
-        };
+        let writing = self.link.flush(&mut self.outbox);
         // What a slow peer has not taken until then is lost with its connection.
         let _ = tokio::time::timeout(LAST_BYTES, writing).await;
         self.link.close(LAST_BYTES).await;
+    }
+
+    /// Resolves once the client has left without a packet behind its CONNECT. Reads no more than may wait for the broker.
+    ///
+    /// # Errors
+    /// If its connection has not ended in order.
+    pub(crate) async fn left(&mut self) -> Result<(), Error> {
+        let mut has_ended = false;
+        poll_fn(|cx| {
+            while !has_ended && self.link.received_len() < ROOM {
+                match std::task::ready!(self.poll(cx, true)) {
+                    Some(Ok(Progress::Closed)) => has_ended = true,
+                    Some(Err(error)) => return Poll::Ready(Err(error)),
+                    Some(Ok(_)) | None => {}
+                }
+            }
+            if has_ended && self.link.received_len() == 0 {
+                Poll::Ready(Ok(()))
+            } else {
+                // Its packets are for the broker, such as a message and DISCONNECT.
+                Poll::Pending
+            }
+        })
+        .await
     }
 }
 
@@ -134,6 +151,23 @@ impl Pipe<'_> {
                 return end;
             }
         }
+    }
+
+    /// Passes on what the client has sent before it ended, and ends the connection to the broker. What may not be early data waits for
+    /// the end of the broker's handshake.
+    pub(crate) async fn finish_broker(mut self) {
+        let passing = async {
+            while self.client.link.received_len() > 0 && !self.client.link.is_early() {
+                match poll_fn(|cx| self.broker.poll(cx, false)).await {
+                    Some(Ok(Progress::Closed) | Err(_)) => break,
+                    Some(Ok(_)) | None => self.pass_on(),
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LAST_BYTES, passing).await;
+        // The client has its socket no longer than that.
+        drop(self.client);
+        self.broker.finish().await;
     }
 
     /// Makes some progress on either side, and passes on what has come.
@@ -182,13 +216,14 @@ impl Pipe<'_> {
 
     /// Moves what was received on each side into the other's outbox, as far as it may be sent now.
     fn pass_on(&mut self) {
-        let policy = if self.client.link.is_early() {
-            Some(self.front)
-        } else if self.broker.link.handshake() == HandshakeKind::Pending {
-            Some(self.back)
-        } else {
-            None
-        };
+        let is_pending = self.broker.link.handshake() == HandshakeKind::Pending;
+        let policies = [
+            self.client.link.is_early().then_some(self.front),
+            is_pending.then_some(self.back),
+        ];
+        // The stricter one holds.
+        let policy = policies.into_iter().flatten();
+        let policy = policy.min_by_key(|policy| *policy == EarlyDataPolicy::Full);
         let Traffic {
             to_broker,
             to_clients,

@@ -26,6 +26,9 @@ use crate::{
     upstream::{Unreached, Upstream},
 };
 
+/// Time in which clients that are still there at the end are told so, and their last bytes are written.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Number of handshakes under way from which on QUIC clients have to prove their address first.
 const UNPROVEN: usize = 256;
 
@@ -98,6 +101,8 @@ struct Shared {
     arriving: Semaphore,
     /// Becomes `true` when the relay stops to accept clients.
     draining: watch::Sender<bool>,
+    /// Becomes `true` when the clients that are still there are to go.
+    parting: watch::Sender<bool>,
     #[cfg(feature = "tls")]
     certificates: Vec<ReloadHandle>,
 }
@@ -124,6 +129,7 @@ impl Relay {
             by_address: Mutex::default(),
             arriving: Semaphore::new(UNPROVEN),
             draining: watch::Sender::new(false),
+            parting: watch::Sender::new(false),
         };
         Ok(Self {
             listeners,
@@ -214,9 +220,23 @@ impl RelayHandle {
     }
 
     /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
-    /// are still there; they are cut when the runtime ends.
+    /// were still there; they stay until [`cut`](Self::cut) ends them.
     pub async fn drain(&self, patience: Duration) -> u64 {
         self.shared.draining.send_replace(true);
+        self.gone(patience).await
+    }
+
+    /// Accepts no further client, and ends the connections of those present in order: what waits is written, and the broker publishes the
+    /// wills of clients that have sent no DISCONNECT. Takes a second or so; then the runtime may end.
+    pub async fn cut(&self) {
+        self.shared.draining.send_replace(true);
+        self.shared.parting.send_replace(true);
+        // A little longer than each of them.
+        self.gone(PARTING * 2).await;
+    }
+
+    /// Waits until no client is there, or for `patience` at most. Returns the number of clients that are.
+    async fn gone(&self, patience: Duration) -> u64 {
         let mut stats = self.shared.stats.subscribe();
         let gone = stats.wait_for(|stats| stats.clients == 0);
         match tokio::time::timeout(patience, gone).await {
@@ -342,7 +362,11 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
             }
         }
     });
-    let (client, first) = match arrived.await {
+    let arrived = tokio::select! {
+        arrived = arrived => arrived,
+        () = shared.parting() => return,
+    };
+    let (client, first) = match arrived {
         Ok(Ok(arrived)) => arrived,
         Ok(Err(error)) => {
             shared.count(|stats| stats.refused += 1);
@@ -355,22 +379,30 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
             return;
         }
     };
-    pass_on(&shared, &route, client, &first).await;
+    pass_on(&shared, &route, client, first).await;
 }
 
 /// Connects to the broker and passes the client's connection on until it ends.
-async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPacket) {
-    let id = &first.client_id;
-    let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, first.version);
+async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacket) {
+    let id = first.client_id.to_string();
+    let version = first.version;
+    let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, version);
     let answer_by = Instant::now() + route.options.connect_options.connect_timeout;
     let mut client = Side::new(client);
     let connector = route.upstream.connector_for(&client.link);
-    let connecting = route.upstream.connect(first, connector);
-    let connected = tokio::time::timeout_at(answer_by, connecting).await;
-    let connected = connected.unwrap_or_else(|_| {
-        route.upstream.failed();
-        Err(Unreached::TooLate)
-    });
+    let connecting = route.upstream.connect(&first, connector, answer_by);
+    let connected = tokio::select! {
+        biased;
+        // It may be here again by now: the CONNECT of a client that has left would take its session from it.
+        left = client.left() => {
+            shared.count(|stats| stats.refused += 1);
+            let end = End::Client(left);
+            tracing::debug!(client = %id, %end, "left while the broker was dialled");
+            return;
+        }
+        connected = connecting => connected,
+        () = shared.parting() => return,
+    };
     let connected = match connected {
         Ok(connected) => connected,
         Err(error) => {
@@ -379,7 +411,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPack
                 match error {
                     Unreached::Failed(_) => stats.failed += 1,
                     Unreached::Paused(_) => stats.paused += 1,
-                    Unreached::TooLate => stats.timed_out += 1,
+                    Unreached::TooLate | Unreached::NoTurn => stats.timed_out += 1,
                 }
             });
             if let Unreached::Paused(_) = error {
@@ -399,10 +431,12 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPack
     });
     let size = first.bytes.len() as u64;
     shared.traffic.to_broker.fetch_add(size, Ordering::Relaxed);
+    // CONNECT, with its password, is in memory until it is written.
+    drop(first);
     let mut pipe = Pipe {
         client,
         broker: connected.broker,
-        is_clients_turn: true,
+        is_clients_turn: false,
         front: route.options.listen_options.early_data,
         back: route.options.early,
         traffic: &shared.traffic,
@@ -411,23 +445,32 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPack
     let was_answered = answered.is_ok();
     let end = match answered {
         Ok(()) => {
+            route.upstream.reached();
             shared.count(|stats| stats.answered(&pipe.broker.link));
-            pipe.until_end().await
+            tokio::select! {
+                end = pipe.until_end() => end,
+                () = shared.parting() => {
+                    let Pipe { client, broker, .. } = pipe;
+                    let both = async { tokio::join!(client.finish(), broker.finish()) };
+                    let _ = tokio::time::timeout(PARTING, both).await;
+                    return;
+                }
+            }
         }
         Err(end) => end,
     };
-    let Pipe { client, broker, .. } = pipe;
     tracing::debug!(client = %id, %end, "ended");
     match end {
         // The broker gets what the client has sent, and without a DISCONNECT among it sends the will.
-        End::Client(_) => broker.finish().await,
-        End::Broker(_) if was_answered => client.finish().await,
+        End::Client(_) => pipe.finish_broker().await,
+        End::Broker(_) if was_answered => pipe.client.finish().await,
         // Its answer to this CONNECT is none, such as to one that breaks the protocol of 3.1.1 (`[MQTT-3.1.4-1]`).
-        End::Broker(Ok(())) if broker.link.handshake() != HandshakeKind::Pending => {
+        End::Broker(Ok(())) if pipe.broker.link.handshake() != HandshakeKind::Pending => {
             shared.count(|stats| stats.unanswered += 1);
-            client.finish().await;
+            pipe.client.finish().await;
         }
         End::Broker(_) | End::NoAnswer => {
+            let Pipe { client, broker, .. } = pipe;
             // Early data was sent, and nobody was there. A broker that was there and ended the connection is not down: one client's
             // CONNECT must not keep others out.
             if broker.link.handshake() == HandshakeKind::Pending {
@@ -435,6 +478,8 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: &FirstPack
             }
             shared.count(|stats| stats.unanswered += 1);
             tracing::warn!(client = %id, %end, "CONNECT unanswered");
+            // What has not left yet stays here: the client may be let in elsewhere, and would be taken over.
+            drop(broker);
             unavailable(client).await;
         }
     }
@@ -460,6 +505,13 @@ impl Route {
 impl Shared {
     fn route(&self) -> Arc<Route> {
         Arc::clone(&lock(&self.route))
+    }
+
+    /// Resolves when the clients that are still there are to go.
+    async fn parting(&self) {
+        let mut parting = self.parting.subscribe();
+        // The sender lives as long as this.
+        let _ = parting.wait_for(|parting| *parting).await;
     }
 
     fn count(&self, change: impl FnOnce(&mut RelayStats)) {

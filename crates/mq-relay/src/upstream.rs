@@ -25,6 +25,7 @@ pub(crate) struct Upstream {
     options: Arc<RelayOptions>,
     networks: Mutex<Networks>,
     reach: Mutex<Reach>,
+    /// Permits for connections that are being made.
     dials: Semaphore,
 }
 
@@ -59,6 +60,9 @@ pub(crate) enum Unreached {
     /// No address was reached within the connect timeout.
     #[error("no connection in time")]
     TooLate,
+    /// Other clients' connections were being made for that long.
+    #[error("too many others are being connected")]
+    NoTurn,
 }
 
 impl Upstream {
@@ -83,21 +87,32 @@ impl Upstream {
         }
     }
 
-    /// Connects for one client, and sends its CONNECT, as early data where that is possible. The caller bounds the time.
+    /// Connects for one client, and sends its CONNECT, as early data where that is possible.
     pub(crate) async fn connect(
         &self,
         first: &FirstPacket,
         connector: Connector,
+        by: tokio::time::Instant,
     ) -> Result<Connected, Unreached> {
-        let _dial = self.dials.acquire().await;
+        // A client that waits too long for its turn says nothing of the broker.
+        let dial = tokio::time::timeout_at(by, self.dials.acquire()).await;
+        let _dial = dial.map_err(|_| Unreached::NoTurn)?;
         // Once, as the check lets one client try after a pause; and now, as others may have failed while this one waited.
         self.reach().check(now())?;
-        let connected = self.race(first, connector).await;
+        let connected = tokio::time::timeout_at(by, self.race(first, connector)).await;
+        let connected = connected.unwrap_or(Err(Unreached::TooLate));
         match &connected {
-            Ok(_) => *self.reach() = Reach::default(),
+            // Behind early data nobody may be there: the answer says so.
+            Ok(connected) if connected.broker.link.handshake() == HandshakeKind::Pending => {}
+            Ok(_) => self.reached(),
             Err(_) => self.failed(),
         }
         connected
+    }
+
+    /// Records that the broker was reached: clients are tried without a pause.
+    pub(crate) fn reached(&self) {
+        *self.reach() = Reach::default();
     }
 
     /// Records that the broker was not reached. Clients are then refused without an attempt for a pause, which grows with each failure.

@@ -151,10 +151,7 @@ async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
             Ok(Progress::Closed) => {
                 let rest = ends[from].received(LaneId::CONTROL).split().freeze();
                 out[1 - from].put_body(LaneId::CONTROL, &rest);
-                let flush = async {
-                    let (link, outbox) = (&mut ends[1 - from], &mut out[1 - from]);
-                    while !outbox.is_empty() && link.progress(outbox, false).await.is_ok() {}
-                };
+                let flush = ends[1 - from].flush(&mut out[1 - from]);
                 // A peer that does not read loses the bytes.
                 let _ = timeout(LAST_BYTES, flush).await;
                 return;

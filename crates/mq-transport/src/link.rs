@@ -200,6 +200,19 @@ impl Link {
         poll_fn(|cx| self.poll_progress(cx, outbox, want_read)).await
     }
 
+    /// Writes all of `outbox`, and reads nothing. Set a time limit: a peer that does not read keeps it waiting.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress), and [`Error::Closed`] if the peer has closed the connection: it reports that at each call.
+    pub async fn flush(&mut self, outbox: &mut Outbox) -> Result<(), Error> {
+        while !outbox.is_empty() {
+            if self.progress(outbox, false).await? == Progress::Closed {
+                return Err(Error::Closed);
+            }
+        }
+        Ok(())
+    }
+
     /// Polls for progress, as [`progress`](Self::progress) awaits it.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::BytesMut;
 use mq_codec::{ConnAck, Disconnect, Packet, ReasonCode, Version};
 use mq_proto::{CloseReason, Delivery, Event, LaneId, Outbox, Role};
-use mq_transport::{Link, Progress};
+use mq_transport::Link;
 use tracing::{debug, info};
 
 use super::{session_end::SessionEnd, wire::Wire};
@@ -246,16 +246,8 @@ async fn close(last: Last) -> CloseReason {
     // Nobody needs the rest of a packet any more, and a peer may take its time to disconnect.
     *link.received(LaneId::CONTROL) = BytesMut::new();
     if !matches!(reason, CloseReason::LinkLost) {
-        let last = async {
-            while !outbox.is_empty() {
-                // A link whose peer has gone reports that at once, each time.
-                if let Ok(Progress::Closed) | Err(_) = link.progress(&mut outbox, false).await {
-                    break;
-                }
-            }
-        };
         // A peer too slow to take them counts as gone.
-        let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, link.flush(&mut outbox)).await;
     }
     link.close_with(code, CLOSE_DEADLINE).await;
     reason

@@ -579,13 +579,9 @@ impl Driver {
         } = current;
         if !connection.outbox().is_empty() && connection.is_closed() {
             let goodbye = async {
-                while !connection.outbox().is_empty() {
-                    match link.progress(connection.outbox(), false).await {
-                        Ok(Progress::Closed) | Err(_) => return,
-                        Ok(_) => {}
-                    }
+                if link.flush(connection.outbox()).await.is_ok() {
+                    link.close(GOODBYE_TIMEOUT).await;
                 }
-                link.close(GOODBYE_TIMEOUT).await;
             };
             // Packets that cannot be written in time are dropped.
             let _ = tokio::time::timeout(2 * GOODBYE_TIMEOUT, goodbye).await;

@@ -16,13 +16,15 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     task::JoinSet,
-    time::Instant,
 };
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{Outcome, connect, ends::until_end, line};
 use file::RelayFile;
 use metrics::Shown;
+
+/// The longest time that an option takes: a day.
+const MAX_SECONDS: u64 = 24 * 60 * 60;
 
 /// Options of `relay`.
 #[derive(clap::Args, Clone, Debug)]
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
     /// Seconds that clients have to leave after SIGTERM or Ctrl-C
-    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     drain: u64,
     /// Say what happens to each client
     #[arg(short = 'd', long)]
@@ -70,7 +72,7 @@ struct RouteArgs {
     #[arg(long, value_name = "COUNT")]
     connections_per_address: Option<NonZeroUsize>,
     /// Seconds in which the broker has to answer a client's CONNECT
-    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
     connect_timeout: u64,
     /// PROXY header that tells the broker each client's address: v1, or v2 with the name in the client's certificate
     #[arg(long, value_name = "VERSION", help_heading = "Broker")]
@@ -140,7 +142,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             hang_up.recv().await;
             let changed = async { relays.change_to(relays_of(&args)?).await };
             match changed.await {
-                Ok(()) => relays.announce()?,
+                // Whoever has read the first lines may have gone.
+                Ok(()) => drop(relays.announce()),
                 Err(error) => eprintln!("mq: reload: {}", line(&error)),
             }
         }
@@ -194,6 +197,7 @@ impl Relays {
         let wanted = file.relays.into_iter();
         let wanted = wanted.map(|args| Ok((options(&args)?, args)));
         let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
+        self.check_addresses(&wanted)?;
         self.leaving.retain(|relay| relay.stats().clients > 0);
         let mut before = std::mem::take(&mut self.running);
         let mut result = Ok(());
@@ -204,7 +208,7 @@ impl Relays {
                 new.push((options, args));
                 continue;
             };
-            let changed = if one.args == args {
+            let changed = if one.args == args && !args.names_files_for_the_broker() {
                 one.handle.reload_certificates(&options.listen_options)
             } else {
                 one.handle.reload(options)
@@ -233,6 +237,25 @@ impl Relays {
         result
     }
 
+    /// Refuses to take a QUIC address from a relay that runs: it has its socket until its last client has gone.
+    fn check_addresses(&self, wanted: &[(RelayOptions, RouteArgs)]) -> anyhow::Result<()> {
+        for (_, args) in wanted {
+            let others = self
+                .running
+                .iter()
+                .filter(|one| one.args.listen != args.listen);
+            let mut taken = others.flat_map(|one| &one.args.listen);
+            if let Some(address) =
+                taken.find(|at| at.scheme == Scheme::Quic && args.listen.contains(at))
+            {
+                bail!(
+                    "{address}: a relay over QUIC takes other addresses beside it only by a restart"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Prints a line for each address.
     fn announce(&self) -> std::io::Result<()> {
         let mut out = std::io::stdout();
@@ -249,12 +272,22 @@ impl Relays {
     async fn drain(self, patience: Duration) -> u64 {
         self.shown.end();
         let running = self.running.into_iter().map(|one| one.handle);
-        let until = Instant::now() + patience;
         let mut draining = JoinSet::new();
         for relay in running.chain(self.leaving) {
-            draining.spawn(async move { relay.drain(until - Instant::now()).await });
+            draining.spawn(async move {
+                let stayed = relay.drain(patience).await;
+                relay.cut().await;
+                stayed
+            });
         }
         draining.join_all().await.into_iter().sum()
+    }
+}
+
+impl RouteArgs {
+    /// Returns `true` if files are read for the connections to the broker: they may have changed.
+    fn names_files_for_the_broker(&self) -> bool {
+        self.cafile.is_some() || self.client_cert.is_some()
     }
 }
 
