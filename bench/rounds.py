@@ -123,7 +123,8 @@ class Rounds:
         of = "n" if len(self.sizes) > 1 else f"n = {max(self.sizes)}"
         ends = "in brackets the lowest and the highest one" if self.few else "in brackets the 95 % interval"
         arrived = "; after the stroke the share of messages that arrived" if loses else ""
-        return f"**{self.spec['title']}**; {how} of {of} runs, {ends}{arrived}."
+        title = self.spec["title"].format_map(self.part["settings"])
+        return f"**{title}**; {how} of {of} runs, {ends}{arrived}."
 
     def apart(self, levels):
         """The lines on rows whose intervals do not overlap, of some levels of the first factor."""

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use bytes::{Bytes, BytesMut};
 use mq_client::{Client, Outgoing, QoS, ReasonCode, Version, Will, WillProperties};
 use mq_codec::{Connect, Decoder, Packet, TopicName};
-use mq_relay::{Relay, RelayHandle, RelayOptions};
+use mq_relay::{Relay, RelayHandle, RelayOptions, RelayStats};
 use mq_testkit::{Scheme, TestBroker, next, over_each_transport, refused};
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity, Trust};
 use tokio::{
@@ -56,22 +56,20 @@ impl Serving {
 
     /// Waits until so many clients were refused.
     async fn refused(&self, count: u64) {
-        let refused = async {
-            while self.handle.stats().refused < count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
+        let refused = self.until(|stats| stats.refused >= count);
         timeout(SOON, refused).await.expect("they are refused");
     }
 
     /// Waits until all clients have gone, so that they are in the counters.
     async fn idle(&self) {
-        let gone = async {
-            while self.handle.stats().clients > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
+        let gone = self.until(|stats| stats.clients == 0);
         timeout(SOON, gone).await.expect("the clients have left");
+    }
+
+    async fn until(&self, is_there: impl Fn(RelayStats) -> bool) {
+        while !is_there(self.handle.stats()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 

@@ -69,7 +69,7 @@ pub struct RelayStats {
     pub failed: u64,
     /// Clients that were refused without an attempt, in the pause after a failure.
     pub paused: u64,
-    /// Attempts to connect to the broker that took longer than the connect timeout.
+    /// Clients that had no connection to the broker within the connect timeout: the attempt, or the wait for its turn, took longer.
     pub timed_out: u64,
     /// Connections that the broker has ended, or let wait, without an answer to CONNECT.
     pub unanswered: u64,
@@ -88,6 +88,17 @@ struct Route {
     upstream: Upstream,
 }
 
+/// Phases of a relay, each behind the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Phase {
+    /// Clients are accepted.
+    Serving,
+    /// No client is accepted any more.
+    Draining,
+    /// The clients that are still there have to go.
+    Parting,
+}
+
 #[derive(Debug)]
 struct Shared {
     /// Route of clients that come from now on.
@@ -99,10 +110,7 @@ struct Shared {
     /// Places for clients that have not proven their address by a handshake: while none is free, QUIC clients are asked for a token
     /// first (RFC 9000 §8.1), since a packet with a false source takes a place in the relay.
     arriving: Semaphore,
-    /// Becomes `true` when the relay stops to accept clients.
-    draining: watch::Sender<bool>,
-    /// Becomes `true` when the clients that are still there are to go.
-    parting: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     #[cfg(feature = "tls")]
     certificates: Vec<ReloadHandle>,
 }
@@ -128,8 +136,7 @@ impl Relay {
             traffic: Traffic::default(),
             by_address: Mutex::default(),
             arriving: Semaphore::new(UNPROVEN),
-            draining: watch::Sender::new(false),
-            parting: watch::Sender::new(false),
+            phase: watch::Sender::new(Phase::Serving),
         };
         Ok(Self {
             listeners,
@@ -158,9 +165,7 @@ impl Relay {
             accepting.spawn(accept(listener, Arc::clone(&self.shared)));
         }
         accepting.join_all().await;
-        let mut draining = self.shared.draining.subscribe();
-        // The sender lives as long as this.
-        let _ = draining.wait_for(|draining| *draining).await;
+        self.shared.reached(Phase::Draining).await;
     }
 }
 
@@ -222,15 +227,14 @@ impl RelayHandle {
     /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
     /// were still there; they stay until [`cut`](Self::cut) ends them.
     pub async fn drain(&self, patience: Duration) -> u64 {
-        self.shared.draining.send_replace(true);
+        self.shared.enter(Phase::Draining);
         self.gone(patience).await
     }
 
     /// Accepts no further client, and ends the connections of those present in order: what waits is written, and the broker publishes the
     /// wills of clients that have sent no DISCONNECT. Takes a second or so; then the runtime may end.
     pub async fn cut(&self) {
-        self.shared.draining.send_replace(true);
-        self.shared.parting.send_replace(true);
+        self.shared.enter(Phase::Parting);
         // A little longer than each of them.
         self.gone(PARTING * 2).await;
     }
@@ -250,11 +254,10 @@ impl RelayHandle {
 async fn accept(mut listener: Listener, shared: Arc<Shared>) {
     /// Pause after an error of the system, mostly for want of file descriptors.
     const PAUSE: Duration = Duration::from_millis(100);
-    let mut draining = shared.draining.subscribe();
     loop {
         let incoming = tokio::select! {
             incoming = listener.accept() => incoming,
-            _ = draining.wait_for(|draining| *draining) => break,
+            () = shared.reached(Phase::Draining) => break,
         };
         match incoming {
             Ok(incoming) => {
@@ -364,7 +367,7 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
     });
     let arrived = tokio::select! {
         arrived = arrived => arrived,
-        () = shared.parting() => return,
+        () = shared.reached(Phase::Parting) => return,
     };
     let (client, first) = match arrived {
         Ok(Ok(arrived)) => arrived,
@@ -401,7 +404,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
             return;
         }
         connected = connecting => connected,
-        () = shared.parting() => return,
+        () = shared.reached(Phase::Parting) => return,
     };
     let connected = match connected {
         Ok(connected) => connected,
@@ -449,7 +452,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
             shared.count(|stats| stats.answered(&pipe.broker.link));
             tokio::select! {
                 end = pipe.until_end() => end,
-                () = shared.parting() => {
+                () = shared.reached(Phase::Parting) => {
                     let Pipe { client, broker, .. } = pipe;
                     let both = async { tokio::join!(client.finish(), broker.finish()) };
                     let _ = tokio::time::timeout(PARTING, both).await;
@@ -507,11 +510,17 @@ impl Shared {
         Arc::clone(&lock(&self.route))
     }
 
-    /// Resolves when the clients that are still there are to go.
-    async fn parting(&self) {
-        let mut parting = self.parting.subscribe();
+    /// Enters a phase, unless the relay is in a later one.
+    fn enter(&self, phase: Phase) {
+        self.phase
+            .send_modify(|present| *present = phase.max(*present));
+    }
+
+    /// Resolves when the relay is in a phase, or in a later one.
+    async fn reached(&self, phase: Phase) {
+        let mut present = self.phase.subscribe();
         // The sender lives as long as this.
-        let _ = parting.wait_for(|parting| *parting).await;
+        let _ = present.wait_for(|present| *present >= phase).await;
     }
 
     fn count(&self, change: impl FnOnce(&mut RelayStats)) {

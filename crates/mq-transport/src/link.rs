@@ -203,9 +203,10 @@ impl Link {
     /// Writes all of `outbox`, and reads nothing. Set a time limit: a peer that does not read keeps it waiting.
     ///
     /// # Errors
-    /// As [`progress`](Self::progress), and [`Error::Closed`] if the peer has closed the connection: it reports that at each call.
+    /// If the peer has closed the connection in order ([`Error::Closed`]), or for a reason of [`progress`](Self::progress).
     pub async fn flush(&mut self, outbox: &mut Outbox) -> Result<(), Error> {
         while !outbox.is_empty() {
+            // A link whose peer has closed says so at each call, and takes nothing more.
             if self.progress(outbox, false).await? == Progress::Closed {
                 return Err(Error::Closed);
             }

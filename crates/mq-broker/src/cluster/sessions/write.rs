@@ -150,7 +150,6 @@ impl Cluster {
             }
             if !owned.is_writing && self.content_hash(owned) == Some(owned.written_hash) {
                 owned.changed_in_round = None;
-                owned.is_changed = false;
             } else {
                 changed.push(id.clone());
             }
