@@ -5,10 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use mq_broker::cluster::{
     ClusterSettings, Engine as _, Expiry, Faults, Key, KeyKind, MemoryWorld, Value,
 };
-use mq_client::{Client, QoS, Reconnect, Subscription, Will};
+use mq_client::{Client, QoS, Reconnect, Subscription, Version, Will};
 use mq_testkit::{FaultyRelay, Scheme, TestBroker, over_each_transport};
 use mq_transport::Link;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     cluster_node::{Node, SOON, connect_and_send, message, next, send},
@@ -32,6 +35,51 @@ async fn a_message_reaches_the_subscribers_of_all_nodes() {
             send(&at_a, message("t/1", text.as_str(), qos)).await;
             assert_eq!(next(&mut here).await, text);
             assert_eq!(next(&mut there).await, text);
+        }
+    }
+}
+
+/// Something of its connection is not settled at any time until it pauses.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_publishes_all_the_time_is_answered_and_receives_messages() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("busy", "a", &world).await;
+    world.set_faults(Faults {
+        max_delay: Duration::from_millis(20),
+        errors_per_thousand: 0,
+    });
+    for version in [Version::V3_1_1, Version::V5] {
+        for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            let client = a.client("busy").version(version).clean_start(true);
+            let client = client.build().await.unwrap();
+            let mut messages = client.subscribe("t/#", qos).await.unwrap();
+            let (mut waiting, mut acknowledged) = (JoinSet::new(), 0);
+            for n in 0..60 {
+                let sent = message("t/1", n.to_string(), qos);
+                let mut receipt = client.send(sent).await.unwrap();
+                waiting.spawn(async move { receipt.acknowledged().await.map(drop) });
+                sleep(Duration::from_millis(5)).await;
+                while let Some(ended) = waiting.try_join_next() {
+                    ended.unwrap().unwrap();
+                    acknowledged += 1;
+                }
+            }
+            let mut received = 0;
+            while let Ok(one) = timeout(Duration::ZERO, messages.recv()).await {
+                assert_eq!(one.unwrap().text().unwrap(), received.to_string());
+                received += 1;
+            }
+            assert!(
+                acknowledged > 20 && received > 20,
+                "{version:?}, {qos:?}: {acknowledged} acknowledged, {received} received"
+            );
+            while let Some(ended) = waiting.join_next().await {
+                ended.unwrap().unwrap();
+            }
+            for n in received..60 {
+                assert_eq!(next(&mut messages).await, n.to_string());
+            }
+            client.disconnect().await.unwrap();
         }
     }
 }

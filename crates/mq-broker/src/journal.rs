@@ -69,11 +69,6 @@ impl Journal {
         }
     }
 
-    /// Returns the position up to which this journal has recorded.
-    pub(crate) fn position(&self) -> u64 {
-        self.0.as_ref().map_or(0, |open| open.recorded.0)
-    }
-
     /// Counts changes of another journal as recorded here, too.
     pub(crate) fn join(&mut self, other: &Self) {
         if let (Some(open), Some(other)) = (&mut self.0, &other.0) {
@@ -88,9 +83,20 @@ impl Journal {
         }
     }
 
+    /// Returns the position of the last change that this journal has recorded.
+    pub(crate) fn position(&self) -> Position {
+        let recorded = self.0.as_ref().map(|open| open.recorded);
+        recorded.unwrap_or_default()
+    }
+
     /// Returns `true` once every change recorded by this journal is settled.
     pub(crate) fn is_settled(&self) -> bool {
-        let behind = |open: &Open| *open.settled.borrow() < open.recorded;
+        self.has_settled(self.position())
+    }
+
+    /// Returns `true` once every change up to a position is settled.
+    pub(crate) fn has_settled(&self, position: Position) -> bool {
+        let behind = |open: &Open| *open.settled.borrow() < position;
         !self.0.as_deref().is_some_and(behind)
     }
 
@@ -106,22 +112,23 @@ impl Journal {
 
     /// Resolves when all that was recorded here is settled. Cancel-safe.
     pub(crate) async fn settled(&mut self) -> Result<(), StoreFailed> {
+        self.settled_up_to(self.position()).await
+    }
+
+    /// Resolves when every change up to a position is settled. Cancel-safe.
+    pub(crate) async fn settled_up_to(&mut self, position: Position) -> Result<(), StoreFailed> {
         let Some(open) = &mut self.0 else {
             return Ok(());
         };
-        let recorded = open.recorded;
-        let reached = open.settled.wait_for(|settled| *settled >= recorded).await;
+        let reached = open.settled.wait_for(|settled| *settled >= position).await;
         reached.map(drop).map_err(|_| StoreFailed)
     }
 
-    /// Resolves when all that was recorded here is settled; if it is already, when the store has settled something of
-    /// another journal. Cancel-safe.
+    /// Resolves when the store has settled something, of whatever journal. Cancel-safe.
     pub(crate) async fn next_settled(&mut self) -> Result<(), StoreFailed> {
         match &mut self.0 {
-            Some(open) if *open.settled.borrow() >= open.recorded => {
-                open.settled.changed().await.map_err(|_| StoreFailed)
-            }
-            _ => self.settled().await,
+            Some(open) => open.settled.changed().await.map_err(|_| StoreFailed),
+            None => Ok(()),
         }
     }
 }

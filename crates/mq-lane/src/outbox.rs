@@ -54,7 +54,21 @@ pub struct Chunk {
 #[derive(Debug, Default)]
 struct Waiting {
     chunks: VecDeque<Chunk>,
-    end: Option<LaneEnd>,
+    /// The end, with the outbox's position when it was put in.
+    end: Option<(LaneEnd, u64)>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.end.is_none()
+    }
+
+    fn end_by(&mut self, end: LaneEnd, at: u64) {
+        // The first abort counts, and nothing softens it.
+        if !matches!(self.end, Some((LaneEnd::Abort(_), _))) {
+            self.end = Some((end, at));
+        }
+    }
 }
 
 impl Outbox {
@@ -138,11 +152,8 @@ impl Outbox {
         if let LaneEnd::Abort(_) = end {
             self.discard(lane);
         }
-        let waiting = self.data.entry(lane).or_default();
-        // The first abort counts, and nothing softens it.
-        if !matches!(waiting.end, Some(LaneEnd::Abort(_))) {
-            waiting.end = Some(end);
-        }
+        let at = self.put;
+        self.data.entry(lane).or_default().end_by(end, at);
     }
 
     /// Drops the bytes and the end that wait for a data lane, of which the peer reads no more.
@@ -196,9 +207,32 @@ impl Outbox {
                 }
             }
         }
-        self.data
-            .retain(|_, waiting| !waiting.chunks.is_empty() || waiting.end.is_some());
+        self.data.retain(|_, waiting| !waiting.is_empty());
         self.put = self.put.min(position);
+    }
+
+    /// Moves what was put in before [`position`](Self::position) returned `position`, bytes and ends of lanes, behind
+    /// what is in another outbox.
+    pub fn move_up_to(&mut self, position: u64, to: &mut Self) {
+        self.seal();
+        to.seal();
+        to.put = to.put.max(self.put.min(position));
+        let mut moved = move_chunks(&mut self.control, position, &mut to.control);
+        for (lane, waiting) in &mut self.data {
+            let there = to.data.entry(*lane).or_default();
+            moved += move_chunks(&mut waiting.chunks, position, &mut there.chunks);
+            if waiting.chunks.is_empty()
+                && let Some((end, at)) = waiting.end.take_if(|(_, at)| *at <= position)
+            {
+                there.end_by(end, at);
+            }
+        }
+        for data in [&mut self.data, &mut to.data] {
+            data.retain(|_, waiting| !waiting.is_empty());
+        }
+        self.len -= moved;
+        to.len += moved;
+        self.rest();
     }
 
     /// Returns the first contiguous bytes of the control lane; `None` if there are none.
@@ -257,7 +291,7 @@ impl Outbox {
         } else {
             let waiting = self.data.get_mut(&lane)?;
             let chunk = waiting.chunks.pop_front()?;
-            if waiting.chunks.is_empty() && waiting.end.is_none() {
+            if waiting.is_empty() {
                 self.data.remove(&lane);
             }
             chunk
@@ -308,7 +342,7 @@ impl Outbox {
     #[must_use]
     pub fn is_aborting(&self, lane: LaneId) -> bool {
         let waiting = self.data.get(&lane);
-        waiting.is_some_and(|waiting| matches!(waiting.end, Some(LaneEnd::Abort(_))))
+        waiting.is_some_and(|waiting| matches!(waiting.end, Some((LaneEnd::Abort(_), _))))
     }
 
     /// Returns `true` if neither bytes nor an end wait for a data lane.
@@ -320,7 +354,7 @@ impl Outbox {
     /// Takes the end of a data lane that has no bytes waiting.
     pub fn take_end(&mut self, lane: LaneId) -> Option<LaneEnd> {
         let waiting = self.data.get(&lane)?;
-        let end = waiting.end.filter(|_| waiting.chunks.is_empty())?;
+        let (end, _) = waiting.end.filter(|_| waiting.chunks.is_empty())?;
         self.data.remove(&lane);
         Some(end)
     }
@@ -366,6 +400,27 @@ impl Outbox {
             self.queue(lane).push_back(Chunk { bytes, end });
         }
     }
+}
+
+/// Moves the bytes up to a position behind others of their lane, and returns their number.
+fn move_chunks(from: &mut VecDeque<Chunk>, position: u64, to: &mut VecDeque<Chunk>) -> usize {
+    let mut moved = 0;
+    while let Some(mut chunk) = from.pop_front() {
+        let over = usize::try_from(chunk.end.saturating_sub(position)).unwrap_or(usize::MAX);
+        let at = chunk.bytes.len().saturating_sub(over);
+        if at < chunk.bytes.len() {
+            from.push_front(Outbox::split(&mut chunk, at));
+        }
+        if at == 0 {
+            break;
+        }
+        moved += at;
+        to.push_back(chunk);
+        if over > 0 {
+            break;
+        }
+    }
+    moved
 }
 
 #[cfg(test)]
@@ -483,6 +538,38 @@ mod tests {
         assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["c"]);
         assert_eq!(outbox.next_data_lane(LaneId::CONTROL), None);
         assert_eq!(outbox.position(), position);
+    }
+
+    #[test]
+    fn what_was_put_in_up_to_a_position_moves_to_another_outbox() {
+        let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
+        let (mut outbox, mut moved) = (Outbox::new(), Outbox::new());
+        put(&mut outbox, LaneId::CONTROL, b"a");
+        put(&mut outbox, LaneId(4), b"b");
+        outbox.end(LaneId(4), LaneEnd::Finish);
+        outbox.put_body(LaneId::CONTROL, &long);
+        put(&mut outbox, LaneId::CONTROL, b"c");
+        let position = outbox.position();
+        put(&mut outbox, LaneId::CONTROL, b"d");
+        outbox.end(LaneId(8), LaneEnd::Finish);
+        put(&mut outbox, LaneId(12), b"e");
+        outbox.move_up_to(position, &mut moved);
+        let all = 3 + long.len();
+        assert_eq!((moved.len(), outbox.len()), (all, 2));
+        assert_eq!(moved.take_end(LaneId(4)), None, "behind its bytes");
+        assert_eq!(taken(&mut moved, LaneId(4)), ["b"]);
+        assert_eq!(moved.take_end(LaneId(4)), Some(LaneEnd::Finish));
+        assert_eq!(moved.data_lanes(), 0);
+        outbox.move_up_to(position, &mut moved);
+        assert_eq!(outbox.len(), 2, "the same once more");
+        assert_eq!(outbox.take_end(LaneId(4)), None);
+        outbox.move_up_to(u64::MAX, &mut moved);
+        assert!(outbox.is_empty());
+        assert_eq!(moved.take_end(LaneId(8)), Some(LaneEnd::Finish));
+        assert_eq!(taken(&mut moved, LaneId(12)), ["e"]);
+        let control = taken(&mut moved, LaneId::CONTROL).concat();
+        assert_eq!(control, [b"a", &long[..], b"cd"].concat());
+        assert!(moved.is_empty());
     }
 
     #[test]

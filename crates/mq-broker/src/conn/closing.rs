@@ -37,8 +37,6 @@ pub(super) struct LastState {
     pub(super) session_end: SessionEnd,
     /// Taken from the mailbox, and not sent.
     pub(super) unsent: VecDeque<Delivery>,
-    /// The position up to which the outbox holds nothing that has to wait for the store.
-    pub(super) settled_up_to: u64,
     /// The position of CONNACK in the outbox.
     pub(super) connack_at: u64,
 }
@@ -111,7 +109,6 @@ impl Closing {
             blocked_publish,
             mut session_end,
             mut unsent,
-            settled_up_to,
             connack_at,
         } = last_state;
         publisher.wake_readers();
@@ -143,7 +140,7 @@ impl Closing {
         let is_refused = refused.is_some_and(|refused| refused.has_refused_late());
         if is_refused || !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
-            outbox.cut(settled_up_to);
+            outbox.cut(wire.settled_up_to);
             let last_reason = match &reason {
                 // The shutdown for a failed store may have come before the failure itself.
                 CloseReason::Local(_) if matches!(stored, Ok(Err(StoreFailed))) => {
@@ -155,13 +152,16 @@ impl Closing {
                 _ => None,
             };
             if let Some(last_reason) = last_reason {
-                let was_let_in = connack_at < settled_up_to || !is_server;
+                let was_let_in = connack_at < wire.settled_up_to || !is_server;
                 put_last_packet(&mut outbox, version, was_let_in, last_reason);
             }
         }
+        let settling = wire.settling.take();
+        let mut unsent = settling.map_or_else(Outbox::new, |settling| settling.released);
+        outbox.move_up_to(u64::MAX, &mut unsent);
         Last {
             link: wire.link,
-            outbox,
+            outbox: unsent,
             reason,
             code,
         }

@@ -26,6 +26,7 @@ mod first_bytes;
 mod memory;
 mod queue_read;
 mod session_end;
+mod settling;
 mod unsettled_acks;
 mod wire;
 

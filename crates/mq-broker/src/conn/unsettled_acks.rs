@@ -52,11 +52,14 @@ impl UnsettledAcks {
         self.acks.len()
     }
 
-    /// Gives the tickets back. Acknowledgements go into the outbox, which must not be sent before the store has settled.
-    /// A client that cannot be told of a refusal (before 5.0) is disconnected, and sends the message again.
-    pub(super) fn give_back(&mut self, connection: &mut Connection, now: Instant) {
-        let refused = self.take_refused();
-        while let Some(ack) = self.acks.pop_front() {
+    /// Gives the first `count` tickets back. Acknowledgements go into the outbox, which must not be sent before the store
+    /// has settled. A client that cannot be told of a refusal (before 5.0) is disconnected, and sends the message again.
+    pub(super) fn give_back(&mut self, count: usize, connection: &mut Connection, now: Instant) {
+        let refused = self.take_refused(count);
+        for _ in 0..count {
+            let Some(ack) = self.acks.pop_front() else {
+                break;
+            };
             let is_refused = ack.appended != Position::default() && refused.contains(&ack.appended);
             if !is_refused {
                 connection.ack(now, ack.ticket, ack.reason);
@@ -67,16 +70,17 @@ impl UnsettledAcks {
                 connection.disconnect(Disconnect::new(ReasonCode::QuotaExceeded));
             }
         }
-        if self.acks.capacity() > LONG {
+        if self.acks.is_empty() && self.acks.capacity() > LONG {
             self.acks = VecDeque::new();
         }
     }
 
-    fn take_refused(&self) -> Vec<Position> {
+    /// Returns the refused ones of the first `count` messages.
+    fn take_refused(&self, count: usize) -> Vec<Position> {
         let Some(refused) = &self.refused else {
             return Vec::new();
         };
-        let last = self.acks.iter().map(|ack| ack.appended).max();
+        let last = self.acks.iter().take(count).map(|ack| ack.appended).max();
         last.map_or_else(Vec::new, |last| refused.take_up_to(last))
     }
 }

@@ -16,6 +16,7 @@ use tracing::debug;
 use super::{
     early::{self, Early},
     first_bytes::other_protocol,
+    settling::Settling,
     unsettled_acks::UnsettledAcks,
 };
 use crate::{
@@ -49,6 +50,10 @@ pub(crate) struct Wire {
     /// Bytes that wait to be written to the client, or for its acknowledgement.
     pub(super) outgoing_memory: MemoryShare,
     pub(super) unsettled_acks: UnsettledAcks,
+    /// The position in the outbox up to which nothing waits for the store.
+    pub(super) settled_up_to: u64,
+    /// `None` if the outbox waits for nothing but the link.
+    pub(super) settling: Option<Box<Settling>>,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has reported it.
@@ -96,6 +101,8 @@ impl Wire {
             incoming_memory: hub.unauthenticated_share(),
             outgoing_memory: hub.memory_share(),
             unsettled_acks: UnsettledAcks::default(),
+            settled_up_to: 0,
+            settling: None,
             last_word: None,
             closed: None,
             other_protocol: None,
@@ -110,7 +117,9 @@ impl Wire {
     /// Acknowledges the messages that waited for the store. What the outbox holds must not be sent before the store has
     /// settled.
     pub(super) fn give_tickets_back(&mut self, now: Instant) {
-        self.unsettled_acks.give_back(&mut self.connection, now);
+        let all = self.unsettled_acks.len();
+        self.unsettled_acks
+            .give_back(all, &mut self.connection, now);
     }
 
     /// Returns `true` if a client has as many messages at the store as it may: a client before MQTT 5.0, which receives
@@ -173,7 +182,7 @@ impl Wire {
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
             && !self.connection.is_failing()
-            && self.connection.outbox().len() < READ_LIMIT
+            && self.unsent_len() < READ_LIMIT
     }
 
     /// Returns the next deadline: the state machine's, or that of the link's handshake.

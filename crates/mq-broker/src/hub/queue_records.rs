@@ -47,6 +47,6 @@ pub(crate) fn expired(
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
     if let Some(number) = delivery.number() {
         journal.record_of(session, SessionChange::Unqueued { number });
-        session.mailbox.unqueued(number, journal.position());
+        session.mailbox.unqueued(number, journal.position().0);
     }
 }

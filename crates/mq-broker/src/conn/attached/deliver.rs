@@ -173,7 +173,7 @@ impl Attached<'_> {
                 self.messages_sent += 1;
                 if let (Some(number), Some(packet_id)) = (number, packet_id) {
                     journal.record_of(session, SessionChange::Sent { number, packet_id });
-                    session.mailbox.unqueued(number, journal.position());
+                    session.mailbox.unqueued(number, journal.position().0);
                 }
             }
             // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.

@@ -82,8 +82,6 @@ pub(super) struct Attached<'a> {
     retry_at: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
-    /// The position in the outbox up to which nothing has to wait for the store.
-    settled_up_to: u64,
     /// The position of CONNACK in the outbox.
     connack_at: u64,
     seen_round: SeenRound,
@@ -128,6 +126,7 @@ impl<'a> Attached<'a> {
         session_end: SessionEnd,
         connack_at: u64,
     ) -> Self {
+        wire.settled_up_to = connack_at;
         Self {
             publish_rate_limiter: PublishRateLimiter::new(wire.settings.publish_rate, clock::now()),
             messages_received: 0,
@@ -148,7 +147,6 @@ impl<'a> Attached<'a> {
             blocked_publish: None,
             retry_at: None,
             backlog: Backlog::default(),
-            settled_up_to: connack_at,
             connack_at,
             seen_round: SeenRound::default(),
             wake_sources: WakeSources::default(),
@@ -293,14 +291,15 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Returns the reason for which the client waits for the store. Acknowledges messages where there is none.
+    /// Acknowledges messages that are settled, and returns the reason for which the client waits for the store.
     fn store_wait(&mut self, now: Instant) -> StoreWait {
-        if !self.publisher.journal.is_settled() {
-            return StoreWait::Outbox;
-        }
-        self.wire.give_tickets_back(now);
-        self.settled_up_to = self.wire.connection.outbox().position();
-        if self.backlog.is_empty() || self.blocked_publish.is_some() {
+        let journal = &self.publisher.journal;
+        self.wire.release_settled(journal, now);
+        if !journal.is_settled()
+            && let Some(settling) = &self.wire.settling
+        {
+            StoreWait::Outbox(settling.awaited)
+        } else if self.backlog.is_empty() || self.blocked_publish.is_some() {
             StoreWait::None
         } else {
             StoreWait::Request
@@ -309,7 +308,7 @@ impl<'a> Attached<'a> {
 
     /// Returns `true` if the client is not to be read before the store has settled more.
     fn must_not_read(&self, store: StoreWait) -> bool {
-        store == StoreWait::Outbox
+        matches!(store, StoreWait::Outbox(_))
             && (self.wire.has_all_at_store() || self.publisher.journal.is_full())
     }
 
@@ -532,7 +531,6 @@ impl<'a> Attached<'a> {
             blocked_publish: self.blocked_publish,
             session_end: self.session_end,
             unsent: self.outgoing,
-            settled_up_to: self.settled_up_to,
             connack_at: self.connack_at,
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     conn::queue_read::{QueueRead, ReadMessages},
     journal::{Journal, StoreFailed},
     mailbox::Mailbox,
-    store::StoreError,
+    store::{Position, StoreError},
 };
 
 /// The events that an attached client waits for in this turn, besides those of every turn.
@@ -37,8 +37,8 @@ pub(super) struct WaitFor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StoreWait {
     None,
-    /// The outbox holds something that must not be sent before its changes are settled.
-    Outbox,
+    /// The outbox holds something that must not be sent before the changes up to this position are settled.
+    Outbox(Position),
     /// A request of the client's waits until the store has settled something, of whatever connection.
     Request,
 }
@@ -65,12 +65,19 @@ impl Attached<'_> {
         timer: Pin<&'w mut Sleep>,
     ) -> Wait<'w> {
         let takes_more = self.takes_more_retained();
-        let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
-        let outbox = (waits.store != StoreWait::Outbox).then(|| self.wire.connection.outbox());
+        let has_more_to_send = self.has_more_to_send();
+        let wire = &mut *self.wire;
+        let is_settling = wire.settling.is_some();
+        let tells_flushed = !waits.want_read || takes_more || is_settling || has_more_to_send;
+        let outbox = match &mut wire.settling {
+            Some(settling) => &mut settling.released,
+            None => wire.connection.outbox(),
+        };
         let closed = waits.closed;
         let unlikely = Unlikely {
             is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
-            journal: Some(&mut self.publisher.journal).filter(|_| waits.store != StoreWait::None),
+            store: (waits.store != StoreWait::None)
+                .then_some((&mut self.publisher.journal, waits.store)),
             queue_read: self.queue_read.as_mut().filter(|_| !closed),
             authentication: Some(&mut self.client.authentication)
                 .filter(|authentication| authentication.is_working() && !closed),
@@ -84,8 +91,8 @@ impl Attached<'_> {
                 .then(|| Box::pin(unlikely.wait()) as Pin<Box<dyn Future<Output = _> + Send>>),
             closed,
             wake_sources: &mut self.wake_sources,
-            link: &mut self.wire.link,
-            is_early: self.wire.early.is_some(),
+            link: &mut wire.link,
+            is_early: wire.early.is_some(),
             outbox,
             want_read: waits.want_read,
             tells_flushed,
@@ -105,8 +112,7 @@ pub(super) struct Wait<'a> {
     wake_sources: &'a mut WakeSources,
     link: &'a mut Link,
     is_early: bool,
-    /// `None` while that must wait for the store.
-    outbox: Option<&'a mut Outbox>,
+    outbox: &'a mut Outbox,
     want_read: bool,
     tells_flushed: bool,
     mailbox: &'a Mailbox,
@@ -134,14 +140,7 @@ impl Future for Wait<'_> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let mut nothing;
-        let outbox = if let Some(outbox) = &mut this.outbox {
-            outbox
-        } else {
-            nothing = Outbox::new();
-            &mut nothing
-        };
-        let (link, want_read) = (&mut *this.link, this.want_read);
+        let (link, outbox, want_read) = (&mut *this.link, &mut *this.outbox, this.want_read);
         let sources = this.wake_sources.sources(cx);
         let progress = if this.is_early {
             sources.forget_link();
@@ -170,8 +169,8 @@ impl Future for Wait<'_> {
 struct Unlikely<'a, 'r> {
     /// `true` if the deadline has passed.
     is_due: bool,
-    /// Something in it is not settled, or something of another one is waited for.
-    journal: Option<&'a mut Journal>,
+    /// The journal, and what of it is waited for.
+    store: Option<(&'a mut Journal, StoreWait)>,
     queue_read: Option<&'a mut QueueRead>,
     /// The authentication, while it works.
     authentication: Option<&'a mut Authentication>,
@@ -183,7 +182,7 @@ struct Unlikely<'a, 'r> {
 impl Unlikely<'_, '_> {
     fn is_any(&self) -> bool {
         self.is_due
-            || self.journal.is_some()
+            || self.store.is_some()
             || self.queue_read.is_some()
             || self.authentication.is_some()
             || self.room.is_some()
@@ -194,7 +193,7 @@ impl Unlikely<'_, '_> {
         tokio::select! {
             biased;
             () = consume_budget(), if self.is_due => WaitResult::Due,
-            stored = optional(self.journal.map(Journal::next_settled)) => WaitResult::Stored(stored),
+            stored = optional(self.store.map(settled)) => WaitResult::Stored(stored),
             messages = optional(self.queue_read) => WaitResult::ReadMessages(messages),
             outcome = optional(self.authentication.map(Authentication::outcome)) => {
                 WaitResult::Authenticated(outcome)
@@ -202,6 +201,13 @@ impl Unlikely<'_, '_> {
             () = optional(self.room) => WaitResult::Woken,
             () = optional(backpressure) => WaitResult::RetryPublish,
         }
+    }
+}
+
+async fn settled((journal, waits): (&mut Journal, StoreWait)) -> Result<(), StoreFailed> {
+    match waits {
+        StoreWait::Outbox(position) => journal.settled_up_to(position).await,
+        StoreWait::None | StoreWait::Request => journal.next_settled().await,
     }
 }
 

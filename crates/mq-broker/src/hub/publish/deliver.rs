@@ -235,7 +235,7 @@ impl<'a> Delivering<'a> {
         }
         let number = delivery.number().expect("it has one by now");
         self.metrics.spilled.add(1);
-        let position = self.journal.position();
+        let position = self.journal.position().0;
         let must_wake = session.mailbox.spilled(number, &delivery, position);
         self.wake_later(session, must_wake);
     }
