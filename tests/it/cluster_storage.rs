@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use mq_broker::cluster::MemoryWorld;
+use mq_broker::cluster::{Faults, MemoryWorld};
 use mq_client::{Client, Error, QoS, Reconnect, Subscription, Version, Will};
 use mq_codec::ReasonCode;
 use tokio::time::{sleep, timeout};
@@ -122,6 +122,49 @@ async fn a_will_waits_for_room_while_others_are_refused() {
     }
     world.set_fill_percent(None);
     assert_eq!(next(&mut messages).await, "will");
+}
+
+/// Nobody knows whether the log has a message whose append was not answered before the servers became full.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_full_servers_may_have_is_neither_refused_nor_in_the_way_of_refusals() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("unsure", "a", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let other = a.client("other").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    let set_failing = |errors_per_thousand| {
+        world.set_faults(Faults {
+            max_delay: Duration::ZERO,
+            errors_per_thousand,
+        });
+    };
+    set_failing(1_000);
+    let unsure = message("t/1", "unsure", QoS::ExactlyOnce);
+    let mut unsure = publisher.send(unsure).await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    let behind = message("t/1", "behind", QoS::ExactlyOnce);
+    let mut behind = other.send(behind).await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    world.set_fill_percent(Some(100));
+    set_failing(0);
+    let answer = timeout(SOON, behind.acknowledged()).await;
+    let is_refused = matches!(answer, Ok(Err(Error::PublishRefused { .. })));
+    assert!(is_refused, "{answer:?}");
+    let reason = refused(&other, "t/1", QoS::AtLeastOnce).await;
+    assert_eq!(reason, ReasonCode::QuotaExceeded);
+    let live = message("t/1", "live", QoS::AtMostOnce);
+    publisher.send(live).await.unwrap();
+    assert_eq!(next(&mut messages).await, "live");
+    let early = timeout(5 * SOON, unsure.acknowledged()).await;
+    assert!(early.is_err(), "{early:?}");
+    world.set_fill_percent(None);
+    let answer = timeout(SOON, unsure.acknowledged()).await;
+    answer.expect("there is room again").unwrap();
+    until_taken(&publisher, "after").await;
+    assert_eq!(next(&mut messages).await, "unsure");
+    assert_eq!(next(&mut messages).await, "after");
+    assert_stays(&[&a]).await;
 }
 
 /// Publishes so many messages to eight topics, which are acknowledged.

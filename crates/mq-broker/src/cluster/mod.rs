@@ -95,7 +95,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOverPolicy,
-    hub::{LocalSessions, LogMark, NodeFuture, Nodes, NotAppended, RefusedAppends},
+    hub::{AppendAnswers, LocalSessions, LogMark, NodeFuture, Nodes, NotAppended},
     session::MemberState,
     store::{
         Change, LogPosition, Position, Snapshot, Store, StoreError, StoredMessage, StoredWill, User,
@@ -342,9 +342,9 @@ impl Nodes for Cluster {
         from: &ByteStr,
         mark: LogMark,
         message: StoredMessage,
-        refused: Option<&Arc<RefusedAppends>>,
+        answers: Option<&Arc<AppendAnswers>>,
     ) -> Result<Position, NotAppended> {
-        self.append_message(from, mark, message, refused)
+        self.append_message(from, mark, message, answers)
     }
 
     fn send_qos0(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {

@@ -68,8 +68,8 @@ impl Closing {
             last_state,
         } = self;
         wire.sample_last();
-        // The session knows then which messages of QoS 2 it has.
-        wire.give_tickets_back(clock::now());
+        wire.unsettled_acks
+            .give_all_back(&mut wire.connection, clock::now());
         let mut last_state = last_state;
         wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
@@ -136,9 +136,9 @@ impl Closing {
         let journal = &mut publisher.journal;
         wire.hub.detach(hold, clock::now(), will, expiry, journal);
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
-        let refused = publisher.refused_appends.as_ref();
-        let is_refused = refused.is_some_and(|refused| refused.has_refused_late());
-        if is_refused || !matches!(stored, Ok(Ok(()))) {
+        let answers = publisher.append_answers.as_ref();
+        let is_early = answers.is_some_and(|answers| answers.are_written_too_early());
+        if is_early || !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
             outbox.cut(wire.settled_up_to);
             let last_reason = match &reason {

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{Disconnect, ReasonCode};
 use mq_proto::{AckTicket, Connection};
 
-use crate::{hub::RefusedAppends, store::Position};
+use crate::{hub::AppendAnswers, store::Position};
 
 /// Acknowledgements from which on the memory of the list is given back once it is empty.
 const LONG: usize = 1_024;
@@ -17,8 +17,8 @@ const LONG: usize = 1_024;
 #[derive(Default)]
 pub(super) struct UnsettledAcks {
     acks: VecDeque<UnsettledAck>,
-    /// Messages of these that a cluster has refused meanwhile; `None` without a cluster.
-    refused: Option<Arc<RefusedAppends>>,
+    /// The answers of a cluster to these messages; `None` without a cluster.
+    answers: Option<Arc<AppendAnswers>>,
 }
 
 struct UnsettledAck {
@@ -29,17 +29,17 @@ struct UnsettledAck {
 }
 
 impl UnsettledAcks {
-    /// Adds the acknowledgement of a message. On its way to the cluster it has the position `appended`, and may be found in
-    /// `refused`.
+    /// Adds the acknowledgement of a message. On its way to the cluster it has the position `appended`, and its answer in
+    /// `answers`.
     pub(super) fn push(
         &mut self,
         ticket: AckTicket,
         reason: ReasonCode,
         appended: Position,
-        refused: Option<&Arc<RefusedAppends>>,
+        answers: Option<&Arc<AppendAnswers>>,
     ) {
-        if self.refused.is_none() {
-            self.refused = refused.cloned();
+        if self.answers.is_none() {
+            self.answers = answers.cloned();
         }
         self.acks.push_back(UnsettledAck {
             ticket,
@@ -52,22 +52,13 @@ impl UnsettledAcks {
         self.acks.len()
     }
 
-    /// Gives the first `count` tickets back. Acknowledgements go into the outbox, which must not be sent before the store
-    /// has settled. A client that cannot be told of a refusal (before 5.0) is disconnected, and sends the message again.
+    /// Gives the first `count` tickets back, up to a message to which there is no answer. Acknowledgements go into the
+    /// outbox, which must not be sent before the store has settled. A client that cannot be told of a refusal (before
+    /// 5.0) is disconnected, and sends the message again.
     pub(super) fn give_back(&mut self, count: usize, connection: &mut Connection, now: Instant) {
-        let refused = self.take_refused(count);
         for _ in 0..count {
-            let Some(ack) = self.acks.pop_front() else {
+            if !self.give_first_back(connection, now, false) {
                 break;
-            };
-            let is_refused = ack.appended != Position::default() && refused.contains(&ack.appended);
-            if !is_refused {
-                connection.ack(now, ack.ticket, ack.reason);
-            } else if connection.has_reason_codes() {
-                connection.ack(now, ack.ticket, ReasonCode::QuotaExceeded);
-            } else {
-                self.acks.clear();
-                connection.disconnect(Disconnect::new(ReasonCode::QuotaExceeded));
             }
         }
         if self.acks.is_empty() && self.acks.capacity() > LONG {
@@ -75,12 +66,33 @@ impl UnsettledAcks {
         }
     }
 
-    /// Returns the refused ones of the first `count` messages.
-    fn take_refused(&self, count: usize) -> Vec<Position> {
-        let Some(refused) = &self.refused else {
-            return Vec::new();
+    /// Gives all tickets back, so that the session knows which messages of QoS 2 it has.
+    pub(super) fn give_all_back(&mut self, connection: &mut Connection, now: Instant) {
+        while self.give_first_back(connection, now, true) {}
+    }
+
+    /// Gives the first ticket back. Returns `false` if there is none, or no answer.
+    fn give_first_back(&mut self, connection: &mut Connection, now: Instant, at_end: bool) -> bool {
+        let Some(first) = self.acks.front() else {
+            return false;
         };
-        let last = self.acks.iter().take(count).map(|ack| ack.appended).max();
-        last.map_or_else(Vec::new, |last| refused.take_up_to(last))
+        let answers = self.answers.as_ref();
+        let answers = answers.filter(|_| first.appended != Position::default());
+        let answer = answers.map_or(Some(false), |answers| answers.take(first.appended, at_end));
+        let Some(is_refused) = answer else {
+            return false;
+        };
+        let Some(ack) = self.acks.pop_front() else {
+            return false;
+        };
+        if !is_refused {
+            connection.ack(now, ack.ticket, ack.reason);
+        } else if connection.has_reason_codes() {
+            connection.ack(now, ack.ticket, ReasonCode::QuotaExceeded);
+        } else {
+            self.acks.clear();
+            connection.disconnect(Disconnect::new(ReasonCode::QuotaExceeded));
+        }
+        true
     }
 }

@@ -20,6 +20,7 @@
 //!
 //! Locks are taken in this order: a session's state, the registry, the routing, the retained messages, a mailbox.
 
+mod append_answers;
 mod attach;
 mod bans;
 mod end_session;
@@ -31,7 +32,6 @@ mod operators;
 mod publish;
 mod queue_records;
 mod refusals;
-mod refused_appends;
 mod relocate;
 mod restore;
 mod retained;
@@ -67,6 +67,7 @@ use crate::{
     store_writer::{StorePatience, StoreWriter},
     workers::WorkerChannels,
 };
+pub(crate) use append_answers::AppendAnswers;
 pub(crate) use attach::HeldSession;
 use bans::Bans;
 #[cfg(feature = "mqtt-next")]
@@ -80,7 +81,6 @@ pub(crate) use publish::{
 };
 use queue_records::queued;
 pub(crate) use queue_records::{dropped, expired, unqueued};
-pub(crate) use refused_appends::RefusedAppends;
 pub(crate) use relocate::ArrivingSession;
 use restore::Restore;
 use retained::{NoRoomToRetain, RetainEffect, RetainedMessages};
@@ -278,7 +278,7 @@ impl Hub {
     /// Returns the publishing side of a new connection.
     pub(crate) fn publisher(&self) -> Publisher {
         let mut publisher = Publisher::new(self.journal(), &self.memory.all, &self.worker_channels);
-        publisher.refused_appends = self.cluster.is_some().then(Arc::default);
+        publisher.append_answers = self.cluster.is_some().then(Arc::default);
         publisher
     }
 

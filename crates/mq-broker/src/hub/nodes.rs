@@ -4,7 +4,7 @@ use std::{fmt, pin::Pin, sync::Arc};
 
 use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 
-use super::{Hub, RefusedAppends};
+use super::{AppendAnswers, Hub};
 use crate::{
     auth::TakeOverPolicy,
     journal::Journal,
@@ -18,7 +18,7 @@ pub(crate) type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>
 /// The other nodes of a cluster, as one of them sees them.
 pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// Appends a message of a client of this node. It reaches the sessions of all nodes, this one's included, in the
-    /// order of its log, and the position is settled then: or it is refused by `refused`, if its publisher can be
+    /// order of its log, and the position is settled then: or it is refused in `answers`, if its publisher can be
     /// answered so.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         from: &ByteStr,
         mark: LogMark,
         message: StoredMessage,
-        refused: Option<&Arc<RefusedAppends>>,
+        answers: Option<&Arc<AppendAnswers>>,
     ) -> Result<Position, NotAppended>;
 
     /// Sends a message of QoS 0 to the other nodes, or loses it. Returns the members of shared subscriptions that it is

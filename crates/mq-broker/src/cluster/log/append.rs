@@ -30,7 +30,7 @@ use crate::{
         engine::{EngineError, Outage, RETRY_INTERVAL},
     },
     fnv::{FNV_BASIS, fnv1a},
-    hub::{LogMark, NotAppended, RefusedAppends},
+    hub::{AppendAnswers, LogMark, NotAppended},
     lock::lock,
     store::{At, Position, StoredMessage},
 };
@@ -79,7 +79,7 @@ struct QueuedItem {
     bytes: Bytes,
     position: Position,
     /// The way to refuse it; `None` if it cannot be.
-    refused: Option<Arc<RefusedAppends>>,
+    answers: Option<Arc<AppendAnswers>>,
 }
 
 /// The outcome of the tries to append a batch.
@@ -147,7 +147,7 @@ impl Shard {
         queue.push_first(QueuedItem {
             bytes,
             position,
-            refused: None,
+            answers: None,
         });
         drop(queue);
         self.queue_grew.notify_one();
@@ -194,10 +194,10 @@ impl Cluster {
         from: &ByteStr,
         mark: LogMark,
         message: StoredMessage,
-        refused: Option<&Arc<RefusedAppends>>,
+        answers: Option<&Arc<AppendAnswers>>,
     ) -> Result<Position, NotAppended> {
         // Neither has a promise behind it, unlike a will.
-        let may_be_refused = refused.is_some() || message.qos == QoS::AtMostOnce;
+        let may_be_refused = answers.is_some() || message.qos == QoS::AtMostOnce;
         let shard = self.shard_of_topic(&message.message.topic);
         if may_be_refused && self.storage.refuses(shard.number) {
             self.storage.count_refused(1);
@@ -228,7 +228,7 @@ impl Cluster {
         queue.push(QueuedItem {
             bytes: item,
             position,
-            refused: refused.cloned(),
+            answers: answers.cloned(),
         });
         drop(queue);
         shard.queue_grew.notify_one();
@@ -254,7 +254,7 @@ impl Cluster {
             lock(&shard.queue).push(QueuedItem {
                 bytes: item.clone(),
                 position,
-                refused: None,
+                answers: None,
             });
             shard.queue_grew.notify_one();
         }
@@ -274,6 +274,9 @@ impl Cluster {
                 match self.append_batch(shard, count, &batch, &mut outage).await {
                     Appended::Done => {
                         for item in batch.drain(..) {
+                            if let Some(answers) = &item.answers {
+                                answers.release(item.position);
+                            }
                             self.ledger.complete_part(item.position);
                         }
                     }
@@ -338,8 +341,13 @@ impl Cluster {
                     }
                 }
                 // A server without room does not lead the log any longer.
-                if unsure_since.is_none() && self.storage.refuses(shard.number) {
-                    return Appended::Refused;
+                if self.storage.refuses(shard.number) {
+                    if unsure_since.is_none() {
+                        return Appended::Refused;
+                    }
+                    // The log may have this batch, and has nothing of what waits behind it.
+                    self.withhold_answers(batch);
+                    self.refuse(shard, Vec::new());
                 }
                 sleep(RETRY_INTERVAL).await;
             }
@@ -352,13 +360,23 @@ impl Cluster {
         }
     }
 
+    /// Lets no client wait for a batch but the publishers of its messages.
+    fn withhold_answers(&self, batch: &[QueuedItem]) {
+        for item in batch {
+            if let Some(answers) = &item.answers {
+                answers.withhold(item.position);
+            }
+            self.ledger.detach(item.position);
+        }
+    }
+
     /// Refuses what can be refused of a batch and of what waits behind it. Returns the rest of the batch, for which no
     /// other call waits any longer.
     fn refuse(&self, shard: &Shard, batch: Vec<QueuedItem>) -> Vec<QueuedItem> {
         let mut count = 0;
         let mut stays = |item: &QueuedItem| {
-            let refused = item.refused.as_ref();
-            let is_refused = refused.is_some_and(|refused| refused.refuse(item.position));
+            let answers = item.answers.as_ref();
+            let is_refused = answers.is_some_and(|answers| answers.refuse(item.position));
             if is_refused {
                 count += 1;
                 self.ledger.complete_part(item.position);

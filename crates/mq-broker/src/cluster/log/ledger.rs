@@ -60,7 +60,12 @@ impl Ledger {
         if is_settled {
             open.publish_settled();
         }
-        if (is_settled || complete_one(&mut open.detached, position))
+        let is_detached = !is_settled && complete_one(&mut open.detached, position);
+        if is_detached && let Some(sender) = &open.settled {
+            // A publisher may wait for it.
+            sender.send_modify(|_| {});
+        }
+        if (is_settled || is_detached)
             && open.waiting_clients.remove(&position).is_some()
             && let Some(ended) = &open.client_call_ended
         {

@@ -80,10 +80,10 @@ impl Attached<'_> {
             // Without an acknowledgement it sends the message again.
             self.wire.disconnect_for(reason);
         } else if self.publisher.journal.has_store() {
-            let refused = self.publisher.refused_appends.as_ref();
+            let answers = self.publisher.append_answers.as_ref();
             self.wire
                 .unsettled_acks
-                .push(ticket, reason, appended, refused);
+                .push(ticket, reason, appended, answers);
         } else {
             self.wire.connection.ack(now, ticket, reason);
         }

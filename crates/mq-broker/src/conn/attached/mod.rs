@@ -299,10 +299,12 @@ impl<'a> Attached<'a> {
             && let Some(settling) = &self.wire.settling
         {
             StoreWait::Outbox(settling.awaited)
-        } else if self.backlog.is_empty() || self.blocked_publish.is_some() {
-            StoreWait::None
-        } else {
+        } else if self.wire.unsettled_acks.len() > 0
+            || !self.backlog.is_empty() && self.blocked_publish.is_none()
+        {
             StoreWait::Request
+        } else {
+            StoreWait::None
         }
     }
 

@@ -39,7 +39,7 @@ pub(super) enum StoreWait {
     None,
     /// The outbox holds something that must not be sent before the changes up to this position are settled.
     Outbox(Position),
-    /// A request of the client's waits until the store has settled something, of whatever connection.
+    /// A request of the client's, or the answer to one, waits until the store has settled something, of whatever connection.
     Request,
 }
 

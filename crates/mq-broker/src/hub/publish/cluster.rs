@@ -73,9 +73,9 @@ impl Hub {
             None => LogMark::None,
         };
         // Nobody can be told that a will is refused: it waits.
-        let refused = publisher.refused_appends.as_ref();
-        let refused = refused.filter(|_| routed.ticket.is_some());
-        let appended = cluster.append(&from.client_id, mark, stored, refused);
+        let answers = publisher.append_answers.as_ref();
+        let answers = answers.filter(|_| routed.ticket.is_some());
+        let appended = cluster.append(&from.client_id, mark, stored, answers);
         if let Ok(position) = appended {
             publisher.journal.note_recorded(position);
             routed.passed_on(position);

@@ -9,7 +9,7 @@ use super::{
     route::RouteCache,
 };
 use crate::{
-    hub::RefusedAppends, journal::Journal, memory_limit::MemoryLimit, metrics::Metrics,
+    hub::AppendAnswers, journal::Journal, memory_limit::MemoryLimit, metrics::Metrics,
     workers::WorkerChannels,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Publisher {
     /// `true` if its acknowledgements can refuse a message (5.0).
     pub(crate) can_refuse: bool,
     /// Messages that the cluster has refused after they were taken; `None` without a cluster.
-    pub(crate) refused_appends: Option<Arc<RefusedAppends>>,
+    pub(crate) append_answers: Option<Arc<AppendAnswers>>,
     /// `true` if its message is a session's will.
     pub(super) is_of_will: bool,
     pub(super) route_cache: RouteCache,
@@ -38,7 +38,7 @@ impl Publisher {
         Self {
             journal,
             can_refuse: false,
-            refused_appends: None,
+            append_answers: None,
             is_of_will: false,
             route_cache: RouteCache::default(),
             permission_cache: PermissionCache::default(),
