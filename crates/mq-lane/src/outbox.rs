@@ -23,7 +23,8 @@ const SMALLEST: usize = 256;
 /// [`put_body`](Self::put_body); a link takes them off the front, either by reference
 /// ([`front`](Self::front) or [`slices`](Self::slices), then [`advance`](Self::advance)) or as
 /// shared chunks ([`take`](Self::take)). The order of one lane's bytes is kept; a lane whose stream is
-/// blocked does not hold up the others. The queue has no bound of its own: its writer checks
+/// blocked does not hold up the others. What must not leave yet is [held](Self::hold_behind), and a link finds the outbox as
+/// if it were not there. The queue has no bound of its own: its writer checks
 /// [`len`](Self::len), which counts all lanes, so that more lanes do not mean more unsent bytes.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -39,6 +40,8 @@ pub struct Outbox {
     put_at_rest: u64,
     /// Bytes put in between the last two times that the outbox became empty.
     burst: u64,
+    /// The position behind which nothing may be taken.
+    held_behind: Option<u64>,
 }
 
 /// Contiguous bytes of one lane, taken off an [`Outbox`].
@@ -62,13 +65,6 @@ impl Waiting {
     fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.end.is_none()
     }
-
-    fn end_by(&mut self, end: LaneEnd, at: u64) {
-        // The first abort counts, and nothing softens it.
-        if !matches!(self.end, Some((LaneEnd::Abort(_), _))) {
-            self.end = Some((end, at));
-        }
-    }
 }
 
 impl Outbox {
@@ -85,11 +81,17 @@ impl Outbox {
         self.len
     }
 
-    /// Returns `true` if no bytes and no ends of lanes are waiting.
+    /// Returns `true` if there is nothing to take: no bytes and no ends of lanes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0 && self.data.is_empty()
+        let is_empty = self.len == 0 && self.data.is_empty();
+        is_empty || self.held_behind.is_some() && self.is_all_held()
+    }
+
+    fn is_all_held(&self) -> bool {
+        let mut data = self.data.values();
+        self.front().is_none() && !data.any(|waiting| self.is_ready(waiting))
     }
 
     /// Appends what `write` puts into the buffer that it is given, on `lane`.
@@ -149,11 +151,17 @@ impl Outbox {
     pub fn end(&mut self, lane: LaneId, end: LaneEnd) {
         debug_assert_ne!(lane, LaneId::CONTROL);
         self.seal();
+        let mut at = self.put;
         if let LaneEnd::Abort(_) = end {
             self.discard(lane);
+            // It promises nothing, and is not held.
+            at = 0;
         }
-        let at = self.put;
-        self.data.entry(lane).or_default().end_by(end, at);
+        let waiting = self.data.entry(lane).or_default();
+        // The first abort counts, and nothing softens it.
+        if !matches!(waiting.end, Some((LaneEnd::Abort(_), _))) {
+            waiting.end = Some((end, at));
+        }
     }
 
     /// Drops the bytes and the end that wait for a data lane, of which the peer reads no more.
@@ -211,52 +219,70 @@ impl Outbox {
         self.put = self.put.min(position);
     }
 
-    /// Moves what was put in before [`position`](Self::position) returned `position`, bytes and ends of lanes, behind
-    /// what is in another outbox.
-    pub fn move_up_to(&mut self, position: u64, to: &mut Self) {
+    /// Keeps what is put in behind a [`position`](Self::position) from being taken, until it is called with another
+    /// position or `None`.
+    pub fn hold_behind(&mut self, position: Option<u64>) {
+        let before = core::mem::replace(&mut self.held_behind, position);
+        let Some(position) = position.filter(|_| position != before) else {
+            return;
+        };
         self.seal();
-        to.seal();
-        to.put = to.put.max(self.put.min(position));
-        let mut moved = move_chunks(&mut self.control, position, &mut to.control);
-        for (lane, waiting) in &mut self.data {
-            let there = to.data.entry(*lane).or_default();
-            moved += move_chunks(&mut waiting.chunks, position, &mut there.chunks);
-            if waiting.chunks.is_empty()
-                && let Some((end, at)) = waiting.end.take_if(|(_, at)| *at <= position)
-            {
-                there.end_by(end, at);
-            }
+        let data = self.data.values_mut().map(|waiting| &mut waiting.chunks);
+        for chunks in core::iter::once(&mut self.control).chain(data) {
+            split_at(chunks, position);
         }
-        for data in [&mut self.data, &mut to.data] {
-            data.retain(|_, waiting| !waiting.is_empty());
+    }
+
+    /// Returns `true` if what was put in up to `end` may not be taken.
+    fn is_held(&self, end: u64) -> bool {
+        self.held_behind.is_some_and(|position| end > position)
+    }
+
+    /// Returns the chunks of the control lane that may be taken.
+    fn control(&self) -> impl Iterator<Item = &[u8]> {
+        let chunks = self.control.iter();
+        let chunks = chunks.take_while(|chunk| !self.is_held(chunk.end));
+        chunks
+            .map(|chunk| &chunk.bytes[..])
+            .chain(self.open_control())
+    }
+
+    /// Returns the number of bytes of the control lane that may be taken.
+    #[must_use]
+    pub fn control_len(&self) -> usize {
+        self.control().map(<[u8]>::len).sum()
+    }
+
+    /// Returns `true` if there is something to take of a data lane.
+    fn is_ready(&self, waiting: &Waiting) -> bool {
+        match waiting.chunks.front() {
+            Some(chunk) => !self.is_held(chunk.end),
+            None => waiting.end.is_some_and(|(_, at)| !self.is_held(at)),
         }
-        self.len -= moved;
-        to.len += moved;
-        self.rest();
     }
 
     /// Returns the first contiguous bytes of the control lane; `None` if there are none.
     #[must_use]
     pub fn front(&self) -> Option<&[u8]> {
-        let chunks = self.control.iter().map(|chunk| &chunk.bytes[..]);
-        chunks.chain(self.open_control()).next()
+        self.control().next()
     }
 
     /// Fills `slices` with the bytes at the front of the control lane, for one vectored write; returns
     /// how many entries were filled.
     pub fn slices<'a>(&'a self, slices: &mut [std::io::IoSlice<'a>]) -> usize {
-        let chunks = self.control.iter().map(|chunk| &chunk.bytes[..]);
         let mut filled = 0;
-        for (slot, bytes) in slices.iter_mut().zip(chunks.chain(self.open_control())) {
+        for (slot, bytes) in slices.iter_mut().zip(self.control()) {
             *slot = std::io::IoSlice::new(bytes);
             filled += 1;
         }
         filled
     }
 
-    /// Returns the control lane's last bytes, which are not sealed as a chunk yet; `None` if there are none.
+    /// Returns the control lane's last bytes, which are not sealed as a chunk yet; `None` if there are none, or if they may
+    /// not be taken.
     fn open_control(&self) -> Option<&[u8]> {
-        (self.open_lane == LaneId::CONTROL && !self.open.is_empty()).then_some(&self.open[..])
+        let is_there = self.open_lane == LaneId::CONTROL && !self.open.is_empty();
+        (is_there && !self.is_held(self.put)).then_some(&self.open[..])
     }
 
     /// Drops `count` written bytes from the front of the control lane.
@@ -284,13 +310,15 @@ impl Outbox {
     /// Takes the first chunk of `lane`, for a link that can keep a reference to it.
     pub fn take(&mut self, lane: LaneId) -> Option<Chunk> {
         if lane == self.open_lane {
-            self.seal();
+            self.seal_ready();
         }
+        let held_behind = self.held_behind.unwrap_or(u64::MAX);
+        let is_ready = |chunk: &mut Chunk| chunk.end <= held_behind;
         let chunk = if lane == LaneId::CONTROL {
-            self.control.pop_front()?
+            self.control.pop_front_if(is_ready)?
         } else {
             let waiting = self.data.get_mut(&lane)?;
-            let chunk = waiting.chunks.pop_front()?;
+            let chunk = waiting.chunks.pop_front_if(is_ready)?;
             if waiting.is_empty() {
                 self.data.remove(&lane);
             }
@@ -322,20 +350,24 @@ impl Outbox {
     /// Returns the next data lane behind `lane` that has bytes or an end waiting; after the last lane comes the first.
     pub fn next_data_lane(&mut self, lane: LaneId) -> Option<LaneId> {
         if self.open_lane != LaneId::CONTROL {
-            self.seal();
+            self.seal_ready();
         }
         let behind = LaneId(lane.0.saturating_add(1));
-        let next = self.data.range(behind..).next();
-        next.or_else(|| self.data.iter().next())
-            .map(|(lane, _)| *lane)
+        let lanes = self.data.range(behind..).chain(&self.data);
+        let mut ready = lanes.filter(|(_, waiting)| self.is_ready(waiting));
+        ready.next().map(|(lane, _)| *lane)
     }
 
     /// Returns the number of data lanes that have bytes or an end waiting.
     pub fn data_lanes(&mut self) -> usize {
         if self.open_lane != LaneId::CONTROL {
-            self.seal();
+            self.seal_ready();
         }
-        self.data.len()
+        if self.held_behind.is_none() {
+            return self.data.len();
+        }
+        let waiting = self.data.values();
+        waiting.filter(|waiting| self.is_ready(waiting)).count()
     }
 
     /// Returns `true` if an abort of a data lane waits to be written.
@@ -345,16 +377,21 @@ impl Outbox {
         waiting.is_some_and(|waiting| matches!(waiting.end, Some((LaneEnd::Abort(_), _))))
     }
 
-    /// Returns `true` if neither bytes nor an end wait for a data lane.
+    /// Returns `true` if there is nothing to take of a data lane, bytes or an end.
     #[must_use]
     pub fn is_empty_on(&self, lane: LaneId) -> bool {
-        !self.data.contains_key(&lane) && (self.open_lane != lane || self.open.is_empty())
+        let waiting = self.data.get(&lane);
+        let is_open = self.open_lane == lane && !self.open.is_empty();
+        !waiting.is_some_and(|waiting| self.is_ready(waiting))
+            && (!is_open || self.is_held(self.put))
     }
 
     /// Takes the end of a data lane that has no bytes waiting.
     pub fn take_end(&mut self, lane: LaneId) -> Option<LaneEnd> {
         let waiting = self.data.get(&lane)?;
-        let (end, _) = waiting.end.filter(|_| waiting.chunks.is_empty())?;
+        let (end, _) = waiting
+            .end
+            .filter(|_| waiting.chunks.is_empty() && self.is_ready(waiting))?;
         self.data.remove(&lane);
         Some(end)
     }
@@ -393,6 +430,13 @@ impl Outbox {
         }
     }
 
+    /// Makes a chunk of the last bytes, if they may be taken.
+    fn seal_ready(&mut self) {
+        if !self.is_held(self.put) {
+            self.seal();
+        }
+    }
+
     fn seal(&mut self) {
         if !self.open.is_empty() {
             let bytes = self.open.split().freeze();
@@ -402,25 +446,17 @@ impl Outbox {
     }
 }
 
-/// Moves the bytes up to a position behind others of their lane, and returns their number.
-fn move_chunks(from: &mut VecDeque<Chunk>, position: u64, to: &mut VecDeque<Chunk>) -> usize {
-    let mut moved = 0;
-    while let Some(mut chunk) = from.pop_front() {
-        let over = usize::try_from(chunk.end.saturating_sub(position)).unwrap_or(usize::MAX);
+/// Splits the chunk that has bytes on both sides of a position.
+fn split_at(chunks: &mut VecDeque<Chunk>, position: u64) {
+    let index = chunks.partition_point(|chunk| chunk.end <= position);
+    if let Some(chunk) = chunks.get_mut(index) {
+        let over = usize::try_from(chunk.end - position).unwrap_or(usize::MAX);
         let at = chunk.bytes.len().saturating_sub(over);
-        if at < chunk.bytes.len() {
-            from.push_front(Outbox::split(&mut chunk, at));
-        }
-        if at == 0 {
-            break;
-        }
-        moved += at;
-        to.push_back(chunk);
-        if over > 0 {
-            break;
+        if at > 0 {
+            let behind = Outbox::split(chunk, at);
+            chunks.insert(index + 1, behind);
         }
     }
-    moved
 }
 
 #[cfg(test)]
@@ -541,35 +577,54 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_up_to_a_position_moves_to_another_outbox() {
-        let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
-        let (mut outbox, mut moved) = (Outbox::new(), Outbox::new());
+    fn what_is_held_is_taken_once_it_may_be() {
+        let mut outbox = Outbox::new();
         put(&mut outbox, LaneId::CONTROL, b"a");
         put(&mut outbox, LaneId(4), b"b");
         outbox.end(LaneId(4), LaneEnd::Finish);
-        outbox.put_body(LaneId::CONTROL, &long);
         put(&mut outbox, LaneId::CONTROL, b"c");
         let position = outbox.position();
         put(&mut outbox, LaneId::CONTROL, b"d");
         outbox.end(LaneId(8), LaneEnd::Finish);
         put(&mut outbox, LaneId(12), b"e");
-        outbox.move_up_to(position, &mut moved);
-        let all = 3 + long.len();
-        assert_eq!((moved.len(), outbox.len()), (all, 2));
-        assert_eq!(moved.take_end(LaneId(4)), None, "behind its bytes");
-        assert_eq!(taken(&mut moved, LaneId(4)), ["b"]);
-        assert_eq!(moved.take_end(LaneId(4)), Some(LaneEnd::Finish));
-        assert_eq!(moved.data_lanes(), 0);
-        outbox.move_up_to(position, &mut moved);
-        assert_eq!(outbox.len(), 2, "the same once more");
-        assert_eq!(outbox.take_end(LaneId(4)), None);
-        outbox.move_up_to(u64::MAX, &mut moved);
+        outbox.hold_behind(Some(position));
+        put(&mut outbox, LaneId::CONTROL, b"f");
+        assert_eq!((outbox.len(), outbox.control_len()), (6, 2));
+        assert_eq!(outbox.data_lanes(), 1);
+        assert_eq!(outbox.next_data_lane(LaneId(4)), Some(LaneId(4)));
+        assert_eq!(outbox.take_end(LaneId(4)), None, "behind its bytes");
+        assert_eq!(taken(&mut outbox, LaneId(4)), ["b"]);
+        assert_eq!(outbox.take_end(LaneId(4)), Some(LaneEnd::Finish));
+        for held in [LaneId(8), LaneId(12)] {
+            assert!(outbox.is_empty_on(held));
+            assert_eq!((outbox.take_end(held), outbox.data_lanes()), (None, 0));
+        }
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        let filled = outbox.slices(&mut slices);
+        let slices = slices[..filled].iter().map(|slice| &**slice);
+        assert_eq!(slices.collect::<Vec<_>>().concat(), b"ac");
+        outbox.advance(2);
+        assert_eq!((outbox.front(), outbox.is_empty()), (None, true));
+        assert!(taken(&mut outbox, LaneId(12)).is_empty());
+        let position = outbox.position() - 1;
+        outbox.hold_behind(Some(position));
+        assert_eq!(taken(&mut outbox, LaneId::CONTROL).concat(), b"d");
+        assert_eq!(outbox.take_end(LaneId(8)), Some(LaneEnd::Finish));
+        assert_eq!(taken(&mut outbox, LaneId(12)), ["e"]);
         assert!(outbox.is_empty());
-        assert_eq!(moved.take_end(LaneId(8)), Some(LaneEnd::Finish));
-        assert_eq!(taken(&mut moved, LaneId(12)), ["e"]);
-        let control = taken(&mut moved, LaneId::CONTROL).concat();
-        assert_eq!(control, [b"a", &long[..], b"cd"].concat());
-        assert!(moved.is_empty());
+        outbox.hold_behind(None);
+        assert_eq!((outbox.front(), outbox.len()), (Some(&b"f"[..]), 1));
+    }
+
+    #[test]
+    fn a_lane_is_aborted_whatever_is_held() {
+        let mut outbox = Outbox::new();
+        outbox.hold_behind(Some(0));
+        put(&mut outbox, LaneId(4), b"a");
+        outbox.end(LaneId(4), LaneEnd::Abort(7));
+        assert!(outbox.is_aborting(LaneId(4)) && !outbox.is_empty());
+        assert_eq!(outbox.next_data_lane(LaneId(4)), Some(LaneId(4)));
+        assert_eq!(outbox.take_end(LaneId(4)), Some(LaneEnd::Abort(7)));
     }
 
     #[test]

@@ -156,12 +156,10 @@ impl Closing {
                 put_last_packet(&mut outbox, version, was_let_in, last_reason);
             }
         }
-        let settling = wire.settling.take();
-        let mut unsent = settling.map_or_else(Outbox::new, |settling| settling.released);
-        outbox.move_up_to(u64::MAX, &mut unsent);
+        outbox.hold_behind(None);
         Last {
             link: wire.link,
-            outbox: unsent,
+            outbox,
             reason,
             code,
         }

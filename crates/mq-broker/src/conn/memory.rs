@@ -51,7 +51,8 @@ impl Wire {
         let held = self.connection.held_bytes();
         let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(COUNTING_STEP);
         let holds = counted(received + held + held / 4 + besides);
-        let carries = self.unsent_len() + self.connection.in_flight() * IN_FLIGHT_OVERHEAD;
+        let carries =
+            self.connection.outbox().len() + self.connection.in_flight() * IN_FLIGHT_OVERHEAD;
         let carries = counted(carries);
         if carries != self.outgoing_memory.bytes() {
             self.outgoing_memory.set_anyway(carries);

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use mq_proto::Outbox;
-
 use super::wire::Wire;
 use crate::{journal::Journal, store::Position};
 
@@ -15,10 +13,8 @@ pub(super) struct Settling {
     pub(super) awaited: Position,
     /// The number of acknowledgements that wait for them.
     acks: usize,
-    /// The position up to which the connection's outbox waits for them.
+    /// The position up to which the outbox waits for them.
     outbox_position: u64,
-    /// Bytes that wait for nothing but the link, and are sent before those in the connection's outbox.
-    pub(super) released: Outbox,
 }
 
 impl Wire {
@@ -26,40 +22,33 @@ impl Wire {
     /// [`settled_up_to`](Self::settled_up_to).
     pub(super) fn release_settled(&mut self, journal: &Journal, now: Instant) {
         if journal.is_settled() {
+            self.settling = Settling::default();
             self.give_tickets_back(now);
             self.settled_up_to = self.connection.outbox().position();
-            self.settling.take_if(|settling| {
-                settling.acks = 0;
-                settling.released.is_empty()
-            });
+            self.connection.outbox().hold_behind(None);
             return;
         }
-        let settling = self.settling.get_or_insert_default();
-        if journal.has_settled(settling.awaited) {
-            let is_all = self.connection.outbox().position() == settling.outbox_position;
+        if journal.has_settled(self.settling.awaited) {
+            let Settling {
+                acks,
+                mut outbox_position,
+                ..
+            } = self.settling;
+            let is_all = self.connection.outbox().position() == outbox_position;
             self.unsettled_acks
-                .give_back(settling.acks, &mut self.connection, now);
+                .give_back(acks, &mut self.connection, now);
             if is_all {
                 // Nothing else was put in since, so the acknowledgements overtake nothing that is not settled.
-                settling.outbox_position = self.connection.outbox().position();
+                outbox_position = self.connection.outbox().position();
             }
-            self.settled_up_to = self.settled_up_to.max(settling.outbox_position);
-            settling.awaited = journal.position();
-            settling.acks = self.unsettled_acks.len();
-            settling.outbox_position = self.connection.outbox().position();
+            self.settled_up_to = self.settled_up_to.max(outbox_position);
+            self.settling = Settling {
+                awaited: journal.position(),
+                acks: self.unsettled_acks.len(),
+                outbox_position: self.connection.outbox().position(),
+            };
         }
-        if settling.released.is_empty() {
-            let outbox = self.connection.outbox();
-            outbox.move_up_to(self.settled_up_to, &mut settling.released);
-        }
-    }
-
-    /// Returns the number of bytes that wait to be sent.
-    pub(super) fn unsent_len(&mut self) -> usize {
-        let released = self
-            .settling
-            .as_ref()
-            .map(|settling| settling.released.len());
-        self.connection.outbox().len() + released.unwrap_or_default()
+        let held_behind = Some(self.settled_up_to);
+        self.connection.outbox().hold_behind(held_behind);
     }
 }

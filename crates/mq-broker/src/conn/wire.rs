@@ -52,8 +52,7 @@ pub(crate) struct Wire {
     pub(super) unsettled_acks: UnsettledAcks,
     /// The position in the outbox up to which nothing waits for the store.
     pub(super) settled_up_to: u64,
-    /// `None` if the outbox waits for nothing but the link.
-    pub(super) settling: Option<Box<Settling>>,
+    pub(super) settling: Settling,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
     /// The reason for which the connection ends, once the state machine has reported it.
@@ -102,7 +101,7 @@ impl Wire {
             outgoing_memory: hub.memory_share(),
             unsettled_acks: UnsettledAcks::default(),
             settled_up_to: 0,
-            settling: None,
+            settling: Settling::default(),
             last_word: None,
             closed: None,
             other_protocol: None,
@@ -182,7 +181,7 @@ impl Wire {
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
             && !self.connection.is_failing()
-            && self.unsent_len() < READ_LIMIT
+            && self.connection.outbox().len() < READ_LIMIT
     }
 
     /// Returns the next deadline: the state machine's, or that of the link's handshake.

@@ -210,7 +210,7 @@ fn close(payload: &[u8]) -> Result<Closing, Violation> {
 /// `[MQTT-6.0.0-2]` lets packets and frames begin and end where they like, so a batch of packets
 /// is one frame. A server shares the payload with the outbox; a client copies it to mask it.
 pub(super) fn put_data(role: Role, outbox: &mut Outbox, framed: &mut Outbox, most: usize) -> usize {
-    let length = outbox.len().min(most);
+    let length = outbox.control_len().min(most);
     let mut mask = put_header(role, framed, OpCode::Data(Data::Binary), length);
     let mut left = length;
     while left > 0

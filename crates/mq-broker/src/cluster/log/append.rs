@@ -311,9 +311,7 @@ impl Cluster {
             // The first try of which it is not known that nothing came of it.
             let mut unsure_since: Option<Instant> = None;
             let mut set_backs = shard.set_backs.count();
-            while unsure_since.is_none_or(|since| since.elapsed() < GIVE_UP_AFTER)
-                || self.storage.is_full()
-            {
+            while unsure_since.is_none_or(|since| since.elapsed() < GIVE_UP_AFTER) {
                 shard.set_backs.until_filled().await;
                 if core::mem::replace(&mut set_backs, shard.set_backs.count()) != set_backs {
                     unsure_since = None;
@@ -339,6 +337,10 @@ impl Cluster {
                         outage.failed(&error);
                         unsure_since.get_or_insert(began);
                     }
+                }
+                if self.storage.is_full() {
+                    // Only the time counts in which there was room.
+                    unsure_since = unsure_since.map(|_| Instant::now());
                 }
                 // A server without room does not lead the log any longer.
                 if self.storage.refuses(shard.number) {

@@ -183,7 +183,11 @@ impl<'a> Attached<'a> {
                 continue;
             }
             // Nothing leaves before the changes behind it are in the store.
-            let store = self.store_wait(now);
+            let store = if closed {
+                StoreWait::None
+            } else {
+                self.store_wait(now)
+            };
             if !closed && self.wire.connection.is_closed() {
                 // The cluster has refused a message of a client that cannot be told so.
                 continue;
@@ -295,10 +299,8 @@ impl<'a> Attached<'a> {
     fn store_wait(&mut self, now: Instant) -> StoreWait {
         let journal = &self.publisher.journal;
         self.wire.release_settled(journal, now);
-        if !journal.is_settled()
-            && let Some(settling) = &self.wire.settling
-        {
-            StoreWait::Outbox(settling.awaited)
+        if !journal.is_settled() {
+            StoreWait::Outbox(self.wire.settling.awaited)
         } else if self.wire.unsettled_acks.len() > 0
             || !self.backlog.is_empty() && self.blocked_publish.is_none()
         {
@@ -310,8 +312,8 @@ impl<'a> Attached<'a> {
 
     /// Returns `true` if the client is not to be read before the store has settled more.
     fn must_not_read(&self, store: StoreWait) -> bool {
-        matches!(store, StoreWait::Outbox(_))
-            && (self.wire.has_all_at_store() || self.publisher.journal.is_full())
+        self.wire.has_all_at_store()
+            || matches!(store, StoreWait::Outbox(_)) && self.publisher.journal.is_full()
     }
 
     /// Does everything that can be done without waiting.

@@ -67,12 +67,7 @@ impl Attached<'_> {
         let takes_more = self.takes_more_retained();
         let has_more_to_send = self.has_more_to_send();
         let wire = &mut *self.wire;
-        let is_settling = wire.settling.is_some();
-        let tells_flushed = !waits.want_read || takes_more || is_settling || has_more_to_send;
-        let outbox = match &mut wire.settling {
-            Some(settling) => &mut settling.released,
-            None => wire.connection.outbox(),
-        };
+        let tells_flushed = !waits.want_read || takes_more || has_more_to_send;
         let closed = waits.closed;
         let unlikely = Unlikely {
             is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
@@ -93,7 +88,7 @@ impl Attached<'_> {
             wake_sources: &mut self.wake_sources,
             link: &mut wire.link,
             is_early: wire.early.is_some(),
-            outbox,
+            outbox: wire.connection.outbox(),
             want_read: waits.want_read,
             tells_flushed,
             mailbox: &self.hold.session.mailbox,

@@ -265,3 +265,16 @@ fn bytes_behind_a_close_are_ignored() {
     assert_eq!(received, b"data");
     assert_eq!(outcome, Ok(Some(Closing { code: None })));
 }
+
+#[test]
+fn a_frame_has_no_bytes_that_are_held_in_the_outbox() {
+    let (mut outbox, mut framed) = (Outbox::new(), Outbox::new());
+    outbox.put_body(LaneId::CONTROL, &Bytes::from_static(b"ready"));
+    outbox.hold_behind(Some(outbox.position()));
+    outbox.put_body(LaneId::CONTROL, &Bytes::from_static(b"held"));
+    let length = put_data(Role::Server, &mut outbox, &mut framed, usize::MAX);
+    assert_eq!((length, framed.len()), (5, 7), "a header of 2 bytes");
+    assert!(outbox.is_empty());
+    outbox.hold_behind(None);
+    assert_eq!(outbox.front(), Some(&b"held"[..]));
+}
