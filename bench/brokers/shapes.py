@@ -55,6 +55,15 @@ class Processes:
         ends = [f"{path.name}: {path.read_text()[-500:]}" for path in self.folder.glob("*.log")]
         raise Failed("\n".join([f"nobody listens at {port}", *ends]))
 
+    def says(self, name, line, patience):
+        """Waits for a line of a program's output."""
+        until, log = time.monotonic() + patience, self.folder / f"{name}.log"
+        while time.monotonic() < until and self.running[name].poll() is None:
+            if line in log.read_text().splitlines():
+                return
+            time.sleep(0.01)
+        raise Failed(f"{name} does not say {line!r}: {log.read_text()[-500:]}")
+
     def disk(self):
         return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
 
@@ -109,10 +118,10 @@ class Shapes:
         run.listens(port)
         return f"tcp://127.0.0.1:{port}"
 
-    def start_again(self, run, name, url):
-        """Starts a broker that has ended, with its file, and waits until it takes clients."""
+    def start_again(self, run, name):
+        """Starts a broker that has ended, with its file, and waits until it serves: its port is open before."""
         run.start(name, self.built / "mqbroker", "--config", run.folder / f"{name}.toml")
-        run.listens(int(url.rpartition(":")[2]), 300)
+        run.says(name, "ready", 300)
 
     def one(self, run):
         url = self.broker(run, "one")
