@@ -1,11 +1,11 @@
 //! Several brokers are one: clients come to any node, and nothing that was acknowledged is lost with one of them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mq_broker::cluster::{
     ClusterSettings, Engine as _, Expiry, Faults, Key, KeyKind, MemoryWorld, Value,
 };
-use mq_client::{Client, QoS, Reconnect, Subscription, Version, Will};
+use mq_client::{Client, QoS, Reconnect, Subscription, TopicFilter, Version, Will};
 use mq_testkit::{FaultyRelay, Scheme, TestBroker, over_each_transport};
 use mq_transport::Link;
 use tokio::{
@@ -36,6 +36,73 @@ async fn a_message_reaches_the_subscribers_of_all_nodes() {
             assert_eq!(next(&mut here).await, text);
             assert_eq!(next(&mut there).await, text);
         }
+    }
+}
+
+/// As with a million retained messages.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_reads_for_long_when_it_starts_is_not_taken_for_dead() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("long", "a", &world).await;
+    let mut b = Node::start("long", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let retained = message("t/1", "kept", QoS::AtLeastOnce).retain(true);
+    send(&publisher, retained).await;
+    sleep(Duration::from_secs(30)).await;
+    b.end().await;
+    world.set_values_stalled("b", true);
+    let goes_on = Arc::clone(&world);
+    let later = tokio::spawn(async move {
+        sleep(Duration::from_mins(2)).await;
+        goes_on.set_values_stalled("b", false);
+    });
+    let has_begun = b.revive_within(&world, Duration::from_mins(5)).await;
+    assert_eq!(has_begun, Some(true));
+    later.await.unwrap();
+    let reader = b.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
+    assert_eq!(next(&mut messages).await, "kept");
+    send(&publisher, message("t/2", "live", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut messages).await, "live");
+}
+
+/// A filter within `$share/g/` may begin with `$share/` itself, and before 5.0 `$share` has no meaning.
+#[tokio::test(start_paused = true)]
+async fn sessions_move_whatever_their_filters_are() {
+    let world = MemoryWorld::new(2, 1);
+    let mut a = Node::start("filters", "a", &world).await;
+    let b = Node::start("filters", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    for (id, version, filter) in [
+        ("plain", Version::V5, "plain"),
+        ("nested", Version::V5, "$share/g/$share/x"),
+        ("old", Version::V3_1_1, "$share/x"),
+        ("older", Version::V3_1_1, "$share/+/#"),
+    ] {
+        let client = a.client(id).version(version).build().await.unwrap();
+        let mut subscribed = Vec::new();
+        for filter in [filter, "t/#"] {
+            let filter = TopicFilter::in_version(filter, version).unwrap();
+            let one = client.subscribe(filter, QoS::AtLeastOnce).await;
+            subscribed.push(one.unwrap());
+        }
+        client.disconnect().await.unwrap();
+        drop(subscribed);
+    }
+    send(&publisher, message("t/1", "away", QoS::AtLeastOnce)).await;
+    a.kill();
+    for (id, version) in [
+        ("old", Version::V3_1_1),
+        ("nested", Version::V5),
+        ("older", Version::V3_1_1),
+        ("plain", Version::V5),
+    ] {
+        let client = b.client(id).version(version);
+        let mut messages = client.messages();
+        let client = client.build().await.unwrap();
+        assert!(client.last_connected().unwrap().session_present, "{id}");
+        assert_eq!(next(&mut messages).await, "away", "{id}");
+        client.disconnect().await.unwrap();
     }
 }
 

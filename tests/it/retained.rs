@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mq_broker::{DiskStore, Durability, Settings};
+use mq_broker::{Broker, DiskStore, Durability, Settings};
 use mq_client::{Client, Outgoing, QoS, TopicFilter};
 use mq_codec::{ReasonCode, SubscribeProperties, Subscription, UnsubscribeProperties};
 use mq_proto::Event;
@@ -213,5 +213,29 @@ async fn other_clients_are_served_while_many_retained_messages_are_sent() {
             other => panic!("{other:?}"),
         }
     }
+    broker.shutdown().await;
+}
+
+/// No session is away, whose time would come.
+#[tokio::test(start_paused = true)]
+async fn messages_that_have_expired_take_no_memory_whether_anybody_asks_for_them_or_not() {
+    let url = "mem://retained-expiry";
+    let settings = Settings::new(vec![url.parse().unwrap()]);
+    let broker = Broker::start(settings).await.unwrap();
+    let writer = Client::builder(url).unwrap().client_id("writer").unwrap();
+    let writer = writer.build().await.unwrap();
+    let before = broker.memory_used();
+    for number in 0..TOPICS {
+        let message = retained(number, "soon").message_expiry(Duration::from_secs(5));
+        let mut receipt = writer.send(message).await.unwrap();
+        receipt.acknowledged().await.unwrap();
+    }
+    let lasting = retained(TOPICS, "lasting");
+    let mut receipt = writer.send(lasting).await.unwrap();
+    receipt.acknowledged().await.unwrap();
+    assert!(broker.memory_used() > before + 100 * TOPICS);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let used = broker.memory_used() - before;
+    assert!((1..10_000).contains(&used), "{used} bytes");
     broker.shutdown().await;
 }

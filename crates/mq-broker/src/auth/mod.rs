@@ -424,8 +424,8 @@ pub enum Step {
 
 /// Decides what clients may publish and receive; see [the module](self) for an example.
 ///
-/// Connections' tasks call the methods, which must not block. The broker remembers the answer for
-/// the last topic of each publisher as long as [`generation`](Self::generation) stays the same.
+/// Connections' tasks call the methods, which must not block, and must not call the broker, whose locks they hold. The broker
+/// remembers the answer for the last topic of each publisher as long as [`generation`](Self::generation) stays the same.
 pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
     /// Returns `true` if `who` may publish a message of this QoS and RETAIN to `topic`. The broker
     /// checks wills, too: at CONNECT and when they are published.

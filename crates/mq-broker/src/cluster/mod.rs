@@ -255,25 +255,34 @@ impl Cluster {
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
         let _ = self.local.set(Arc::downgrade(local));
+        // Before the rest, which may take longer than a lease: the other nodes would end this life.
+        self.spawn(tasks, Arc::clone(self).send_heartbeats());
         retry_at_start(|| self.load_retained(&**local)).await?;
         for shard in 0..self.engine.shards() {
-            tasks.spawn(Arc::clone(self).follow_log(shard, Arc::clone(local)));
-            tasks.spawn(Arc::clone(self).append_batches(shard));
+            self.spawn(tasks, Arc::clone(self).follow_log(shard, Arc::clone(local)));
+            self.spawn(tasks, Arc::clone(self).append_batches(shard));
         }
-        tasks.spawn(Arc::clone(self).receive_qos0(self.engine.broadcasts(), Arc::clone(local)));
-        tasks.spawn(Arc::clone(self).serve_requests(self.engine.requests(), Arc::clone(local)));
+        self.spawn(
+            tasks,
+            Arc::clone(self).receive_qos0(self.engine.broadcasts(), Arc::clone(local)),
+        );
+        self.spawn(
+            tasks,
+            Arc::clone(self).serve_requests(self.engine.requests(), Arc::clone(local)),
+        );
         let this = Arc::clone(self);
-        tasks.spawn(async move { this.clock.keep_measuring(&*this.engine).await });
-        tasks.spawn(Arc::clone(self).send_heartbeats());
-        tasks.spawn(Arc::clone(self).watch_heartbeats());
-        tasks.spawn(Arc::clone(self).adopt_sessions());
-        tasks.spawn(Arc::clone(self).watch_checkpoints());
-        tasks.spawn(Arc::clone(self).write_checkpoints());
-        tasks.spawn(Arc::clone(self).copy_old_messages());
-        tasks.spawn(Arc::clone(self).trim_logs());
-        tasks.spawn(Arc::clone(self).watch_storage());
-        tasks.spawn(Arc::clone(self).watch_log_ends());
-        tasks.spawn(Arc::clone(self).announce_summary(Arc::clone(local)));
+        self.spawn(tasks, async move {
+            this.clock.keep_measuring(&*this.engine).await;
+        });
+        self.spawn(tasks, Arc::clone(self).watch_heartbeats());
+        self.spawn(tasks, Arc::clone(self).adopt_sessions());
+        self.spawn(tasks, Arc::clone(self).watch_checkpoints());
+        self.spawn(tasks, Arc::clone(self).write_checkpoints());
+        self.spawn(tasks, Arc::clone(self).copy_old_messages());
+        self.spawn(tasks, Arc::clone(self).trim_logs());
+        self.spawn(tasks, Arc::clone(self).watch_storage());
+        self.spawn(tasks, Arc::clone(self).watch_log_ends());
+        self.spawn(tasks, Arc::clone(self).announce_summary(Arc::clone(local)));
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -283,6 +292,19 @@ impl Cluster {
         }
         self.catch_up().await?;
         self.check_known_places().await
+    }
+
+    /// Starts a task without which this node is none.
+    fn spawn(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<()>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let guard = FailsOnPanic(Arc::clone(self));
+        tasks.spawn(async move {
+            task.await;
+            drop(guard);
+        });
     }
 
     /// Returns the sessions of this node's broker; `None` before this node takes part, and once its broker has gone.
@@ -299,6 +321,17 @@ impl Cluster {
             );
         }
         self.ledger.fail();
+    }
+}
+
+/// Fails a node while a task of it panics: without the task it would wait for ever, and live on for the other nodes.
+struct FailsOnPanic(Arc<Cluster>);
+
+impl Drop for FailsOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("a task has panicked");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use mq_transport::{
 };
 use serde::Deserialize;
 
-use super::{Mistakes, OverflowName, no_store, read_secret, set, tables::milliseconds};
+use super::{Mistakes, NO_MESSAGE, OverflowName, no_store, read_secret, set, tables::milliseconds};
 use crate::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Overflow, Settings,
@@ -95,7 +95,7 @@ pub struct BridgeConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// Messages that wait in memory.
+    /// Messages that wait in memory: 1 at least.
     pub messages: Option<usize>,
     /// Payload bytes that wait in memory.
     pub bytes: Option<usize>,
@@ -149,6 +149,9 @@ impl BridgeConfig {
             let bridge = self.into_settings(mistakes);
             if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
                 mistakes.push(format!("queue.overflow: {}", no_store(settings)));
+            }
+            if bridge.queue.messages == Some(0) {
+                mistakes.push(format!("queue.messages: {NO_MESSAGE}"));
             }
             let mut told = others.iter().map(BridgeSettings::state_topic);
             if let Some(topic) = bridge.state_topic()

@@ -45,7 +45,7 @@ pub struct LimitsConfig {
     pub max_keep_alive_s: Option<u16>,
     /// `true` if strings may have control characters and Unicode noncharacters. Default `false`.
     pub allow_control_characters: bool,
-    /// Messages that wait for one session in memory; 50,000 at most in a cluster. Default: 10,000.
+    /// Messages that wait for one session in memory: 1 at least, 50,000 at most in a cluster. Default: 10,000.
     pub mailbox_messages: Option<usize>,
     /// Payload bytes that wait for one session in memory. Default: 16 MiB.
     pub mailbox_bytes: Option<usize>,
@@ -164,6 +164,9 @@ impl LimitsConfig {
 /// waits.
 const CLUSTER_MAILBOX: usize = 50_000;
 
+/// The problem of a mailbox without room for a message.
+pub(super) const NO_MESSAGE: &str = "0, and a message has to wait for its reader: 1 at least";
+
 /// Checks the bound and the overflow policy of the messages that wait for a session.
 ///
 /// # Errors
@@ -171,6 +174,9 @@ const CLUSTER_MAILBOX: usize = 50_000;
 fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     let quotas = &settings.quotas;
     let most = quotas.mailbox.messages;
+    if most == 0 {
+        return Err(format!("limits.mailbox_messages: {NO_MESSAGE}"));
+    }
     if settings.cluster.is_some() && most > CLUSTER_MAILBOX {
         return Err(format!(
             "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"

@@ -22,8 +22,8 @@ mod tls;
 pub use auth::{AuthConfig, JwtConfig};
 pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 pub use cluster::ClusterConfig;
-use limits::no_store;
 pub use limits::{LimitsConfig, OverflowName};
+use limits::{NO_MESSAGE, no_store};
 pub use listener::{ListenerConfig, ProxyUse};
 use open_access::DEFAULT_LISTENERS;
 pub use tables::{

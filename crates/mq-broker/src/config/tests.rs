@@ -442,6 +442,15 @@ fn mistakes_are_named_with_line_and_key() {
         ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
         ("[limits]\noverflow = \"spill\"\n", "needs a store"),
         (
+            "[limits]\nmailbox_messages = 0\n",
+            "limits.mailbox_messages: 0, and a message has to wait for its reader: 1 at least",
+        ),
+        (
+            "[[bridge]]\nname = \"a\"\naddress = [\"tcp://127.0.0.1\"]\n\
+             queue = { messages = 0 }\ntopic = [{ pattern = \"a\" }]\n",
+            "queue.messages: 0, and a message has to wait",
+        ),
+        (
             "[[bridge]]\nname = \"a\"\naddress = [\"tcp://127.0.0.1\"]\n\
              queue = { overflow = \"spill\", age_s = 1 }\ntopic = [{ pattern = \"a\" }]\n",
             "queue.overflow: \"spill\" needs a store",

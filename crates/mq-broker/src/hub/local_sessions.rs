@@ -34,14 +34,14 @@ pub(crate) trait LocalSessions: Send + Sync {
     fn restore_retained(&self, message: StoredMessage);
 
     /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
-    /// is called once, at that moment.
+    /// is called once, at that moment. `None`, and nothing is done, if somebody has a session of that client identifier here.
     fn begin_arrival(
         &self,
         client_id: &ByteStr,
         user: Option<&User>,
         subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
         then: &mut dyn FnMut(),
-    ) -> ArrivingSession;
+    ) -> Option<ArrivingSession>;
 
     /// Gives an arriving session its messages and its will; a connection can have it from then on.
     fn finish_arrival(
@@ -112,7 +112,7 @@ impl LocalSessions for Hub {
         user: Option<&User>,
         subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
         then: &mut dyn FnMut(),
-    ) -> ArrivingSession {
+    ) -> Option<ArrivingSession> {
         ArrivingSession::begin(self, client_id, user, subscriptions, then)
     }
 

@@ -28,19 +28,18 @@ pub(crate) struct ArrivingSession {
 }
 
 impl ArrivingSession {
-    /// See [`LocalSessions::begin_arrival`](super::LocalSessions::begin_arrival).
+    /// See [`LocalSessions::begin_arrival`](super::LocalSessions::begin_arrival). `None` if somebody has the state of a session
+    /// of that client identifier here, such as a connection that finds that it may not have it.
     pub(super) fn begin(
         hub: &Hub,
         client_id: &ByteStr,
         user: Option<&User>,
         subscriptions: &mut dyn Iterator<Item = ArrivingSubscription>,
         then: &mut dyn FnMut(),
-    ) -> Self {
+    ) -> Option<Self> {
         let sessions = &hub.sessions;
-        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
-        let mut state = Arc::clone(&session.state)
-            .try_lock_owned()
-            .expect("nobody else knows the session yet");
+        let (session, mut state) =
+            sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics)?;
         state.was_attached = true;
         session.make_persistent();
         session.continue_numbers_after(FIRST_NUMBER_HERE);
@@ -62,7 +61,7 @@ impl ArrivingSession {
                 let _ = cluster.note_filter(filter);
             }
         }
-        Self { session, state }
+        Some(Self { session, state })
     }
 
     /// See [`LocalSessions::finish_arrival`](super::LocalSessions::finish_arrival).

@@ -72,11 +72,8 @@ impl Restore<'_> {
         let clock = hub.store_clock();
         let user = user.as_ref();
         let sessions = &hub.sessions;
-        let session = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
-        let mut state = session
-            .state
-            .try_lock()
-            .expect("nobody else knows the session yet");
+        let restored = sessions.find_or_restore(client_id, user, &hub.routing, &hub.metrics);
+        let (session, mut state) = restored.expect("nobody else knows the hub yet");
         state.was_attached = true;
         #[cfg(feature = "mqtt-next")]
         let kept: HashSet<_> = flows.values().map(|flow| flow.kept.slot).collect();

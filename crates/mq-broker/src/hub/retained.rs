@@ -16,6 +16,9 @@ use crate::{
     store::{StoreClock, StoredMessage},
 };
 
+/// Expired messages that are removed under one lock, at most.
+const MAX_EXPIRED_AT_ONCE: usize = 256;
+
 /// The retained messages of all topics.
 ///
 /// The messages count themselves against the memory limit; the store's nodes count here.
@@ -111,10 +114,12 @@ impl RetainedMessages {
         self.retain_anyway(&message, qos, expires_at, metrics);
     }
 
-    pub(super) fn remove_expired(&self, now: Instant) {
+    /// Removes some of the messages that have expired. Returns `true` if there are more.
+    pub(super) fn remove_expired(&self, now: Instant) -> bool {
         let Topics { store, share } = &mut *write(&self.topics);
-        store.expire(now);
+        let removed = store.expire(now, MAX_EXPIRED_AT_ONCE);
         share.set_anyway(store.bytes());
+        removed == MAX_EXPIRED_AT_ONCE
     }
 
     /// Returns the number of the message that was retained last.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use mq_codec::ByteStr;
+use tokio::sync::OwnedMutexGuard;
 
 use super::Routing;
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     router::SessionKey,
-    session::Session,
+    session::{Session, SessionState},
     store::{BRIDGE_PREFIX, User},
 };
 
@@ -132,29 +133,31 @@ impl SessionRegistry {
             return Err(NoRoomForSession);
         }
         let routing = &mut write(routing);
-        let session = self.insert(&mut table, client_id, Some(user), share, routing);
+        let (session, _) = self.insert(&mut table, client_id, Some(user), share, routing);
         metrics.sessions.add(1);
         Ok(session)
     }
 
     /// Returns the session of that client identifier, or makes one for a restored session: that one counts, room or not.
+    /// `None` if somebody else has its state.
     pub(super) fn find_or_restore(
         &self,
         client_id: &ByteStr,
         user: Option<&User>,
         routing: &RwLock<Routing>,
         metrics: &Metrics,
-    ) -> Arc<Session> {
+    ) -> Option<(Arc<Session>, OwnedMutexGuard<SessionState>)> {
         let mut table = lock(&self.table);
         if let Some(session) = table.by_id.get(client_id) {
-            return Arc::clone(session);
+            let state = Arc::clone(&session.state).try_lock_owned().ok()?;
+            return Some((Arc::clone(session), state));
         }
         let mut share = MemoryShare::new(&self.memory_limit);
         share.set_anyway(Session::empty_bytes(client_id));
         let routing = &mut write(routing);
-        let session = self.insert(&mut table, client_id, user, share, routing);
+        let inserted = self.insert(&mut table, client_id, user, share, routing);
         metrics.sessions.add(1);
-        session
+        Some(inserted)
     }
 
     fn insert(
@@ -164,7 +167,7 @@ impl SessionRegistry {
         user: Option<&User>,
         share: MemoryShare,
         routing: &mut Routing,
-    ) -> Arc<Session> {
+    ) -> (Arc<Session>, OwnedMutexGuard<SessionState>) {
         let key = table.free_keys.pop();
         let key = key.unwrap_or_else(|| routing.new_key());
         // The identifier outlives the packet that it came in.
@@ -178,9 +181,13 @@ impl SessionRegistry {
         };
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));
+        let state = Arc::clone(&session.state);
+        let state = state
+            .try_lock_owned()
+            .expect("nobody else knows the session yet");
         routing.insert_session(&session);
         table.by_id.insert(client_id, Arc::clone(&session));
-        session
+        (session, state)
     }
 
     /// Removes a session that routing has no more. `then` runs before another session of that client identifier, or

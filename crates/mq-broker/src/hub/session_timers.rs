@@ -1,12 +1,15 @@
 //! Wills that become due, and sessions that expire.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use tokio::sync::{Notify, futures::Notified};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::{MissedTickBehavior, interval, sleep_until},
+};
 
 use super::Hub;
 use crate::{
@@ -16,11 +19,44 @@ use crate::{
     session::Session,
 };
 
+/// Time after which a session is looked at again that was held by somebody.
+const HELD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which retained messages that have expired are removed.
+const RETAINED_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Sessions by the time at which a will of theirs is due, or they expire.
 #[derive(Debug, Default)]
 pub(super) struct SessionTimers {
-    due: Mutex<BTreeSet<(Instant, SessionKey)>>,
+    due: Mutex<Due>,
     changed: Notify,
+}
+
+/// One time for each session: it may be earlier than what is due, and the session is looked at once more then.
+#[derive(Debug, Default)]
+struct Due {
+    by_time: BTreeSet<(Instant, SessionKey)>,
+    by_session: HashMap<SessionKey, Instant>,
+}
+
+impl Due {
+    fn insert(&mut self, due: Instant, key: SessionKey) {
+        if let Some(earlier) = self.by_session.get(&key) {
+            if *earlier <= due {
+                return;
+            }
+            self.by_time.remove(&(*earlier, key));
+        }
+        self.by_time.insert((due, key));
+        self.by_session.insert(key, due);
+    }
+
+    fn pop(&mut self, now: Instant) -> Option<SessionKey> {
+        let first = self.by_time.first().copied().filter(|(at, _)| *at <= now)?;
+        self.by_time.remove(&first);
+        self.by_session.remove(&first.1);
+        Some(first.1)
+    }
 }
 
 impl SessionTimers {
@@ -33,34 +69,46 @@ impl SessionTimers {
     }
 
     fn insert(&self, due: Instant, key: SessionKey) {
-        lock(&self.due).insert((due, key));
+        lock(&self.due).insert(due, key);
     }
 
     fn next(&self) -> Option<Instant> {
-        lock(&self.due).first().map(|(due, _)| *due)
+        lock(&self.due).by_time.first().map(|(due, _)| *due)
     }
 
     /// Takes out the first session whose time has come.
     fn pop_due(&self, now: Instant) -> Option<SessionKey> {
-        let mut due = lock(&self.due);
-        let first = due.first().copied().filter(|(at, _)| *at <= now)?;
-        due.remove(&first);
-        Some(first.1)
+        lock(&self.due).pop(now)
     }
 
     fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// Publishes wills and ends sessions as they become due. Runs until it is dropped.
+    /// Publishes wills, ends sessions and removes retained messages as they become due. Runs until it is dropped.
     pub(super) async fn run(&self, hub: &Hub) {
+        let mut retained = interval(RETAINED_INTERVAL);
+        retained.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let expire_retained = async {
+            loop {
+                retained.tick().await;
+                while hub.retained.remove_expired(clock::now()) {
+                    // Publishers have their turn in between.
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        tokio::join!(self.run_sessions(hub), expire_retained);
+    }
+
+    async fn run_sessions(&self, hub: &Hub) {
         loop {
             let next = self.next();
             let changed = self.changed();
             match next {
                 Some(due) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(due.into()) => self.run_due(hub, clock::now()).await,
+                        () = sleep_until(due.into()) => self.run_due(hub, clock::now()).await,
                         () = changed => {}
                     }
                 }
@@ -74,8 +122,12 @@ impl SessionTimers {
         while let Some(key) = self.pop_due(now) {
             let session = read(&hub.routing).session(key).cloned();
             let Some(session) = session else { continue };
-            // A connection that holds the state sees to it, also one that has just come back.
             let Ok(mut state) = Arc::clone(&session.state).try_lock_owned() else {
+                // A connection that holds the state sees to it, also one that has just come back. Whoever else holds it, such as
+                // another node's request, may leave it as it is.
+                if session.next_due().is_some() {
+                    self.insert(now + HELD_RETRY_INTERVAL, key);
+                }
                 continue;
             };
             if let Some(will) = session.take_due_will(now) {
@@ -88,6 +140,28 @@ impl SessionTimers {
                 self.insert(next, key);
             }
         }
-        hub.retained.remove_expired(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_has_one_time_the_earliest() {
+        let mut due = Due::default();
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let [one, other] = [SessionKey(1), SessionKey(2)];
+        for seconds in [20, 30, 10, 40, 10] {
+            due.insert(after(seconds), one);
+        }
+        due.insert(after(15), other);
+        assert_eq!((due.by_time.len(), due.by_session.len()), (2, 2));
+        assert_eq!(due.pop(after(9)), None);
+        assert_eq!(due.pop(after(60)), Some(one));
+        assert_eq!(due.pop(after(60)), Some(other));
+        assert_eq!(due.pop(after(60)), None);
+        assert!(due.by_session.is_empty());
     }
 }

@@ -273,8 +273,10 @@ impl Mailbox {
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Push {
         let mut oldest = Vec::new();
-        while !queue.fits(self.rules.limits, &delivery) {
-            oldest.extend(queue.pop(&self.memory_limit));
+        while !queue.fits(self.rules.limits, &delivery)
+            && let Some(gone) = queue.pop(&self.memory_limit)
+        {
+            oldest.push(gone);
         }
         let mut tries = 0..MAX_DISPLACED;
         let must_wake = loop {

@@ -134,6 +134,17 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
     ));
 }
 
+/// A library user may ask for it.
+#[test]
+fn a_mailbox_without_room_for_a_message_displaces_nothing_for_ever() {
+    let mailbox = full(0, Overflow::DropOldest);
+    for _ in 0..2 {
+        let pushed = push_at_last(&mailbox, QoS::AtLeastOnce);
+        assert!(matches!(pushed, Push::Displaced { .. }));
+    }
+    assert_eq!(mailbox.len(), 1);
+}
+
 #[test]
 fn the_oldest_make_room() {
     let mailbox = full(3, Overflow::DropOldest);

@@ -211,15 +211,17 @@ impl RetainedStore {
         }
     }
 
-    /// Removes the messages that have expired at `now`, and returns their number. The others are
+    /// Removes messages that have expired at `now`, up to `most`, and returns their number. The others are
     /// not visited.
-    pub fn expire(&mut self, now: Instant) -> usize {
+    pub fn expire(&mut self, now: Instant, most: usize) -> usize {
         let mut expired = 0;
-        while let Some(first) = self.expiring.first_entry()
+        while expired < most
+            && let Some(first) = self.expiring.first_entry()
             && first.key().0 <= now
         {
             let topic = first.remove();
-            expired += usize::from(self.remove(&topic));
+            self.remove(&topic);
+            expired += 1;
         }
         expired
     }
@@ -417,7 +419,8 @@ mod tests {
         store.insert(retained("d", soon));
         assert!(store.remove(&TopicName::new("d").unwrap()));
         assert_eq!(store.expiring.len(), 1);
-        assert_eq!(store.expire(later), 1);
+        assert_eq!(store.expire(later, 1), 1);
+        assert_eq!(store.expire(later, 1), 0);
         assert_eq!(store.len(), 2);
         assert!(store.expiring.is_empty());
     }

@@ -52,8 +52,8 @@ pub(crate) use store_clock::StoreClock;
 /// example.
 ///
 /// Set it as [`Settings::store`](crate::Settings::store), by [`Storage::Custom`](crate::Storage).
-/// Many connections' tasks call the methods, which must not block for long: do the slow part
-/// elsewhere and report its end by [`settled`](Self::settled). Session state is that of §4.1.
+/// Many connections' tasks call the methods, which must not block for long, and must not call the broker, whose locks they
+/// hold: do the slow part elsewhere and report its end by [`settled`](Self::settled). Session state is that of §4.1.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the state that is kept. Called once, before the broker listens.
     ///

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mq_codec::TopicName;
 use tokio::{
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{interval, sleep},
 };
 use tracing::{debug, info, warn};
@@ -32,6 +32,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Times that a node tries to get a checkpoint between two entries.
 const CHECKPOINT_TRIES: usize = 100;
+
+/// Retained messages that a starting node takes over before other tasks have their turn, heartbeats among them.
+const LOADED_PER_TURN: u64 = 256;
 
 /// Values that are written at a time.
 const MAX_WRITES_IN_FLIGHT: usize = 16;
@@ -74,6 +77,9 @@ impl Cluster {
             if let Some(message) = change.message {
                 local.restore_retained(message);
                 count += 1;
+            }
+            if count.is_multiple_of(LOADED_PER_TURN) {
+                yield_now().await;
             }
         }
         debug!(messages = count, "cluster: retained messages loaded");

@@ -34,12 +34,15 @@ impl Candidates {
                     subscription_id: None,
                     lane: LaneSlot::CONTROL,
                 };
-                // A member of a group is looked at as if it were alone.
+                // A member of a group is looked at as if it were alone. What is in `$share/group/$share/other` is no filter,
+                // and no group has messages by it.
                 let filter = match filter.shared() {
                     Some(_) => TopicFilter::new(filter.matching().to_owned()),
                     None => Ok(filter.clone()),
                 };
-                by_filter.subscribe(&filter.expect("a part of a filter is one"), subscriber);
+                if let Ok(filter) = filter {
+                    by_filter.subscribe(&filter, subscriber);
+                }
             }
             for position in wanted.wanted_positions() {
                 by_position.entry(*position).or_default().push(number);

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Time for which a client waits for its session.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
+pub(super) const CLAIM_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Time after which a client may have given a connection up.
 const LONG_WAIT: Duration = Duration::from_secs(1);
@@ -122,7 +122,8 @@ impl Cluster {
                 }
                 Some((_, mut leaves)) => {
                     // Either way it is looked at again.
-                    let _ = leaves.changed().await;
+                    let left = CLAIM_TIMEOUT.saturating_sub(began.elapsed());
+                    let _ = timeout(left, leaves.changed()).await;
                     continue;
                 }
                 None => {}

@@ -175,9 +175,9 @@ impl Cluster {
     }
 
     /// Begins to release a session, which takes no connection from then on. Returns `false` at once if the session is
-    /// not here. If it is being released or ends already, waits until it is gone, and returns `false`.
+    /// not here. If it is being released or ends already, waits until it goes on with that, or stays, and returns `false`.
     pub(super) async fn begin_release(&self, id: &ByteStr) -> bool {
-        let gone = {
+        let mut leaves = {
             let mut sessions = lock(&self.sessions);
             let Some(owned) = sessions.get_mut(id) else {
                 return false;
@@ -188,7 +188,8 @@ impl Cluster {
             }
             owned.fate_changes()
         };
-        wait_for_end(gone).await;
+        // An error is the end.
+        let _ = leaves.changed().await;
         false
     }
 

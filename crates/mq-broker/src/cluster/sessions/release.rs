@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use mq_codec::ByteStr;
+use tokio::time::timeout;
 
+use super::claim::CLAIM_TIMEOUT;
 use crate::{cluster::Cluster, hub::LocalSessions};
 
 impl Cluster {
@@ -24,9 +26,10 @@ impl Cluster {
         }
         // What its client has published is in the logs before the place from which on its next owner reads them:
         // that knows by its record then which of it was released.
-        let is_settled = Box::pin(async {
-            self.ledger.settle_all().await && self.ledger.settle_client(id).await
-        });
+        let is_settled =
+            async { self.ledger.settle_all().await && self.ledger.settle_client(id).await };
+        // Nobody waits longer for the session. While the servers are full this may take as long as there is no room.
+        let is_settled = Box::pin(async { timeout(CLAIM_TIMEOUT, is_settled).await == Ok(true) });
         let end = Box::new(|| self.end_queueing(id));
         // Of a session that has ended meanwhile the record says so before another begins.
         if local.release_session(id, is_settled, end).await {

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use mq_codec::ByteStr;
 use tokio::{
     sync::{Semaphore, oneshot, oneshot::error::TryRecvError},
     task::yield_now,
@@ -176,6 +177,10 @@ impl Cluster {
         };
         let user = kept.user.as_ref();
         let arriving = local.begin_arrival(&id, user, &mut subscriptions, &mut note_begun);
+        let Some(arriving) = arriving else {
+            self.give_record_back(id, version, kept, next);
+            return None;
+        };
         let mut wanted = MessageSearch::new(kept, id.clone(), next, begun);
         let mut filters = wanted.recorded.subscriptions.keys();
         let is_member = filters.any(|filter| filter.shared().is_some());
@@ -203,10 +208,15 @@ impl Cluster {
         } = pending;
         lock(&self.sessions).remove(&id);
         local.abandon_arrival(arriving);
+        self.give_record_back(id, version, wanted.recorded, wanted.next);
+    }
+
+    /// Writes the record of a session that was claimed without an owner, so that any node may claim it.
+    fn give_record_back(&self, id: ByteStr, version: u64, session: RecordedSession, next: Vec<At>) {
         let record = Record {
             owner: None,
-            session: Some(wanted.recorded),
-            next: wanted.next,
+            session: Some(session),
+            next,
             is_behind: true,
         };
         let (Some(this), Ok(bytes)) = (self.this.upgrade(), record.encode()) else {

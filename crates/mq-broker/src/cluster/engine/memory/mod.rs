@@ -241,15 +241,20 @@ impl Engine for MemoryEngine {
     }
 
     fn values(&self, kind: KeyKind) -> EngineFuture<'_, Vec<(String, Value)>> {
-        Box::pin(self.round_trip(move |state| {
-            let values = state
-                .shared
-                .values
-                .iter()
-                .filter(|(key, _)| key.kind == kind);
+        let read = move |state: &mut State| {
+            let values = state.shared.values.iter();
+            let values = values.filter(|(key, _)| key.kind == kind);
             let values = values.map(|(key, value)| (key.name.clone(), value.clone()));
             values.collect()
-        }))
+        };
+        Box::pin(async move {
+            let are_stalled = |state: &State| {
+                let node = state.nodes.get(&self.node);
+                node.is_some_and(|node| node.are_values_stalled)
+            };
+            self.wait_while(are_stalled).await;
+            self.round_trip(read).await
+        })
     }
 
     fn watch(&self, kind: KeyKind) -> mpsc::Receiver<(String, Value)> {

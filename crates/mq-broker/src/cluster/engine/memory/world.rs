@@ -130,6 +130,8 @@ pub(super) struct Node {
     pub(super) is_partitioned: bool,
     /// `true` if what the node puts is not written for now.
     pub(super) is_put_stalled: bool,
+    /// `true` if the node does not get all values of a kind for now.
+    pub(super) are_values_stalled: bool,
     /// Logs that bring it nothing for now.
     pub(super) lagging_logs: HashSet<u16>,
     /// Broadcasts of other nodes that wait while the node's link is stalled; `None` if it is not.
@@ -170,9 +172,7 @@ impl MemoryWorld {
     /// Returns the engine of a node.
     #[must_use]
     pub fn engine(self: &Arc<Self>, node: &str) -> Arc<MemoryEngine> {
-        lock(&self.state)
-            .nodes
-            .insert(node.to_owned(), Node::default());
+        lock(&self.state).nodes.entry(node.to_owned()).or_default();
         Arc::new(MemoryEngine {
             world: Arc::clone(self),
             node: node.to_owned(),
@@ -284,6 +284,14 @@ impl MemoryWorld {
     pub fn set_puts_stalled(&self, node: &str, is_stalled: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {
             node.is_put_stalled = is_stalled;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Lets a node's reads of all values of a kind wait, or go on: as if there were a million of them.
+    pub fn set_values_stalled(&self, node: &str, are_stalled: bool) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(node) {
+            node.are_values_stalled = are_stalled;
         }
         self.changed.send_modify(|count| *count += 1);
     }
