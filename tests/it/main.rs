@@ -55,6 +55,7 @@ mod quic_streams;
 mod readme;
 mod rebinding;
 mod relay;
+mod relay_bench;
 mod replay;
 mod retained;
 mod scale;

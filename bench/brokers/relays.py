@@ -1,0 +1,114 @@
+"""Ways from a client to one broker that `bench/relay` compares: without anything between them, and through relays."""
+
+import os
+import re
+import shutil
+import subprocess
+
+from brokers.shapes import Shapes
+from brokers.suts import free_port
+
+# Settings of HAProxy that a relay has as well: a thread for each processor, no log, connections that stay.
+HAPROXY = """global
+  maxconn 40000
+defaults
+  mode tcp
+  timeout connect 20s
+  timeout client 1h
+  timeout server 1h
+"""
+
+
+class Relays(Shapes):
+    """Each starts one broker and what stands before it, and returns where clients go."""
+
+    # An ordinary user has no /usr/sbin in PATH.
+    haproxy_program = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
+
+    def all(self):
+        found = {
+            "direct": self.direct,
+            "mq relay": self.relay,
+            "mq relay pair over TCP": lambda run: self.relay_pair(run, "mqtt"),
+            "mq relay pair over TLS": lambda run: self.relay_pair(run, "mqtts"),
+            "mq relay pair over QUIC": lambda run: self.relay_pair(run, "quic"),
+        }
+        if self.haproxy_program:
+            found |= {"HAProxy": self.haproxy, "HAProxy pair over TCP": lambda run: self.haproxy_pair(run, False),
+                      "HAProxy pair over TLS": lambda run: self.haproxy_pair(run, True)}
+        return found
+
+    def versions(self):
+        found = {}
+        for name, command in {"mqbroker": [self.built / "mqbroker", "--version"], "mq": [self.built / "mq", "--version"],
+                              "haproxy": [self.haproxy_program, "-v"]}.items():
+            if command[0]:
+                said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.splitlines()
+                found[name] = re.search(r"\b(\d+\.\S+)", said[0])[1]
+        return found
+
+    def direct(self, run):
+        url = self.broker(run, "one")
+        run.before = []
+        return [url, url]
+
+    def relay(self, run):
+        broker = self.broker(run, "one")
+        url = self.one_relay(run, "relay", "mqtt", broker)
+        run.before = ["relay"]
+        return [url, url]
+
+    def relay_pair(self, run, scheme):
+        broker = self.broker(run, "one")
+        chain, key = certificate(run)
+        files = () if scheme == "mqtt" else ("--cert", chain, "--key", key)
+        between = self.one_relay(run, "before", scheme, broker, *files)
+        trust = () if scheme == "mqtt" else ("--cafile", chain)
+        url = self.one_relay(run, "beside", "mqtt", between, *trust)
+        run.before = ["before", "beside"]
+        return [url, url]
+
+    def one_relay(self, run, name, scheme, to, *more):
+        port = free_port()
+        url = f"{scheme}://127.0.0.1:{port}"
+        run.start(name, self.built / "mq", "relay", "--listen", url, "--to", to, "--connections", 20_000, *more)
+        if scheme != "quic":
+            run.listens(port)
+        return url
+
+    def haproxy(self, run):
+        broker = self.broker(run, "one")
+        url = self.one_haproxy(run, "relay", broker)
+        run.before = ["relay"]
+        return [url, url]
+
+    def haproxy_pair(self, run, has_tls):
+        broker = self.broker(run, "one")
+        bind, server = "", ""
+        if has_tls:
+            chain, key = certificate(run)
+            both = run.file("both.pem", chain.read_text() + key.read_text())
+            bind, server = f" ssl crt {both}", f" ssl verify required ca-file {chain} verifyhost localhost"
+        between = self.one_haproxy(run, "before", broker, bind=bind)
+        url = self.one_haproxy(run, "beside", between, server=server)
+        run.before = ["before", "beside"]
+        return [url, url]
+
+    def one_haproxy(self, run, name, to, bind="", server=""):
+        port = free_port()
+        address = to.partition("://")[2]
+        config = run.file(f"{name}.cfg", f"{HAPROXY}listen {name}\n  bind 127.0.0.1:{port}{bind}\n  server s {address}{server}\n")
+        run.start(name, self.haproxy_program, "-f", config, "-db")
+        run.listens(port)
+        return f"mqtt://127.0.0.1:{port}"
+
+
+def certificate(run):
+    """The files of a chain and its key for this machine's loopback."""
+    chain, key = run.folder / "chain.pem", run.folder / "key.pem"
+    if not chain.exists():
+        names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
+                        "-out", chain, "-subj", "/CN=localhost", "-addext", names, "-addext",
+                        "basicConstraints=critical,CA:FALSE"], check=True, capture_output=True, timeout=60)
+    return chain, key

@@ -1,0 +1,41 @@
+//! `bench/relay`: a way through relays has figures of messages that went it, and of clients that are idle on it.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::bench_scripts::{built, lacks, number, only, run};
+
+const PROGRAMS: &[&str] = &["mqbroker", "mq", "examples/across", "examples/crowd"];
+
+const SHAPE: &str = "mq relay pair over QUIC";
+
+#[test]
+fn a_way_has_delays_and_what_its_relays_take() {
+    if lacks(&["python3", "openssl"]) {
+        return;
+    }
+    let Some(built) = built(PROGRAMS) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("figures.json");
+    let (place, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+    let few = ["--rounds", "1", "--seconds", "1", "--clients", "100"];
+    let args = [
+        &few[..],
+        &["--folder", place, "--only", SHAPE, "--json", file],
+    ]
+    .concat();
+    let output = run("relay", &built, &args);
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(found["schema"], "mq-relay/1");
+    let loads = &found["parts"]["loads"]["runs"];
+    let of_qos_1 = loads.as_array().unwrap().iter();
+    let of_qos_1 = Value::Array(of_qos_1.filter(|load| load["qos"] == 1).cloned().collect());
+    let paced = only(&of_qos_1, &[("way", "paced 200")]);
+    assert_eq!(paced["came"], paced["sent"], "{paced}");
+    assert!(number(&paced["delay_ns"], "p50") > 1e3, "{paced}");
+    assert!(number(paced, "cpu_us_a_message") > 0.0, "{paced}");
+    let idle = only(&found["parts"]["idle"]["runs"], &[("shape", SHAPE)]);
+    assert!(number(idle, "bytes_a_client") > 0.0, "{idle}");
+}
