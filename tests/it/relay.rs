@@ -597,3 +597,30 @@ async fn clients_that_are_cut_are_told_so_and_their_wills_come() {
     ended.unwrap().unwrap();
     broker.shutdown().await;
 }
+
+#[tokio::test]
+async fn other_options_hold_once_they_are_applied() {
+    let [one, other] = [TestBroker::start().await, TestBroker::start().await];
+    let options = |broker: &TestBroker| from_tcp([broker.address(Scheme::Tcp)]);
+    let relay = Serving::start(options(&one)).await;
+    let change = relay.handle.prepare(options(&other)).unwrap();
+    let before = relay.client("before").build().await.unwrap();
+    change.apply();
+    let after = relay.client("after").build().await.unwrap();
+    // A change that is not applied is none.
+    drop(relay.handle.prepare(options(&one)).unwrap());
+    let last = relay.client("last").build().await.unwrap();
+    for (broker, here, elsewhere) in [
+        (&one, &["before"][..], &["after", "last"][..]),
+        (&other, &["after", "last"], &["before"]),
+    ] {
+        let broker = broker.broker();
+        for id in here {
+            assert!(broker.client(id).await.is_ok(), "{id}");
+        }
+        for id in elsewhere {
+            assert!(broker.client(id).await.is_err(), "{id}");
+        }
+    }
+    drop((before, after, last));
+}

@@ -1,32 +1,27 @@
 //! The program `mq`: MQTT for everyday, over every transport.
 //!
 //! ```text
-//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> ends -> exit code
-//!                                                  relay (listeners, and a broker)             -> ends -> exit code
+//! args (what is asked) -> client: connect -> publish | subscribe | request | ping | watch -> goodbye -> exit code
+//!                         relay: listeners, and a broker                                             -> exit code
+//!                         tools: mqbench, completions, manual pages                                  -> exit code
 //! ```
+//!
+//! Without the feature `client` it is the relay alone, for small machines.
 
-mod args;
-mod bench;
-mod connect;
+#[cfg(feature = "client")]
+mod client;
 mod ends;
-mod escape;
-mod json_text;
-mod manual;
-mod message;
-mod ping;
-mod profile;
-mod properties;
-mod publish;
+mod log;
 mod relay;
-mod request;
 mod secrets;
-mod subscribe;
-mod template;
-mod watch;
+mod tls_files;
+#[cfg(feature = "client")]
+mod tools;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 
 /// MQTT for everyday: over TCP, TLS, WebSocket and QUIC.
 #[derive(Parser)]
@@ -38,66 +33,21 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Publish messages
-    Pub(publish::Args),
-    /// Subscribe, and print what comes
-    Sub(subscribe::Args),
-    /// Publish a request, and print its response
-    Rr(request::Args),
-    /// Measure the way to a broker: connecting, and a message there and back
-    Ping(ping::Args),
-    /// Watch topics in the terminal: rates, counts and last values
-    Watch(watch::Args),
+    #[cfg(feature = "client")]
+    #[command(flatten)]
+    Client(Box<client::Command>),
     /// Pass connections on, over another transport: QUIC for a client or a broker that does not speak it
-    Relay(relay::Args),
-    /// Measure MQTT over each transport: mqbench, which is a program of its own
-    Bench(bench::Args),
-    /// Print completions for a shell
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-    /// Write manual pages and completions into a folder, in the places that they have in /usr/share
-    #[command(hide = true)]
-    Manual {
-        /// The folder
-        folder: PathBuf,
-    },
+    Relay(Box<relay::Args>),
+    #[cfg(feature = "client")]
+    #[command(flatten)]
+    Tool(tools::Command),
 }
 
-/// Outcome of a command, as exit codes tell it apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Done,
-    /// `-W`: the time is over.
-    TimedOut,
-    /// A signal ended it.
-    Signalled(u8),
-}
-
-/// Exit code of a timeout, that of `mosquitto_sub` and `mosquitto_rr`.
-const TIMED_OUT: u8 = 27;
-
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::TimedOut => TIMED_OUT.into(),
-            // As a shell has it.
-            Outcome::Signalled(number) => (128 + number).into(),
-        }
-    }
-}
-
-/// Does a command's work on one thread.
-fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
-    block_on_runtime(&mut tokio::runtime::Builder::new_current_thread(), work)
-}
-
-fn block_on_runtime(
-    runtime: &mut tokio::runtime::Builder,
-    work: impl Future<Output = anyhow::Result<Outcome>>,
-) -> anyhow::Result<Outcome> {
+/// Does a command's work.
+fn block_on<T>(
+    runtime: &mut Builder,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
     let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(work);
     // A thread that waits for the standard input does not keep the program.
@@ -107,13 +57,15 @@ fn block_on_runtime(
 
 /// Reads the command line. A mistake in it, or a help text, is printed and ends the program.
 fn parse(words: &[OsString]) -> Result<Args, ExitCode> {
-    // mqbench's words are left as they are.
-    let parsed = if bench::is_asked_for(words) {
-        Args::try_parse_from(words)
+    let read = words.to_vec();
+    #[cfg(feature = "client")]
+    let read = if tools::is_bench(words) {
+        // mqbench's words are left as they are.
+        read
     } else {
-        Args::try_parse_from(args::joined(words.to_vec()))
+        client::joined(read)
     };
-    parsed.map_err(|error| {
+    Args::try_parse_from(read).map_err(|error| {
         let message = error.to_string();
         let hidden = secrets::hidden_of(words, &message);
         if hidden == message {
@@ -139,53 +91,43 @@ fn line(error: &anyhow::Error) -> String {
     secrets::hidden(&line)
 }
 
+/// Returns the exit code for an error: the broker's reason, if it has refused something.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    #[cfg(feature = "client")]
+    if let Some(reason) = client::reason(error) {
+        return reason.into();
+    }
+    #[cfg(not(feature = "client"))]
+    let _ = error;
+    ExitCode::FAILURE
+}
+
 fn main() -> ExitCode {
     let args = match parse(&secrets::command_line()) {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let done = |()| Outcome::Done;
     let (quiet, outcome) = match args.command {
-        Command::Pub(args) => (args.broker.quiet, block_on(publish::run(args))),
-        Command::Sub(args) => (args.broker.quiet, block_on(subscribe::run(args))),
-        Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
-        Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
-        Command::Watch(args) => (args.broker.quiet, watch::run(&args)),
-        Command::Relay(args) => (
-            false,
-            block_on_runtime(
-                &mut tokio::runtime::Builder::new_multi_thread(),
-                relay::run(args),
-            ),
-        ),
-        Command::Bench(args) => return bench::run(&args),
-        Command::Completions { shell } => {
-            let printed = manual::print_completions(Args::command(), shell);
-            (false, printed.map(done))
+        #[cfg(feature = "client")]
+        Command::Client(command) => client::run(*command),
+        Command::Relay(args) => {
+            let ended = block_on(&mut Builder::new_multi_thread(), relay::run(*args));
+            (false, ended.map(|()| ExitCode::SUCCESS))
         }
-        Command::Manual { folder } => (false, manual::write(Args::command(), &folder).map(done)),
+        #[cfg(feature = "client")]
+        Command::Tool(command) => {
+            let program = <Args as clap::CommandFactory>::command();
+            (false, tools::run(command, program))
+        }
     };
     match outcome {
-        Ok(outcome) => outcome.into(),
+        Ok(code) => code,
         Err(error) if ends::is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             if !quiet {
                 eprintln!("mq: {}", line(&error));
             }
-            let reason = error.downcast_ref::<mq_client::Error>().and_then(reason);
-            reason.map_or(ExitCode::FAILURE, ExitCode::from)
+            exit_code(&error)
         }
-    }
-}
-
-/// Returns the broker's reason code; `None` if the broker did not refuse something.
-fn reason(error: &mq_client::Error) -> Option<u8> {
-    use mq_client::Error;
-    match error {
-        Error::Refused { reason }
-        | Error::PublishRefused { reason }
-        | Error::SubscribeRefused { reason }
-        | Error::UnsubscribeRefused { reason } => Some(*reason as u8),
-        _ => None,
     }
 }

@@ -1,30 +1,6 @@
 //! Passwords, which nothing that is printed shows, and the list of processes only for a moment.
 
-use std::{borrow::Cow, ffi::OsString, fmt};
-
-/// A password of the command line.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "clap wants a parser that could fail"
-    )]
-    pub(crate) fn parse(text: &str) -> Result<Self, std::convert::Infallible> {
-        Ok(Self(text.to_owned()))
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("…")
-    }
-}
+use std::{borrow::Cow, ffi::OsString};
 
 /// Placeholder for a password.
 const HIDDEN: &str = "…";
@@ -145,7 +121,6 @@ mod tests {
         let words = ["mq", "sub", "mqtt://ann:p w@h"].map(OsString::from);
         let message = hidden_of(&words, "unexpected argument 'mqtt://ann:p w@h' found");
         assert_eq!(message, "unexpected argument 'mqtt://ann:…@h' found");
-        assert_eq!(format!("{:?}", Secret::parse("pw")), "Ok(…)");
     }
 
     #[cfg(unix)]

@@ -68,4 +68,4 @@ mod relay;
 mod upstream;
 
 pub use options::RelayOptions;
-pub use relay::{Relay, RelayHandle, RelayStats};
+pub use relay::{PreparedChange, Relay, RelayHandle, RelayStats};

@@ -34,7 +34,7 @@ pub struct RelayOptions {
     pub connect_time: Duration,
     /// Greatest number of clients. Default: 10,000.
     pub connections: usize,
-    /// Greatest number of clients of one IP address. Default: no limit of its own.
+    /// Greatest number of clients of one IPv4 address, or of one IPv6 network of 64 bits. Default: no limit of its own.
     pub connections_per_address: Option<NonZeroUsize>,
     /// Greatest number of connections to the upstream broker that are being made at once; further clients wait. Default: 64.
     pub dials: NonZeroUsize,

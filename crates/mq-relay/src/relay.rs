@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
@@ -43,6 +43,29 @@ pub struct Relay {
 #[derive(Clone, Debug)]
 pub struct RelayHandle {
     shared: Arc<Shared>,
+}
+
+/// A change of a relay's options whose files were read. Nothing changes if it is dropped.
+#[derive(Debug)]
+#[must_use = "nothing changes before it is applied"]
+pub struct PreparedChange {
+    shared: Arc<Shared>,
+    route: Option<Arc<Route>>,
+    #[cfg(feature = "tls")]
+    certificates: Vec<PreparedReload>,
+}
+
+impl PreparedChange {
+    /// Makes the change. It cannot fail.
+    pub fn apply(self) {
+        #[cfg(feature = "tls")]
+        self.certificates
+            .into_iter()
+            .for_each(PreparedReload::apply);
+        if let Some(route) = self.route {
+            *lock(&self.shared.route) = route;
+        }
+    }
 }
 
 /// Counters of a relay.
@@ -184,44 +207,50 @@ impl RelayHandle {
         }
     }
 
-    /// Has clients that come from now on passed on by other options. Those present stay as they are.
+    /// Prepares other options for clients that come from now on; [`PreparedChange::apply`] makes the change. Those present stay as they
+    /// are.
     ///
-    /// The listeners stay, with their addresses and their options but certificates, client authorities and revocation lists:
-    /// [`reload_certificates`](Self::reload_certificates) is called with these options.
+    /// The listeners stay, with their addresses and their options but certificates, client authorities and revocation lists: see
+    /// [`prepare_certificates`](Self::prepare_certificates).
     ///
     /// # Errors
-    /// If an option or a file that it names cannot be used; nothing has changed then.
-    pub fn reload(&self, options: RelayOptions) -> Result<(), Error> {
+    /// If an option or a file that it names cannot be used.
+    pub fn prepare(&self, options: RelayOptions) -> Result<PreparedChange, Error> {
         let front = options.front();
         let route = Route::new(options)?;
-        self.reload_certificates(&front)?;
-        *lock(&self.shared.route) = Arc::new(route);
-        Ok(())
+        Ok(PreparedChange {
+            route: Some(Arc::new(route)),
+            ..self.prepare_certificates(&front)?
+        })
     }
 
-    /// Gives the listeners other certificates: see [`ReloadHandle::prepare`](mq_transport::ReloadHandle::prepare). Connections that are
-    /// open go on.
+    /// Prepares other certificates for the listeners: see [`ReloadHandle::prepare`](mq_transport::ReloadHandle::prepare). Connections
+    /// that are open go on.
     ///
     /// # Errors
-    /// If a file that the options name cannot be used; nothing has changed then.
+    /// If a file that the options name cannot be used.
     #[cfg_attr(
         not(feature = "tls"),
         expect(
             unused_variables,
-            clippy::unused_self,
             clippy::unnecessary_wraps,
             reason = "there are no certificates"
         )
     )]
-    pub fn reload_certificates(&self, options: &ListenOptions) -> Result<(), Error> {
+    pub fn prepare_certificates(&self, options: &ListenOptions) -> Result<PreparedChange, Error> {
         #[cfg(feature = "tls")]
-        {
+        let certificates = {
             let handles = self.shared.certificates.iter();
-            let prepared: Result<Vec<_>, _> =
-                handles.map(|handle| handle.prepare(options)).collect();
-            prepared?.into_iter().for_each(PreparedReload::apply);
-        }
-        Ok(())
+            handles
+                .map(|handle| handle.prepare(options))
+                .collect::<Result<_, _>>()?
+        };
+        Ok(PreparedChange {
+            shared: Arc::clone(&self.shared),
+            route: None,
+            #[cfg(feature = "tls")]
+            certificates,
+        })
     }
 
     /// Accepts no further client, and waits until those present have gone, or for `patience` at most. Returns the number of clients that
@@ -309,6 +338,7 @@ impl Place {
         let (Some(address), Some(most)) = (address, most) else {
             return true;
         };
+        let address = network_of(address);
         let mut by_address = lock(&self.shared.by_address);
         let present = by_address.entry(address).or_default();
         let has_room = *present < most.get();
@@ -333,6 +363,18 @@ impl Drop for Place {
                 by_address.remove(&address);
             }
         }
+    }
+}
+
+/// Returns the address by which a client is counted: the first 64 bits of IPv6, which belong to one network (RFC 4291 §2.5.4), all of
+/// IPv4.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -542,6 +584,22 @@ impl RelayStats {
             EarlyData::Accepted => self.early_accepted += 1,
             EarlyData::Rejected => self.early_rejected += 1,
             EarlyData::NotOffered | EarlyData::Pending => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_counted_by_ipv4_address_and_by_ipv6_network() {
+        for (address, counted) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ] {
+            assert_eq!(network_of(address.parse().unwrap()).to_string(), counted);
         }
     }
 }

@@ -65,7 +65,7 @@
 //! [`Listener::reload_handle`] gives a running listener another certificate, other client
 //! authorities and other revocation lists.
 //!
-//! A connection has one lane, the control lane, in this version.
+//! A link has one lane, the control lane. Over QUIC it may have data lanes as well, a stream each.
 //!
 //! # Cargo features
 //!

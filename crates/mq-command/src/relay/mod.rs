@@ -1,5 +1,6 @@
 //! `mq relay`: QUIC for a client or a broker that does not speak it.
 
+mod descriptors;
 mod file;
 mod metrics;
 
@@ -7,7 +8,7 @@ use std::{io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, tim
 
 use anyhow::{Context as _, bail};
 use clap::ArgAction;
-use mq_relay::{Relay, RelayHandle, RelayOptions};
+use mq_relay::{PreparedChange, Relay, RelayHandle, RelayOptions};
 use mq_transport::{
     Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, ProxyVersion,
     QuicOptions, Repeat, Scheme, ServerIdentity,
@@ -19,7 +20,7 @@ use tokio::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{Outcome, connect, ends::until_end, line};
+use crate::{ends::signalled, line, log, tls_files};
 use file::RelayFile;
 use metrics::Shown;
 
@@ -68,7 +69,7 @@ struct RouteArgs {
     /// Greatest number of clients
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     connections: usize,
-    /// Greatest number of clients of one address
+    /// Greatest number of clients of one IPv4 address, or of one IPv6 network of 64 bits
     #[arg(long, value_name = "COUNT")]
     connections_per_address: Option<NonZeroUsize>,
     /// Seconds in which the broker has to answer a client's CONNECT
@@ -116,8 +117,8 @@ struct RouteArgs {
     insecure: bool,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    connect::log(if args.debug {
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    log::write_from(if args.debug {
         LevelFilter::DEBUG
     } else {
         LevelFilter::WARN
@@ -129,6 +130,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         let listener = listener.with_context(|| format!("--metrics {address}"))?;
         tokio::spawn(metrics::serve(listener, shown.clone()));
     }
+    let ended = signalled()?;
     // Has the file read again.
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut relays = Relays {
@@ -137,7 +139,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     relays.change_to(file).await?;
     relays.announce()?;
-    let ended = until_end(None, async |_| {
+    let reloading = async {
         loop {
             hang_up.recv().await;
             let changed = async { relays.change_to(relays_of(&args)?).await };
@@ -147,17 +149,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
                 Err(error) => eprintln!("mq: reload: {}", line(&error)),
             }
         }
-    })
-    .await;
+    };
+    tokio::select! {
+        _ = ended => {}
+        () = reloading => {}
+    }
     let cut = relays.drain(Duration::from_secs(args.drain)).await;
     if cut > 0 {
         eprintln!("mq: {cut} clients were still connected");
     }
-    match ended? {
-        // The usual end of a relay.
-        Outcome::Signalled(_) => Ok(Outcome::Done),
-        outcome => Ok(outcome),
-    }
+    Ok(())
 }
 
 /// Returns the relays of the file, or the one of the options.
@@ -192,39 +193,48 @@ impl Relays {
     /// no more clients. Certificates are read again.
     ///
     /// # Errors
-    /// If the file has a mistake, before anything has changed; or if a relay cannot start, once the others have.
+    /// If the file has a mistake, or a file that it names, before anything has changed; or if a relay cannot start, once the others have.
     async fn change_to(&mut self, file: RelayFile) -> anyhow::Result<()> {
         let wanted = file.relays.into_iter();
         let wanted = wanted.map(|args| Ok((options(&args)?, args)));
         let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
         self.check_addresses(&wanted)?;
-        self.leaving.retain(|relay| relay.stats().clients > 0);
-        let mut before = std::mem::take(&mut self.running);
-        let mut result = Ok(());
+        let clients = wanted.iter().map(|(options, _)| options.connections);
+        let clients = clients.fold(0, usize::saturating_add);
+        if let Some(line) = descriptors::make_room(clients) {
+            eprintln!("mq: {line}");
+        }
+        let mut changes: Vec<(usize, PreparedChange, RouteArgs)> = Vec::new();
         let mut new = Vec::new();
         for (options, args) in wanted {
-            let same = before.iter().position(|one| one.args.listen == args.listen);
-            let Some(mut one) = same.map(|at| before.swap_remove(at)) else {
-                new.push((options, args));
-                continue;
-            };
-            let changed = if one.args == args && !args.names_files_for_the_broker() {
-                one.handle.reload_certificates(&options.listen_options)
-            } else {
-                one.handle.reload(options)
-            };
-            match changed {
-                Ok(()) => one.args = args,
-                Err(error) => result = result.and(Err(error.into())),
+            let is_same = |one: &RunningRelay| one.args.listen == args.listen;
+            let index = self.running.iter().position(is_same);
+            // A second one at these addresses has no relay to change, and cannot start.
+            match index.filter(|index| changes.iter().all(|(taken, ..)| taken != index)) {
+                Some(index) => {
+                    let change = self.running[index].prepare(options, &args)?;
+                    changes.push((index, change, args));
+                }
+                None => new.push((options, args)),
             }
-            self.running.push(one);
         }
-        for gone in before {
+        self.leaving.retain(|relay| relay.stats().clients > 0);
+        let before = std::mem::take(&mut self.running).into_iter();
+        let mut before: Vec<_> = before.map(Some).collect();
+        for (index, change, args) in changes {
+            if let Some(mut one) = before[index].take() {
+                change.apply();
+                one.args = args;
+                self.running.push(one);
+            }
+        }
+        for gone in before.into_iter().flatten() {
             let leaving = gone.handle.clone();
             // Its sockets are free again after this.
             leaving.drain(Duration::ZERO).await;
             self.leaving.push(gone.handle);
         }
+        let mut result = Ok(());
         for (options, args) in new {
             match start(options, args).await {
                 Ok(one) => self.running.push(one),
@@ -291,6 +301,18 @@ impl RouteArgs {
     }
 }
 
+impl RunningRelay {
+    /// Reads what changes by new options, and changes nothing yet.
+    fn prepare(&self, options: RelayOptions, args: &RouteArgs) -> Result<PreparedChange, Error> {
+        if self.args == *args && !args.names_files_for_the_broker() {
+            // The broker's state stays, such as a pause after a failure.
+            self.handle.prepare_certificates(&options.listen_options)
+        } else {
+            self.handle.prepare(options)
+        }
+    }
+}
+
 /// Starts a relay. Its address may have been another's a moment ago.
 async fn start(options: RelayOptions, args: RouteArgs) -> anyhow::Result<RunningRelay> {
     const TRIES: usize = 20;
@@ -327,9 +349,9 @@ fn options(args: &RouteArgs) -> anyhow::Result<RelayOptions> {
         quic: quic.clone(),
         ..ConnectOptions::default()
     };
-    connect::trust(&mut connect_options, args.cafile.as_ref(), args.insecure);
+    tls_files::trust(&mut connect_options, args.cafile.as_ref(), args.insecure);
     let files = args.client_cert.as_ref().zip(args.client_key.as_ref());
-    connect::identity(&mut connect_options, files);
+    tls_files::identity(&mut connect_options, files);
     let identity = match (&args.cert, &args.key) {
         (Some(chain), Some(key)) => Some(ServerIdentity::from_pem_files(chain, key)?),
         _ => None,

@@ -1,7 +1,7 @@
 //! `mq relay` between Debian's mosquitto and its clients, which know nothing of QUIC.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -101,6 +101,37 @@ fn a_mistake_in_the_options_is_one_line() {
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(String::from_utf8_lossy(&output.stderr), line);
     }
+}
+
+/// The shell sets the hard limit as well, which the relay cannot raise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_descriptors_that_is_too_low_is_said_and_a_higher_one_is_taken() {
+    let broker = TestBroker::start().await;
+    let to = broker.address(Scheme::Tcp).to_string();
+    for (limit, is_said) in [("-n 256", true), ("-S -n 256", false)] {
+        let port = free_port();
+        let mut command = Command::new("sh");
+        let script = format!("ulimit {limit}; exec \"$@\"");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_mq"), "relay"]);
+        let listen = format!("mqtt://127.0.0.1:{port}");
+        command.args(["--listen", &listen, "--to", &to, "--connections", "100"]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut running = Running(command.spawn().unwrap());
+        listens(port).await;
+        let client = Client::builder(&listen).unwrap();
+        client.client_id("any").unwrap().build().await.unwrap();
+        let pid = Pid::from_raw(running.0.id().try_into().unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        let mut said = String::new();
+        let mut error = running.0.stderr.take().unwrap();
+        error.read_to_string(&mut said).unwrap();
+        let line = "100 clients take 264 file descriptors";
+        assert_eq!(said.contains(line), is_said, "{said:?}");
+    }
+    broker.shutdown().await;
 }
 
 /// Answers a request over HTTP with its status line and its body.

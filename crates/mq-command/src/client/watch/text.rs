@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use serde::de::IgnoredAny;
 
-use crate::json_text::indented;
+use crate::client::json_text::indented;
 
 /// Replaces whatever a terminal acts on: control characters by their pictures (U+2400), and characters that change the
 /// direction of writing, or have no width of their own, by the replacement character.

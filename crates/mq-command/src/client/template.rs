@@ -4,7 +4,7 @@ use anyhow::bail;
 use jiff::Zoned;
 use mq_client::Incoming;
 
-use crate::{
+use super::{
     escape::escaped,
     json_text::{compact, indented},
 };

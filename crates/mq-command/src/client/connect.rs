@@ -1,21 +1,21 @@
 //! A client from the options.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use mq_client::{
     Address, Client, ClientBuilder, ConnectOptions, ConnectTimes, Connector, EarlyData,
-    HandshakeKind, Scheme, TopicName, Trust, Will,
+    HandshakeKind, Scheme, TopicName, Will,
 };
-use mq_transport::ClientIdentity;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{
+use super::{
     args::{BrokerArgs, Transport},
-    ends::DRAIN,
+    goodbye::DRAIN,
     profile::Profile,
     properties::Properties,
 };
+use crate::{log, tls_files};
 
 /// Client that the options describe, ready to connect.
 pub(crate) struct Plan {
@@ -67,19 +67,10 @@ struct Target {
     topic: Option<String>,
 }
 
-/// Writes log lines of that level and above to the standard error.
-pub(crate) fn log(level: LevelFilter) {
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
-}
-
 /// Reads the options; a connection is not made yet.
 pub(crate) fn plan(args: &BrokerArgs) -> anyhow::Result<Plan> {
     if args.debug {
-        log(LevelFilter::DEBUG);
+        log::write_from(LevelFilter::DEBUG);
     }
     let named = args.broker.as_ref().or(args.url.as_ref());
     let profile = match named.and_then(|named| named.strip_prefix('@')) {
@@ -156,21 +147,6 @@ fn with_profile(args: &BrokerArgs, profile: Option<&Profile>) -> BrokerArgs {
     args
 }
 
-/// Sets the certificates of brokers that are trusted, as `--cafile` and `--insecure` say.
-pub(crate) fn trust(options: &mut ConnectOptions, cafile: Option<&PathBuf>, insecure: bool) {
-    if let Some(file) = cafile {
-        options.trust = Trust::CaFile(file.clone());
-    }
-    if insecure {
-        options.trust = Trust::Insecure;
-    }
-}
-
-/// Sets the files of the client's certificate and key, if they are given.
-pub(crate) fn identity(options: &mut ConnectOptions, files: Option<(&PathBuf, &PathBuf)>) {
-    options.identity = files.map(|(certificates, key)| ClientIdentity::new(certificates, key));
-}
-
 fn options(args: &BrokerArgs) -> ConnectOptions {
     let mut options = ConnectOptions {
         early_data: true,
@@ -178,8 +154,8 @@ fn options(args: &BrokerArgs) -> ConnectOptions {
         local_address: args.bind,
         ..ConnectOptions::default()
     };
-    trust(&mut options, args.cafile.as_ref(), args.insecure);
-    identity(&mut options, args.cert.as_ref().zip(args.key.as_ref()));
+    tls_files::trust(&mut options, args.cafile.as_ref(), args.insecure);
+    tls_files::identity(&mut options, args.cert.as_ref().zip(args.key.as_ref()));
     options.crypto.key_log = args.keylog;
     if let Some(version) = args.tls_version {
         (options.crypto.min_version, options.crypto.max_version) = (version, version);

@@ -5,11 +5,11 @@ use std::num::NonZeroU64;
 use anyhow::bail;
 use mq_client::{ByteStr, Outgoing, QoS, Version};
 
-use crate::{
+use super::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
-    ends::{Goodbye, until_end},
+    goodbye::{Goodbye, until_end},
     message::Source,
     subscribe::{Look, Printer},
 };

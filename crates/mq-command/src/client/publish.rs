@@ -6,11 +6,11 @@ use bytes::Bytes;
 use mq_client::{Client, Outgoing, PublishProperties, QoS, Receipt, TopicName};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::{
+use super::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
-    ends::{Goodbye, until_end},
+    goodbye::{Goodbye, until_end},
     message::Source,
 };
 

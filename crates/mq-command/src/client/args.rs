@@ -6,7 +6,7 @@ use clap::{ArgAction, ValueEnum, builder::ArgPredicate};
 use mq_client::{QoS, QuicStreams, Version};
 use mq_transport::{Repeat, TlsVersion};
 
-use crate::secrets::Secret;
+use super::secret::Secret;
 
 /// The values of `-D`, which takes two, three or four, joined into one: no command line has this character.
 pub(crate) const JOINT: char = '\u{1f}';

@@ -12,15 +12,16 @@ use mq_client::{
     SubscriptionOptions, TopicFilter,
 };
 
-use crate::{
+use super::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
-    ends::{Goodbye, INTERRUPT, until_end},
     escape::escaped,
+    goodbye::{Goodbye, until_end},
     properties::Properties,
     template::Template,
 };
+use crate::ends::INTERRUPT;
 
 /// Options of `sub`.
 #[derive(clap::Args, Clone, Debug)]

@@ -4,7 +4,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use mq_client::{ByteStr, ConnectProperties, PublishProperties, TopicName, WillProperties};
 
-use crate::args::JOINT;
+use super::args::JOINT;
 
 /// The properties of each packet.
 #[derive(Debug, Default)]

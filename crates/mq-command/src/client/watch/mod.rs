@@ -43,7 +43,7 @@ use self::{
     terminal::Screen,
     topics::Message,
 };
-use crate::{
+use crate::client::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,

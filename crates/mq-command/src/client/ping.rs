@@ -9,11 +9,11 @@ use std::{
 use anyhow::{anyhow, bail};
 use mq_client::{Client, ConnectTimes, Outgoing, QoS};
 
-use crate::{
+use super::{
     Outcome,
     args::{BrokerArgs, qos},
     connect,
-    ends::{Goodbye, until_end},
+    goodbye::{Goodbye, until_end},
 };
 
 /// Options of `ping`.
