@@ -39,7 +39,7 @@ async fn a_message_reaches_the_subscribers_of_all_nodes() {
     }
 }
 
-/// As with a million retained messages.
+/// A million retained messages take that long.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_reads_for_long_when_it_starts_is_not_taken_for_dead() {
     let world = MemoryWorld::new(2, 1);
@@ -137,7 +137,7 @@ async fn a_client_that_publishes_all_the_time_is_answered_and_receives_messages(
                 received += 1;
             }
             assert!(
-                acknowledged > 20 && received > 20,
+                acknowledged > 10 && received > 10,
                 "{version:?}, {qos:?}: {acknowledged} acknowledged, {received} received"
             );
             while let Some(ended) = waiting.join_next().await {

@@ -140,7 +140,7 @@ impl Closing {
         let is_early = answers.is_some_and(|answers| answers.are_written_too_early());
         if is_early || !matches!(stored, Ok(Ok(()))) {
             // Promises that are not stored are not sent.
-            outbox.cut(wire.settled_up_to);
+            outbox.cut(wire.settling.settled_up_to);
             let last_reason = match &reason {
                 // The shutdown for a failed store may have come before the failure itself.
                 CloseReason::Local(_) if matches!(stored, Ok(Err(StoreFailed))) => {
@@ -152,7 +152,7 @@ impl Closing {
                 _ => None,
             };
             if let Some(last_reason) = last_reason {
-                let was_let_in = connack_at < wire.settled_up_to || !is_server;
+                let was_let_in = connack_at < wire.settling.settled_up_to || !is_server;
                 put_last_packet(&mut outbox, version, was_let_in, last_reason);
             }
         }

@@ -2,14 +2,18 @@
 
 use std::time::Instant;
 
-use super::wire::Wire;
+use mq_proto::Connection;
+
+use super::unsettled_acks::UnsettledAcks;
 use crate::{journal::Journal, store::Position};
 
 /// The changes of a connection that the store is to settle next, and what is sent once it has. So a client is answered that
 /// publishes all the time, of which something is never settled.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// The position of the last of these changes.
+    /// The position in the outbox up to which nothing waits for the store.
+    pub(super) settled_up_to: u64,
+    /// The position of the last of the changes that are waited for.
     pub(super) awaited: Position,
     /// The number of acknowledgements that wait for them.
     acks: usize,
@@ -17,38 +21,43 @@ pub(super) struct Settling {
     outbox_position: u64,
 }
 
-impl Wire {
+impl Settling {
     /// Lets the link have what waits for settled changes alone: acknowledgements, and the outbox up to
     /// [`settled_up_to`](Self::settled_up_to).
-    pub(super) fn release_settled(&mut self, journal: &Journal, now: Instant) {
+    pub(super) fn release(
+        &mut self,
+        acks: &mut UnsettledAcks,
+        connection: &mut Connection,
+        journal: &Journal,
+        now: Instant,
+    ) {
         if journal.is_settled() {
-            self.settling = Settling::default();
-            self.give_tickets_back(now);
-            self.settled_up_to = self.connection.outbox().position();
-            self.connection.outbox().hold_behind(None);
+            acks.give_back(acks.len(), connection, now);
+            *self = Self {
+                settled_up_to: connection.outbox().position(),
+                ..Self::default()
+            };
+            connection.outbox().hold_behind(None);
             return;
         }
-        if journal.has_settled(self.settling.awaited) {
-            let Settling {
-                acks,
-                mut outbox_position,
-                ..
-            } = self.settling;
-            let is_all = self.connection.outbox().position() == outbox_position;
-            self.unsettled_acks
-                .give_back(acks, &mut self.connection, now);
-            if is_all {
-                // Nothing else was put in since, so the acknowledgements overtake nothing that is not settled.
-                outbox_position = self.connection.outbox().position();
-            }
-            self.settled_up_to = self.settled_up_to.max(outbox_position);
-            self.settling = Settling {
+        if journal.has_settled(self.awaited) {
+            let is_all = connection.outbox().position() == self.outbox_position;
+            acks.give_back(self.acks, connection, now);
+            let position = connection.outbox().position();
+            // If nothing else was put in since, the acknowledgements overtake nothing that is not settled.
+            let settled = if is_all {
+                position
+            } else {
+                self.outbox_position
+            };
+            *self = Self {
+                settled_up_to: settled.max(self.settled_up_to),
                 awaited: journal.position(),
-                acks: self.unsettled_acks.len(),
-                outbox_position: self.connection.outbox().position(),
+                acks: acks.len(),
+                outbox_position: position,
             };
         }
         let held_behind = Some(self.settled_up_to);
-        self.connection.outbox().hold_behind(held_behind);
+        connection.outbox().hold_behind(held_behind);
     }
 }

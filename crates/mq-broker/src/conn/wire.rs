@@ -25,6 +25,7 @@ use crate::{
     clock,
     escaped::Escaped,
     hub::Hub,
+    journal::Journal,
     memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
     refusal_log::RefusalDetails,
@@ -50,8 +51,6 @@ pub(crate) struct Wire {
     /// Bytes that wait to be written to the client, or for its acknowledgement.
     pub(super) outgoing_memory: MemoryShare,
     pub(super) unsettled_acks: UnsettledAcks,
-    /// The position in the outbox up to which nothing waits for the store.
-    pub(super) settled_up_to: u64,
     pub(super) settling: Settling,
     /// A message that a bridge sends to the remote broker before it disconnects.
     pub(super) last_word: Option<Box<Delivery>>,
@@ -100,7 +99,6 @@ impl Wire {
             incoming_memory: hub.unauthenticated_share(),
             outgoing_memory: hub.memory_share(),
             unsettled_acks: UnsettledAcks::default(),
-            settled_up_to: 0,
             settling: Settling::default(),
             last_word: None,
             closed: None,
@@ -111,6 +109,12 @@ impl Wire {
             settings,
             shutdown,
         }
+    }
+
+    /// Lets the link have what waits for settled changes alone.
+    pub(super) fn release_settled(&mut self, journal: &Journal, now: Instant) {
+        let (acks, connection) = (&mut self.unsettled_acks, &mut self.connection);
+        self.settling.release(acks, connection, journal, now);
     }
 
     /// Acknowledges the messages that waited for the store. What the outbox holds must not be sent before the store has

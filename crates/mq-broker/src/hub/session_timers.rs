@@ -32,7 +32,7 @@ pub(super) struct SessionTimers {
     changed: Notify,
 }
 
-/// One time for each session: it may be earlier than what is due, and the session is looked at once more then.
+/// Times of sessions, one for each: it may be earlier than what is due, and the session is looked at once more then.
 #[derive(Debug, Default)]
 struct Due {
     by_time: BTreeSet<(Instant, SessionKey)>,

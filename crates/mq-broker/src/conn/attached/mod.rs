@@ -126,7 +126,7 @@ impl<'a> Attached<'a> {
         session_end: SessionEnd,
         connack_at: u64,
     ) -> Self {
-        wire.settled_up_to = connack_at;
+        wire.settling.settled_up_to = connack_at;
         Self {
             publish_rate_limiter: PublishRateLimiter::new(wire.settings.publish_rate, clock::now()),
             messages_received: 0,
