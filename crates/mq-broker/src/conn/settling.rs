@@ -14,7 +14,7 @@ pub(super) struct Settling {
     /// The position in the outbox up to which nothing waits for the store.
     pub(super) settled_up_to: u64,
     /// The position of the last of the changes that are waited for.
-    pub(super) awaited: Position,
+    awaited: Position,
     /// The number of acknowledgements that wait for them.
     acks: usize,
     /// The position up to which the outbox waits for them.
@@ -23,14 +23,16 @@ pub(super) struct Settling {
 
 impl Settling {
     /// Lets the link have what waits for settled changes alone: acknowledgements, and the outbox up to
-    /// [`settled_up_to`](Self::settled_up_to).
+    /// [`settled_up_to`](Self::settled_up_to). Returns the position of the changes that the rest waits for; `None` if
+    /// nothing is held back.
     pub(super) fn release(
         &mut self,
         acks: &mut UnsettledAcks,
         connection: &mut Connection,
         journal: &Journal,
         now: Instant,
-    ) {
+    ) -> Option<Position> {
+        // Asked once: the store may settle the last change at any time.
         if journal.is_settled() {
             acks.give_back(acks.len(), connection, now);
             *self = Self {
@@ -38,7 +40,7 @@ impl Settling {
                 ..Self::default()
             };
             connection.outbox().hold_behind(None);
-            return;
+            return None;
         }
         if journal.has_settled(self.awaited) {
             let is_all = connection.outbox().position() == self.outbox_position;
@@ -59,5 +61,6 @@ impl Settling {
         }
         let held_behind = Some(self.settled_up_to);
         connection.outbox().hold_behind(held_behind);
+        Some(self.awaited)
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
     refusal_log::RefusalDetails,
+    store::Position,
 };
 
 /// Bytes that wait to be written from which on no more messages are taken from the mailbox.
@@ -111,10 +112,11 @@ impl Wire {
         }
     }
 
-    /// Lets the link have what waits for settled changes alone.
-    pub(super) fn release_settled(&mut self, journal: &Journal, now: Instant) {
+    /// Lets the link have what waits for settled changes alone. Returns the position of the changes that the rest waits
+    /// for; `None` if nothing is held back.
+    pub(super) fn release_settled(&mut self, journal: &Journal, now: Instant) -> Option<Position> {
         let (acks, connection) = (&mut self.unsettled_acks, &mut self.connection);
-        self.settling.release(acks, connection, journal, now);
+        self.settling.release(acks, connection, journal, now)
     }
 
     /// Acknowledges the messages that waited for the store. What the outbox holds must not be sent before the store has

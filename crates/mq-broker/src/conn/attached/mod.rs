@@ -298,9 +298,8 @@ impl<'a> Attached<'a> {
     /// Acknowledges messages that are settled, and returns the reason for which the client waits for the store.
     fn store_wait(&mut self, now: Instant) -> StoreWait {
         let journal = &self.publisher.journal;
-        self.wire.release_settled(journal, now);
-        if !journal.is_settled() {
-            StoreWait::Outbox(self.wire.settling.awaited)
+        if let Some(awaited) = self.wire.release_settled(journal, now) {
+            StoreWait::Outbox(awaited)
         } else if self.wire.unsettled_acks.len() > 0
             || !self.backlog.is_empty() && self.blocked_publish.is_none()
         {
