@@ -1,12 +1,9 @@
 """Ways from a client to one broker that `bench/relay` compares: without anything between them, and through relays."""
 
-import os
-import re
-import shutil
 import subprocess
 
 from brokers.shapes import Shapes
-from brokers.suts import free_port
+from brokers.suts import free_port, installed
 
 # Settings of HAProxy that a relay has as well: a thread for each processor, no log, connections that stay.
 HAPROXY = """global
@@ -22,8 +19,7 @@ defaults
 class Relays(Shapes):
     """Each starts one broker and what stands before it, and returns where clients go."""
 
-    # An ordinary user has no /usr/sbin in PATH.
-    haproxy_program = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
+    haproxy_program = installed("haproxy")
 
     def all(self):
         found = {
@@ -38,14 +34,9 @@ class Relays(Shapes):
                       "HAProxy pair over TLS": lambda run: self.haproxy_pair(run, True)}
         return found
 
-    def versions(self):
-        found = {}
-        for name, command in {"mqbroker": [self.built / "mqbroker", "--version"], "mq": [self.built / "mq", "--version"],
-                              "haproxy": [self.haproxy_program, "-v"]}.items():
-            if command[0]:
-                said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.splitlines()
-                found[name] = re.search(r"\b(\d+\.\S+)", said[0])[1]
-        return found
+    def programs(self):
+        ours = {name: [self.built / name, "--version"] for name in ("mqbroker", "mq")}
+        return ours | ({"haproxy": [self.haproxy_program, "-v"]} if self.haproxy_program else {})
 
     def direct(self, run):
         url = self.broker(run, "one")

@@ -99,12 +99,15 @@ class Shapes:
             found |= {"mosquitto": self.mosquitto, "mosquitto's bridge": self.mosquitto_bridge}
         return found
 
+    def programs(self):
+        """The commands by which the programs say what they are."""
+        return {"mqbroker": [self.built / "mqbroker", "--version"], "nats-server": ["nats-server", "--version"],
+                "mosquitto": ["mosquitto", "-h"]}
+
     def versions(self):
-        """What each program says that it is."""
-        commands = {"mqbroker": [self.built / "mqbroker", "--version"], "nats-server": ["nats-server", "--version"],
-                    "mosquitto": ["mosquitto", "-h"]}
+        """What each program that is installed says that it is."""
         found = {}
-        for name, command in commands.items():
+        for name, command in self.programs().items():
             if shutil.which(command[0]):
                 said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.splitlines()
                 found[name] = re.search(r"\bv?(\d+\.\S+)", said[0])[1]

@@ -29,6 +29,11 @@ def fill(text, values):
     return re.sub(r"\{([a-z_]+)\}", lambda found: str(values[found[1]]), text)
 
 
+def installed(program):
+    """The path of a program; `None` if it is not installed. An ordinary user has no /usr/sbin in PATH."""
+    return shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")
+
+
 class Sut:
     """A broker as a file of bench/suts declares it, or the same with more arguments."""
 
@@ -38,7 +43,7 @@ class Sut:
         self.file, self.form, self.built = file, form, built
         self.name, self.more = form["name"], []
         program = str(path or fill(form["program"], {"built": built}))
-        self.program = program if "/" in program else shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")
+        self.program = program if "/" in program else installed(program)
         if self.program is None or not os.access(self.program, os.X_OK):
             raise Unusable(f"{form['name']}: {program} is not installed; --with {form['name']}=PATH names it")
 

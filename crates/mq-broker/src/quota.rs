@@ -2,13 +2,14 @@
 //! of the connections from one address.
 
 use std::{
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use hashbrown::HashMap;
+use mq_transport::network_of;
 
 use crate::{
     lock::lock,
@@ -179,18 +180,6 @@ impl Bucket {
         let owed = (self.left < 0.0).then_some(-self.left)?;
         self.at
             .checked_add(Duration::try_from_secs_f64(owed / self.per_second).ok()?)
-    }
-}
-
-/// Returns the network that an address counts for: an IPv4 address itself, or the first 64 bits of
-/// an IPv6 address, as one subscriber has all addresses below them (RFC 6177).
-pub(crate) fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(ip) => {
-            let prefix = u128::from(ip) & (u128::MAX << 64);
-            IpAddr::V6(Ipv6Addr::from(prefix))
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

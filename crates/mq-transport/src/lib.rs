@@ -94,6 +94,7 @@ mod info;
 mod link;
 mod listener;
 mod mem;
+mod network;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
 mod options;
@@ -130,6 +131,7 @@ pub use ipnet::IpNet;
 pub use link::{LaneClosed, Link, Progress};
 pub use listener::{Incoming, Listener};
 pub use mq_lane::{LaneEnd, LaneId, Outbox};
+pub use network::network_of;
 #[cfg(not(feature = "tls"))]
 pub use no_tls::ServerIdentity;
 #[cfg(feature = "mqtt-next")]

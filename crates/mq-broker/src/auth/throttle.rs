@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_transport::Scheme;
+use mq_transport::{Scheme, network_of};
 
-use crate::{clock, lock::lock, quota::network_of};
+use crate::{clock, lock::lock};
 
 /// The most addresses remembered, at about 100 bytes each. Those without failures left are evicted
 /// first. An attacker with enough addresses to evict others could also try from each of them.

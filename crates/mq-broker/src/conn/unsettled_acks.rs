@@ -73,16 +73,16 @@ impl UnsettledAcks {
 
     /// Gives the first ticket back. Returns `false` if there is none, or no answer.
     fn give_first_back(&mut self, connection: &mut Connection, now: Instant, at_end: bool) -> bool {
-        let Some(first) = self.acks.front() else {
-            return false;
+        let mut is_refused = false;
+        let is_answered = |first: &mut UnsettledAck| {
+            let answers = self.answers.as_ref();
+            let answers = answers.filter(|_| first.appended != Position::default());
+            let answer =
+                answers.map_or(Some(false), |answers| answers.take(first.appended, at_end));
+            is_refused = answer == Some(true);
+            answer.is_some()
         };
-        let answers = self.answers.as_ref();
-        let answers = answers.filter(|_| first.appended != Position::default());
-        let answer = answers.map_or(Some(false), |answers| answers.take(first.appended, at_end));
-        let Some(is_refused) = answer else {
-            return false;
-        };
-        let Some(ack) = self.acks.pop_front() else {
+        let Some(ack) = self.acks.pop_front_if(is_answered) else {
             return false;
         };
         if !is_refused {

@@ -10,13 +10,13 @@ use std::{
     time::Instant,
 };
 
+use mq_transport::network_of;
 use tracing::info;
 
 use crate::{
     clock,
     escaped::Escaped,
     lock::lock,
-    quota::network_of,
     store::StoreClock,
     view::{Ban, Banned, CannotBan, Page, Query},
 };

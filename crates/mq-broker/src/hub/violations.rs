@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mq_transport::network_of;
+
 #[cfg(doc)]
 use crate::Quotas;
 use crate::{
     auth::{Throttle, Tried},
     lock::lock,
     memory_limit::{MemoryLimit, MemoryShare},
-    quota::network_of,
 };
 
 /// Violations of an address that cost nothing: a client with a defect is seldom alone, and people try again.

@@ -39,7 +39,7 @@ use crate::delivery::{DeliveryTag as _, LaneSlot};
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
-pub(crate) use disk::{read_life, read_user, write_life, write_user};
+pub(crate) use disk::{read_filter, read_life, read_user, write_life, write_user};
 pub use error::StoreError;
 pub use in_memory::MemoryStore;
 pub(crate) use log_position::{At, LogPosition};

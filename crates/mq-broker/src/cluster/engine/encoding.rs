@@ -1,9 +1,9 @@
 //! The form of entries and values: numbers of variable length (LEB128), and what has a form in MQTT in that.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use mq_codec::{ByteStr, PacketId, SubscriptionId, TopicFilter, Version};
+use mq_codec::{ByteStr, PacketId, SubscriptionId, TopicFilter};
 
-use crate::store::{StoredMessage, decode_message, encode_message};
+use crate::store::{StoredMessage, decode_message, encode_message, read_filter};
 
 /// Something that is not of this form, or of a later version of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,8 +126,7 @@ impl<'a> Reader<'a> {
 
     pub(in crate::cluster) fn filter(&mut self) -> Result<TopicFilter, Malformed> {
         let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)?;
-        // The rules of 3.1.1 accept filters of clients of every version.
-        TopicFilter::in_version(text, Version::V3_1_1).map_err(|_| Malformed)
+        read_filter(text).ok_or(Malformed)
     }
 
     pub(in crate::cluster) fn packet_id(&mut self) -> Result<Option<PacketId>, Malformed> {

@@ -33,8 +33,8 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// Times that a node tries to get a checkpoint between two entries.
 const CHECKPOINT_TRIES: usize = 100;
 
-/// Retained messages that a starting node takes over before other tasks have their turn, heartbeats among them.
-const LOADED_PER_TURN: u64 = 256;
+/// Values of retained messages that a starting node takes over before other tasks have their turn, heartbeats among them.
+const LOADED_PER_TURN: usize = 256;
 
 /// Values that are written at a time.
 const MAX_WRITES_IN_FLIGHT: usize = 16;
@@ -70,7 +70,8 @@ impl Cluster {
         local: &dyn LocalSessions,
     ) -> Result<(), EngineError> {
         let mut count = 0_u64;
-        for (topic, value) in self.engine.values(KeyKind::Retained).await? {
+        let values = self.engine.values(KeyKind::Retained).await?;
+        for (number, (topic, value)) in (1_usize..).zip(values) {
             let change = RetainedChange::decode(&value.bytes).map_err(|_| {
                 EngineError::unknown_form(format!("malformed retained message of {topic:?}"))
             })?;
@@ -78,7 +79,7 @@ impl Cluster {
                 local.restore_retained(message);
                 count += 1;
             }
-            if count.is_multiple_of(LOADED_PER_TURN) {
+            if number.is_multiple_of(LOADED_PER_TURN) {
                 yield_now().await;
             }
         }

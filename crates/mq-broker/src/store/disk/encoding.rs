@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut as _, BytesMut};
 use mq_codec::{
-    ByteStr, Decoder, Packet, PacketId, Publish, QoS, SubscriptionId, SubscriptionOptions, Version,
+    ByteStr, Decoder, Packet, PacketId, Publish, QoS, SubscriptionId, SubscriptionOptions,
+    TopicFilter, Version,
 };
 use mq_proto::Message;
 
@@ -185,6 +186,11 @@ pub(super) fn user(user: &User) -> (u8, &str) {
         User::Anonymous => (0, ""),
         User::Named(name) => (1, name),
     }
+}
+
+/// Reads a filter by the rules of 3.1.1, which accept filters of clients of every version.
+pub(super) fn read_filter(text: &str) -> Result<TopicFilter, FileError> {
+    TopicFilter::in_version(text, Version::V3_1_1).map_err(|_| FileError::Damaged)
 }
 
 pub(super) fn read_user((kind, name): (u8, &str)) -> Result<User, FileError> {

@@ -26,7 +26,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mq_codec::ByteStr;
+use mq_codec::{ByteStr, TopicFilter};
 use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 use tokio::sync::watch;
 use tracing::{error, warn};
@@ -332,6 +332,10 @@ pub(crate) fn read_life(form: (u8, u64)) -> Option<Life> {
 /// Encodes a user: its kind, and its name.
 pub(crate) fn write_user(user: &User) -> (u8, &str) {
     encoding::user(user)
+}
+
+pub(crate) fn read_filter(text: &str) -> Option<TopicFilter> {
+    encoding::read_filter(text).ok()
 }
 
 pub(crate) fn read_user(form: (u8, &str)) -> Option<User> {

@@ -5,7 +5,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use mq_codec::{ByteStr, PacketId, TopicFilter, TopicName, Version};
+use mq_codec::{ByteStr, PacketId, TopicName};
 use mq_proto::FlowId;
 use redb::{
     Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
@@ -343,9 +343,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, FileError> {
     for row in transaction.open_table(SUBSCRIPTIONS)?.iter()? {
         let (key, value) = row?;
         let (client, filter) = key.value();
-        // The rules of 3.1.1 accept filters of clients of every version.
-        let filter = TopicFilter::in_version(filter, Version::V3_1_1);
-        let filter = filter.map_err(|_| FileError::Damaged)?;
+        let filter = encoding::read_filter(filter)?;
         let value = encoding::read_subscription(value.value())?;
         session(sessions, client)?
             .subscriptions
@@ -403,8 +401,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, FileError> {
     for row in transaction.open_table(FLOW_FILTERS)?.iter()? {
         let (key, slot) = row?;
         let (client, filter) = key.value();
-        let filter = TopicFilter::in_version(filter, Version::V3_1_1);
-        let filter = filter.map_err(|_| FileError::Damaged)?;
+        let filter = encoding::read_filter(filter)?;
         session(sessions, client)?
             .slots
             .insert(filter, slot.value());

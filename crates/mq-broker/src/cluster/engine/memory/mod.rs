@@ -72,6 +72,12 @@ impl MemoryEngine {
         }
     }
 
+    /// Waits as long as this node is there and is so.
+    async fn wait_while_node(&self, is_so: impl Fn(&Node) -> bool) {
+        let is_so = |state: &State| state.nodes.get(&self.node).is_some_and(&is_so);
+        self.wait_while(is_so).await;
+    }
+
     /// Waits for as long as a step takes, and while the node is cut off.
     async fn wait_for_network(&self) {
         let delay = lock(&self.world.state).random_delay();
@@ -231,11 +237,7 @@ impl Engine for MemoryEngine {
             PutOutcome::Written(version)
         };
         Box::pin(async move {
-            let is_stalled = |state: &State| {
-                let node = state.nodes.get(&self.node);
-                node.is_some_and(|node| node.is_put_stalled)
-            };
-            self.wait_while(is_stalled).await;
+            self.wait_while_node(|node| node.is_put_stalled).await;
             self.round_trip(put).await
         })
     }
@@ -248,11 +250,7 @@ impl Engine for MemoryEngine {
             values.collect()
         };
         Box::pin(async move {
-            let are_stalled = |state: &State| {
-                let node = state.nodes.get(&self.node);
-                node.is_some_and(|node| node.are_values_stalled)
-            };
-            self.wait_while(are_stalled).await;
+            self.wait_while_node(|node| node.are_values_stalled).await;
             self.round_trip(read).await
         })
     }
