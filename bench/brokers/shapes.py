@@ -123,7 +123,7 @@ class Shapes:
 
     def start_again(self, run, name):
         """Starts a broker that has ended, with its file, and waits until it serves: its port is open before."""
-        run.start(name, self.built / "mqbroker", "--config", run.folder / f"{name}.toml")
+        run.start(name, self.built / "mqbroker", "--config", run.folder / f"{name}.toml", "--announce")
         run.says(name, "ready", 300)
 
     def one(self, run):
