@@ -89,10 +89,10 @@ struct Pair {
 }
 
 impl Pair {
-    async fn start(broker: &TestBroker, scheme: Scheme) -> Self {
+    async fn start(broker: Address, scheme: Scheme) -> Self {
         let identity = ServerIdentity::self_signed().unwrap();
         let trust = Trust::Fingerprint(identity.fingerprint());
-        let mut before = RelayOptions::new([loopback(scheme)], [broker.address(Scheme::Tcp)]);
+        let mut before = RelayOptions::new([loopback(scheme)], [broker]);
         before.listen_options.identity = Some(identity);
         before.listen_options.early_data = EarlyDataPolicy::Connect;
         let before_broker = Serving::start(before).await;
@@ -107,7 +107,7 @@ impl Pair {
 
 async fn everything_passes_a_pair_as_it_is(scheme: Scheme) {
     let broker = TestBroker::start().await;
-    let pair = Pair::start(&broker, scheme).await;
+    let pair = Pair::start(broker.address(Scheme::Tcp), scheme).await;
     let direct = broker.client(Scheme::Tcp, "direct").build().await.unwrap();
     let mut seen = direct.subscribe("#", QoS::ExactlyOnce).await.unwrap();
     let kept = || {
@@ -573,6 +573,34 @@ async fn what_follows_connect_arrives_although_the_client_has_left() {
     direct.publish("end", "", QoS::AtLeastOnce).await.unwrap();
     assert_eq!(next(&mut seen).await.topic.as_str(), "end", "a will came");
     broker.shutdown().await;
+}
+
+/// Checks it with a peer that answers only once the client has ended its side, as a half-closed connection allows.
+#[tokio::test]
+async fn a_client_that_has_ended_its_side_alone_is_still_answered() {
+    const SENT: &[u8] = b"\x30\x05\0\x02upx\xe0\0";
+    const ANSWER: &[u8] = b"\x20\x02\0\0 and the rest";
+    for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Quic] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pair = Pair::start(local(&listener), scheme).await;
+        let mut client = pair.beside_client.raw(with_will()).await;
+        client.write_all(SENT).await.unwrap();
+        client.shutdown().await.unwrap();
+        let answering = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await.unwrap();
+            stream.write_all(ANSWER).await.unwrap();
+            received
+        };
+        let received = timeout(SOON, answering).await.expect("the client's end");
+        assert!(received.ends_with(SENT), "{scheme:?}: {received:?}");
+        let mut answer = Vec::new();
+        let answered = timeout(SOON, client.read_to_end(&mut answer)).await;
+        answered.expect("the broker's end").unwrap();
+        assert_eq!(answer, ANSWER, "{scheme:?}");
+        pair.beside_client.idle().await;
+    }
 }
 
 #[tokio::test]

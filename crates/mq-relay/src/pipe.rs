@@ -154,8 +154,9 @@ impl Pipe<'_> {
     }
 
     /// Passes on what the client has sent before it ended, and ends the connection to the broker. What may not be early data waits for
-    /// the end of the broker's handshake.
-    pub(crate) async fn finish_broker(mut self) {
+    /// the end of the broker's handshake. A client that has ended its side `in_order` may still read: it gets what the broker
+    /// sends until that ends its own side.
+    pub(crate) async fn finish_broker(mut self, in_order: bool) {
         let passing = async {
             while self.client.link.received_len() > 0 && !self.client.link.is_early() {
                 match poll_fn(|cx| self.broker.poll(cx, false)).await {
@@ -163,11 +164,47 @@ impl Pipe<'_> {
                     Some(Ok(_)) | None => self.pass_on(),
                 }
             }
+            if in_order {
+                self.pass_answers_on().await?;
+            }
+            Ok::<_, Error>(())
         };
+        // Whatever the end: nothing more is passed on.
         let _ = tokio::time::timeout(LAST_BYTES, passing).await;
-        // The client has its socket no longer than that.
-        drop(self.client);
-        self.broker.finish().await;
+        if in_order {
+            tokio::join!(self.client.finish(), self.broker.finish());
+        } else {
+            drop(self.client);
+            self.broker.finish().await;
+        }
+    }
+
+    /// Ends the sending side of the connection to the broker, and passes on what the broker sends until it has ended as well.
+    async fn pass_answers_on(&mut self) -> Result<(), Error> {
+        self.broker.link.flush(&mut self.broker.outbox).await?;
+        if !self.broker.link.end_sending().await? {
+            return Ok(());
+        }
+        let has_more = |progress| match progress {
+            Some(Ok(Progress::Closed)) => Ok(false),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => Ok(true),
+        };
+        loop {
+            let progress = poll_fn(|cx| {
+                let written = self.client.poll(cx, false);
+                let wants_more = self.client.outbox.len() < ROOM;
+                match self.broker.poll(cx, wants_more) {
+                    Poll::Pending => written,
+                    progress @ Poll::Ready(_) => progress,
+                }
+            });
+            if !has_more(progress.await)? {
+                break;
+            }
+            self.pass_on();
+        }
+        Ok(())
     }
 
     /// Makes some progress on either side, and passes on what has come.

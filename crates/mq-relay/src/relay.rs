@@ -495,7 +495,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
     tracing::debug!(client = %id, %end, "ended");
     match end {
         // The broker gets what the client has sent, and without a DISCONNECT among it sends the will.
-        End::Client(_) => pipe.finish_broker().await,
+        End::Client(ended) => pipe.finish_broker(ended.is_ok()).await,
         End::Broker(_) if was_answered => pipe.client.finish().await,
         // Its answer to this CONNECT is none, such as to one that breaks the protocol of 3.1.1 (`[MQTT-3.1.4-1]`).
         End::Broker(Ok(())) if pipe.broker.link.handshake() != HandshakeKind::Pending => {

@@ -214,6 +214,28 @@ impl Link {
         Ok(())
     }
 
+    /// Ends this side alone: TCP's FIN, TLS's `close_notify`, QUIC's end of stream. The peer can still send, and what it sends
+    /// can be read; nothing more may be written. Bytes in an outbox are not sent: [`flush`](Self::flush) them first.
+    ///
+    /// Returns `false`, and does nothing, where both sides end together: over WebSocket, and on mem.
+    ///
+    /// # Errors
+    /// If the connection has failed.
+    pub async fn end_sending(&mut self) -> Result<bool, Error> {
+        match &mut self.transport {
+            Transport::Tcp(link) => link.end_sending().await?,
+            Transport::Unix(link) => link.end_sending().await?,
+            #[cfg(feature = "tls")]
+            Transport::Tls(link) => link.end_sending().await?,
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.end_sending().await?,
+            #[cfg(feature = "ws")]
+            Transport::Ws(_) => return Ok(false),
+            Transport::Mem(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Polls for progress, as [`progress`](Self::progress) awaits it.
     ///
     /// # Errors

@@ -157,6 +157,11 @@ impl<S: StreamSocket> StreamLink<S> {
         &mut self.stream
     }
 
+    /// See [`Link::end_sending`](crate::Link::end_sending).
+    pub(crate) async fn end_sending(&mut self) -> io::Result<()> {
+        self.stream.shutdown().await
+    }
+
     pub(crate) async fn close(mut self) {
         linger(&mut self.stream).await;
     }

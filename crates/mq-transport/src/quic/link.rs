@@ -505,27 +505,38 @@ impl QuicLink {
         self.handshake
     }
 
+    /// Writes what was taken from the outbox and is not written yet: early data that was rejected.
+    async fn send_all(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| {
+            ready!(self.poll_handshake(cx))?;
+            ready!(self.poll_reopen(cx))?;
+            self.poll_write(cx, &mut Outbox::new())
+        })
+        .await
+    }
+
+    /// See [`Link::end_sending`](crate::Link::end_sending).
+    pub(crate) async fn end_sending(&mut self) -> Result<(), Error> {
+        self.send_all().await?;
+        self.send.finish().map_err(|_| Error::Closed)
+    }
+
     /// Ends the stream and waits until the peer has all of it; a server then waits until the peer
     /// closes the connection, for [`LINGER`] at most.
     pub(crate) async fn close(mut self) {
         let delivered = async {
-            poll_fn(|cx| {
-                ready!(self.poll_handshake(cx))?;
-                ready!(self.poll_reopen(cx))?;
-                self.poll_write(cx, &mut Outbox::new())
-            })
-            .await?;
+            self.send_all().await?;
             self.received = BytesMut::new();
             self.lanes.close().await;
-            if self.send.finish().is_ok() {
-                let stopped = self.send.stopped().await;
-                if self.side == Side::Server
-                    && matches!(stopped, Ok(None))
-                    && let Ok(_place) = LINGERING_CONNECTIONS.try_acquire()
-                {
-                    let left = tokio::time::timeout(LINGER, self.peer_leaves());
-                    let _ = left.await;
-                }
+            // An error if it has ended already.
+            let _ = self.send.finish();
+            let stopped = self.send.stopped().await;
+            if self.side == Side::Server
+                && matches!(stopped, Ok(None))
+                && let Ok(_place) = LINGERING_CONNECTIONS.try_acquire()
+            {
+                let left = tokio::time::timeout(LINGER, self.peer_leaves());
+                let _ = left.await;
             }
             Ok::<_, Error>(())
         };

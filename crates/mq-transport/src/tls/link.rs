@@ -12,7 +12,10 @@ use bytes::{Buf as _, BytesMut};
 use mq_lane::{LaneId, Outbox};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
-use tokio::{io::AsyncWrite as _, net::TcpStream};
+use tokio::{
+    io::{AsyncWrite as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::identity::certificates_of;
 use crate::{
@@ -179,7 +182,7 @@ impl TlsLink {
             if want_read && std::mem::take(&mut self.unreported) {
                 return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
             }
-            if self.ended {
+            if self.ended && want_read {
                 return Poll::Ready(Ok(Progress::Closed));
             }
             if !want_read && !self.tls.is_handshaking() {
@@ -386,20 +389,25 @@ impl TlsLink {
         self.handshake
     }
 
-    /// Waits for the end of the handshake first, which decides whether early data arrived.
-    pub(crate) async fn close(mut self) {
-        let closed = poll_fn(|cx| {
+    /// See [`Link::end_sending`](crate::Link::end_sending). Waits for the end of the handshake first, which decides whether
+    /// early data arrived.
+    pub(crate) async fn end_sending(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| {
             ready!(self.poll_handshake(cx))?;
             while !self.replay.is_empty() {
                 self.feed(&mut Outbox::new())?;
                 ready!(self.poll_write_tls(cx))?;
             }
             Poll::Ready(Ok::<_, Error>(()))
-        });
-        if closed.await.is_ok() {
-            self.tls.send_close_notify();
-            let _ = poll_fn(|cx| self.poll_write_tls(cx)).await;
-        }
+        })
+        .await?;
+        self.tls.send_close_notify();
+        poll_fn(|cx| self.poll_write_tls(cx)).await?;
+        Ok(self.io.shutdown().await?)
+    }
+
+    pub(crate) async fn close(mut self) {
+        let _ = self.end_sending().await;
         linger(&mut self.io).await;
     }
 

@@ -179,6 +179,28 @@ async fn what_was_written_arrives_before_the_close(scheme: Scheme) {
     tokio::join!(client.close(SOON), reading);
 }
 
+over!(a_side_that_has_ended_alone_still_receives: tcp, tls, quic);
+async fn a_side_that_has_ended_alone_still_receives(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    send(&mut client, b"last").await;
+    assert!(client.end_sending().await.unwrap());
+    assert_eq!(receive(&mut server, 4).await, b"last");
+    let progress = server.progress(&mut Outbox::new(), true).await.unwrap();
+    assert_eq!(progress, Progress::Closed);
+    let long = vec![7; 300_000];
+    let receiving = async {
+        assert_eq!(receive(&mut client, long.len()).await, long);
+        let progress = client.progress(&mut Outbox::new(), true).await.unwrap();
+        assert_eq!(progress, Progress::Closed);
+        client.close(SOON).await;
+    };
+    let sending = async {
+        send(&mut server, &long).await;
+        server.close(SOON).await;
+    };
+    tokio::join!(receiving, sending);
+}
+
 over!(closing_has_a_deadline: tcp, tls, quic, ws, wss);
 async fn closing_has_a_deadline(scheme: Scheme) {
     let (mut client, server) = pair(scheme).await;
