@@ -24,6 +24,9 @@ const WILL_MARGIN: Duration = Duration::from_secs(30);
 /// Part of the storage, in percent, from which on nodes refuse messages.
 const FULL_PERCENT: u8 = 95;
 
+/// Time after the storage has room again in which each node learns of it.
+const ROOM_KNOWN: Duration = Duration::from_secs(11);
+
 /// Time after the storage was set back in which the records of sessions may still be those of the copy.
 const RECORDS_WRITTEN: Duration = Duration::from_secs(10);
 
@@ -261,10 +264,20 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Returns `true` if a message was published while the storage was full: the publisher of a refused message that does
-    /// not learn of it, since its node dies, sends it again behind later ones.
-    fn was_full(&self, message: &Published) -> bool {
-        was(&self.filled_at, message.at)
+    /// Returns `true` if a message may have been refused: it waited for its acknowledgement while the storage was full, or
+    /// while a node did not know yet that there is room. A publisher that does not learn of the refusal, since its node
+    /// dies or its connection ends, sends the message again behind later ones.
+    fn may_be_refused(&self, message: &Published) -> bool {
+        let acknowledged_at = message.acknowledged_at.unwrap_or(Duration::MAX);
+        let filled = self.filled_at.iter().enumerate();
+        filled
+            .filter(|(_, (_, is_full))| *is_full)
+            .any(|(index, (full_from, _))| {
+                let mut later = self.filled_at[index..].iter();
+                let room_from = later.find(|(_, is_full)| !is_full);
+                let known_by = room_from.map_or(Duration::MAX, |(at, _)| *at + ROOM_KNOWN);
+                *full_from <= acknowledged_at && message.at <= known_by
+            })
     }
 
     fn problem(&mut self, problem: String) {
@@ -390,7 +403,7 @@ impl<'a> Seen<'a> {
                     continue;
                 };
                 let message = &self.published[number];
-                let may_be_late = self.may_come_again(message) || self.was_full(message);
+                let may_be_late = self.may_come_again(message) || self.may_be_refused(message);
                 if may_be_late || !known.insert(number) {
                     continue;
                 }
