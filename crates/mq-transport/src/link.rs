@@ -62,7 +62,8 @@ pub(crate) enum Transport {
 pub enum Progress {
     /// Bytes were received on this lane and are in [`Link::received`].
     Received(LaneId),
-    /// The kernel or the QUIC stack has taken all bytes of the outbox.
+    /// The kernel or the QUIC stack has taken all bytes of the outbox, but for those of data lanes on which the peer takes no
+    /// more now.
     Flushed,
     /// The peer ended this data lane in some way, and the connection goes on. Bytes received before are in
     /// [`Link::received`], until the owner ends its side with [`Outbox::end`].

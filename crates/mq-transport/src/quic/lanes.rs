@@ -407,7 +407,8 @@ impl Lanes {
                     break;
                 };
                 self.turn = lane;
-                if self.blocked.contains(&lane) || !self.write(lane, outbox) {
+                let is_blocked = self.blocked.contains(&lane) && !outbox.is_aborting(lane);
+                if is_blocked || !self.write(lane, outbox) {
                     is_empty = false;
                     // A lane that is not blocked has only had its turn.
                     has_more |= !self.blocked.contains(&lane);
@@ -479,6 +480,7 @@ impl Lanes {
                 lane.ended = true;
                 self.abort(name, code.into());
                 self.all.remove(&name);
+                self.blocked.remove(&name);
                 true
             }
             None => outbox.is_empty_on(name),

@@ -322,8 +322,9 @@ impl QuicLink {
         // Bytes and ends that were written, and bytes that were dropped with a lane that the peer has stopped.
         self.flushing |= (outbox.data_lanes(), outbox.len()) < before;
         self.write_failed |= self.lanes.write_failed;
-        if control.is_ready() {
-            data.map(Ok)
+        // Lanes that are blocked are no reason to keep the owner from filling the others.
+        if control.is_ready() && (data.is_ready() || self.flushing) {
+            Poll::Ready(Ok(()))
         } else {
             Poll::Pending
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
+use mq_transport::{Connector, Error, HandshakeKind, LaneClosed, Link, Listener, Progress, Scheme};
 use mq_transport::{LaneEnd, LaneId, Outbox};
 
 use crate::common::{
@@ -290,10 +290,49 @@ async fn stalled_on_a_data_lane(scheme: Scheme) -> (Link, Outbox, Link) {
     let lane = client.open_lane().unwrap();
     let mut queued = Outbox::new();
     queued.put_body(lane, &vec![0; 8 << 20].into());
-    let some = client.progress(&mut queued, false);
-    let _ = tokio::time::timeout(Duration::from_millis(50), some).await;
+    let writing = async {
+        loop {
+            client.progress(&mut queued, false).await.unwrap();
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_millis(50), writing).await;
     assert!(!queued.is_empty());
     (client, queued, server)
+}
+
+over!(bytes_of_another_lane_are_reported_as_flushed_beside_a_lane_that_is_not_read: quic);
+async fn bytes_of_another_lane_are_reported_as_flushed_beside_a_lane_that_is_not_read(
+    scheme: Scheme,
+) {
+    let (mut client, mut queued, _server) = stalled_on_a_data_lane(scheme).await;
+    queued.put_body(LaneId::CONTROL, &b"hello".to_vec().into());
+    let before = queued.len();
+    let flushed = tokio::time::timeout(SOON, client.progress(&mut queued, false)).await;
+    assert_eq!(flushed.unwrap().unwrap(), Progress::Flushed);
+    assert_eq!(queued.len(), before - 5);
+    let nothing = client.progress(&mut queued, false);
+    let pause = tokio::time::timeout(Duration::from_millis(50), nothing).await;
+    assert!(pause.is_err(), "{pause:?}");
+}
+
+over!(a_lane_that_is_not_read_can_be_aborted: quic);
+async fn a_lane_that_is_not_read_can_be_aborted(scheme: Scheme) {
+    let (mut client, mut queued, mut server) = stalled_on_a_data_lane(scheme).await;
+    let lane = queued.next_data_lane(LaneId::CONTROL).unwrap();
+    queued.end(lane, LaneEnd::Abort(7));
+    let flushed = tokio::time::timeout(SOON, client.progress(&mut queued, false)).await;
+    assert_eq!(flushed.unwrap().unwrap(), Progress::Flushed);
+    assert!(queued.is_empty());
+    let ended = async {
+        loop {
+            let progress = server.progress(&mut Outbox::new(), true).await.unwrap();
+            if let Progress::LaneClosed(_, how) = progress {
+                return how;
+            }
+        }
+    };
+    let how = tokio::time::timeout(SOON, ended).await.unwrap();
+    assert_eq!(how, LaneClosed::Reset(7));
 }
 
 over!(a_link_that_is_not_read_ends_with_bytes_left_on_a_data_lane: quic);
