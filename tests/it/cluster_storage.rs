@@ -342,3 +342,30 @@ async fn a_message_that_the_servers_lose_before_its_node_reads_it_is_appended_ag
     assert_eq!(next(&mut messages).await, "next");
     assert_stays(&[&a, &b]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_for_a_log_count_as_memory() {
+    const COUNT: usize = 20;
+    const SIZE: usize = 100_000;
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("counted", "a", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let memory_used = || a.broker.as_ref().unwrap().memory_used();
+    send(&publisher, message("t", "before", QoS::AtLeastOnce)).await;
+    let before = memory_used();
+    world.set_log_stalled(0, true);
+    let mut receipts = Vec::new();
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce].repeat(COUNT / 2) {
+        let sent = message("t", "x".repeat(SIZE), qos);
+        receipts.push(publisher.send(sent).await.unwrap());
+    }
+    sleep(Duration::from_secs(5)).await;
+    assert!(memory_used() > before + COUNT * SIZE, "{}", memory_used());
+    world.set_log_stalled(0, false);
+    for receipt in &mut receipts {
+        let acknowledged = timeout(SOON, receipt.acknowledged()).await;
+        acknowledged.unwrap().unwrap();
+    }
+    send(&publisher, message("t", "after", QoS::AtLeastOnce)).await;
+    assert!(memory_used() < before + SIZE, "{}", memory_used());
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mq_proto::Message;
 use tokio::sync::watch;
 
 use crate::{
@@ -67,6 +68,14 @@ impl Journal {
         if let Some(open) = &mut self.0 {
             open.recorded = open.recorded.max(position);
         }
+    }
+
+    /// Counts a message that a cluster appends to a log as recorded here, and its memory until it is settled.
+    pub(crate) fn note_appended(&mut self, position: Position, message: &Message) {
+        if let Some(open) = &self.0 {
+            open.writer.note_appended(position, message);
+        }
+        self.note_recorded(position);
     }
 
     /// Counts changes of another journal as recorded here, too.

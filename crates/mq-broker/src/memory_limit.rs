@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mq_codec::ByteStr;
 use mq_proto::Message;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -182,18 +183,18 @@ pub(crate) fn texts_weight(message: &Message) -> usize {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];
         bytes += size_of_val(&**properties);
-        bytes += texts
-            .into_iter()
-            .flatten()
-            .map(mq_codec::ByteStr::len)
-            .sum::<usize>();
+        bytes += texts.into_iter().flatten().map(ByteStr::len).sum::<usize>();
         bytes += properties.correlation_data.as_ref().map_or(0, Bytes::len);
-        let pairs = properties.user_properties.iter();
-        bytes += pairs
-            .map(|(name, value)| size_of_val(name) + size_of_val(value) + name.len() + value.len())
-            .sum::<usize>();
+        bytes += pairs_weight(&properties.user_properties);
     }
     bytes
+}
+
+/// Returns the memory of user properties.
+pub(crate) fn pairs_weight(pairs: &[(ByteStr, ByteStr)]) -> usize {
+    let bytes =
+        |(name, value): &(ByteStr, ByteStr)| 2 * size_of::<ByteStr>() + name.len() + value.len();
+    pairs.iter().map(bytes).sum()
 }
 
 /// A payload that counts until its last user lets go.

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mq_proto::Message;
 use tokio::{sync::watch, time::MissedTickBehavior};
 use tracing::{info, warn};
 
@@ -100,19 +101,34 @@ impl StoreWriter {
     /// Records changes that belong together.
     pub(crate) fn record(&self, changes: Vec<Change>) -> Position {
         let (bytes, messages) = weight(&changes);
-        self.memory.take_anyway(bytes);
-        let call = Call {
-            since: clock::now(),
+        let since = clock::now();
+        let position = self.store.record(changes);
+        self.add(Call {
+            position,
+            since,
             bytes,
             messages,
-            position: self.store.record(changes),
-        };
-        let position = call.position;
+        });
+        position
+    }
+
+    /// Counts a message that a cluster appends to a log, until it is settled.
+    pub(crate) fn note_appended(&self, position: Position, message: &Message) {
+        self.add(Call {
+            position,
+            since: clock::now(),
+            bytes: size_of::<Call>() + message_weight(message),
+            messages: 1,
+        });
+    }
+
+    fn add(&self, call: Call) {
         let mut unsettled = lock(&self.unsettled);
-        unsettled.messages += messages;
+        // Below the lock: nobody finds memory in use that settled calls have, and waits for a settled call.
+        self.memory.take_anyway(call.bytes);
+        unsettled.messages += call.messages;
         unsettled.calls.push_back(call);
         self.forget_settled(&mut unsettled);
-        position
     }
 
     /// Returns `true` if unsettled changes hold all memory that is for them: no more messages are to be read which the
@@ -162,18 +178,22 @@ impl StoreWriter {
 
     /// Returns the reason why the broker is not to be given clients, if there is one.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
-        self.slower_than(self.patience.not_ready_after)
+        self.why_not_within(self.patience.not_ready_after)
     }
 
     /// Returns the reason why the broker has to be started again, if there is one.
     pub(crate) fn why_not_healthy(&self) -> Option<String> {
-        if self.settled.has_changed().is_err() {
-            return Some("the store has failed".to_owned());
-        }
-        self.slower_than(self.patience.unhealthy_after)
+        self.why_not_within(self.patience.unhealthy_after)
     }
 
-    fn slower_than(&self, limit: Duration) -> Option<String> {
+    fn has_failed(&self) -> bool {
+        self.settled.has_changed().is_err()
+    }
+
+    fn why_not_within(&self, limit: Duration) -> Option<String> {
+        if self.has_failed() {
+            return Some("the store has failed".to_owned());
+        }
         let oldest = self.oldest()?;
         let seconds = oldest.as_secs();
         (oldest >= limit).then(|| format!("the store has not written for {seconds} s"))
@@ -186,7 +206,7 @@ impl StoreWriter {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Time of the first look at which the store was slow, and the age of its oldest change then.
         let mut slow = None;
-        while self.settled.has_changed().is_ok() {
+        while !self.has_failed() {
             let now = looks.tick().await;
             let oldest = self.oldest().unwrap_or_default();
             match slow {
@@ -208,6 +228,14 @@ impl StoreWriter {
 
     /// Takes calls that are settled off the front, with what they count for.
     fn forget_settled(&self, unsettled: &mut Unsettled) {
+        if self.has_failed() {
+            // The store keeps nothing any more, and settles nothing.
+            for call in unsettled.calls.drain(..) {
+                self.memory.give(call.bytes);
+            }
+            unsettled.messages = 0;
+            return;
+        }
         let settled = *self.settled.borrow();
         let mut oldest = None;
         while let Some(call) = unsettled

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use mq_codec::QoS;
 use mq_proto::Event;
 
+use crate::memory_limit::{pairs_weight, texts_weight};
+
 /// Bounds of the backlog in messages and bytes; one read may come on top. Beyond that the link is not
 /// read until the message in front has found room, or has waited for long enough. Then messages of
 /// QoS 0 make room, as in a mailbox, and the acknowledgements behind them are read.
@@ -89,16 +91,51 @@ pub(super) fn is_acknowledgement(event: &Event) -> bool {
 fn size(event: &Event) -> usize {
     match event {
         Event::Publish(received) | Event::Discarded(received) => {
-            received.message.topic.len() + received.message.payload.len()
+            texts_weight(&received.message) + received.message.payload.len()
         }
         Event::Subscribe { subscribe, .. } => {
             let filters = subscribe.subscriptions.iter();
-            filters.map(|one| size_of_val(one) + one.filter.len()).sum()
+            let filters = filters.map(|one| size_of_val(one) + one.filter.len());
+            filters.sum::<usize>() + pairs_weight(&subscribe.properties.user_properties)
         }
         Event::Unsubscribe { unsubscribe, .. } => {
             let filters = unsubscribe.filters.iter();
-            filters.map(|one| size_of_val(one) + one.len()).sum()
+            let filters = filters.map(|one| size_of_val(one) + one.len());
+            filters.sum::<usize>() + pairs_weight(&unsubscribe.properties.user_properties)
         }
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::{ByteStr, PacketId, Subscribe, SubscribeProperties};
+    use mq_proto::LaneId;
+
+    use super::*;
+
+    #[test]
+    fn user_properties_count() {
+        let text = |length: usize| ByteStr::new("x".repeat(length)).unwrap();
+        let mut backlog = Backlog::default();
+        let mut count = 0;
+        while !backlog.is_full() {
+            let properties = SubscribeProperties {
+                user_properties: vec![(text(100), text(60_000))],
+                ..SubscribeProperties::default()
+            };
+            backlog.push(Event::Subscribe {
+                lane: LaneId::CONTROL,
+                subscribe: Subscribe {
+                    packet_id: PacketId::FIRST,
+                    subscriptions: Vec::new(),
+                    properties,
+                },
+            });
+            count += 1;
+        }
+        assert_eq!(count, MAX_BYTES.div_ceil(60_100 + 2 * size_of::<ByteStr>()));
+        while backlog.pop().is_some() {}
+        assert_eq!(backlog.bytes(), 0);
     }
 }

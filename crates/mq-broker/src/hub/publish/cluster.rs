@@ -77,7 +77,7 @@ impl Hub {
         let answers = answers.filter(|_| routed.ticket.is_some());
         let appended = cluster.append(&from.client_id, mark, stored, answers);
         if let Ok(position) = appended {
-            publisher.journal.note_recorded(position);
+            publisher.journal.note_appended(position, message);
             routed.passed_on(position);
         } else {
             if routed.ticket.is_none() {
