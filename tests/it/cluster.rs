@@ -223,6 +223,19 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_sends_much_before_it_has_its_session_is_served() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("eager", "a", &world).await;
+    let reader = a.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let long: &'static str = "x".repeat(600_000).leak();
+    let sent = [(long, QoS::AtLeastOnce)];
+    let link = a.connect_and_stay("eager", &sent).await;
+    assert_eq!(next(&mut messages).await.len(), long.len());
+    drop(link);
+}
+
+#[tokio::test(start_paused = true)]
 async fn sessions_that_move_do_not_have_the_logs_read_again() {
     let world = MemoryWorld::new(4, 1);
     let a = Node::start("storm", "a", &world).await;

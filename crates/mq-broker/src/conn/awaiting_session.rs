@@ -12,6 +12,10 @@ use crate::{clock, store::User};
 /// The most reads in search of the end of a link that a peer may have closed.
 const MAX_READS: usize = 64;
 
+/// Bytes behind CONNECT from which on a client is not read before it has its session: one read more is below what such a
+/// client may send.
+const ENOUGH_BYTES: usize = 64 * 1024;
+
 /// Returned for a client that waits for its session at other nodes of a cluster.
 enum ClientWaits {
     Yes,
@@ -41,6 +45,9 @@ impl Wire {
         let mut claim = pin!(hub.claim_from_nodes(client, user));
         let mut nothing = Outbox::new();
         for _ in 0..MAX_READS {
+            if self.has_read_enough() {
+                break;
+            }
             let progress = tokio::select! {
                 biased;
                 claimed = &mut claim => return claimed.map_err(Some),
@@ -65,6 +72,9 @@ impl Wire {
         let mut nothing = Outbox::new();
         // Each turn reads a part of what has arrived, of which no more is taken than a client that is not let in may send.
         for _ in 0..MAX_READS {
+            if self.has_read_enough() {
+                break;
+            }
             let progress = self.link.progress(&mut nothing, true);
             let progress = match tokio::time::timeout(Duration::ZERO, progress).await {
                 Err(_) | Ok(Ok(Progress::Flushed)) => break,
@@ -77,6 +87,11 @@ impl Wire {
             }
         }
         self.connection.is_closed()
+    }
+
+    /// Returns `true` if the client has sent so much behind CONNECT that the rest waits in the network.
+    fn has_read_enough(&self) -> bool {
+        self.link.received_len() >= ENOUGH_BYTES
     }
 
     /// Acts on what the link of a client has done that waits for its session.

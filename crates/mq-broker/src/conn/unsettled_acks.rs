@@ -90,9 +90,54 @@ impl UnsettledAcks {
         } else if connection.has_reason_codes() {
             connection.ack(now, ack.ticket, ReasonCode::QuotaExceeded);
         } else {
-            self.acks.clear();
+            // The others are given back as well: the session must know which messages of QoS 2 it has.
             connection.disconnect(Disconnect::new(ReasonCode::QuotaExceeded));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use mq_codec::ConnAck;
+    use mq_proto::{Event, LaneId, ServerConfig, Session};
+
+    use super::*;
+
+    /// CONNECT of 3.1.1 for the client `c`, and two messages of QoS 2.
+    const SENT: &[u8] =
+        b"\x10\x0d\0\x04MQTT\x04\0\0\0\0\x01c\x34\x05\0\x01t\0\x01\x34\x05\0\x01t\0\x02";
+
+    #[test]
+    fn a_session_knows_what_was_taken_beside_a_message_that_could_not_be_refused() {
+        let now = Instant::now();
+        let mut connection = Connection::server(now, ServerConfig::default());
+        let mut received = BytesMut::from(SENT);
+        connection.handle_bytes(now, LaneId::CONTROL, &mut received);
+        assert!(matches!(connection.poll_event(), Some(Event::Connect(_))));
+        let accepted = connection.accept(now, Session::new(), ConnAck::new(ReasonCode::Success));
+        accepted.unwrap();
+        connection.handle_bytes(now, LaneId::CONTROL, &mut received);
+        let answers = Arc::new(AppendAnswers::default());
+        let mut acks = UnsettledAcks::default();
+        for appended in [1, 2] {
+            let Some(Event::Publish(message)) = connection.poll_event() else {
+                panic!("two messages came");
+            };
+            let ticket = message.ticket.unwrap();
+            acks.push(
+                ticket,
+                ReasonCode::Success,
+                Position(appended),
+                Some(&answers),
+            );
+        }
+        assert!(answers.refuse(Position(1)));
+        acks.give_back(2, &mut connection, now);
+        acks.give_all_back(&mut connection, now);
+        assert!(connection.is_closed());
+        let received: Vec<_> = connection.into_session().received().collect();
+        assert_eq!(received, [mq_codec::PacketId::new(2).unwrap()]);
     }
 }

@@ -41,6 +41,9 @@ pub use limits::{MailboxLimits, Overflow};
 pub(crate) use queue::SMALL_PAYLOAD_BYTES;
 use queue::{Queue, Reader, UNCOUNTED_MESSAGES};
 
+/// Time after which a reader that takes nothing, and whose queue in the store is full, is disconnected.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
 /// Recoveries (a reader takes half of a full mailbox) since its connection from which on a reader
 /// counts as merely slow: publishers still wait for it. A reader that took a message within
 /// `SLOW_READER_IDLE` counts so as well.
@@ -260,7 +263,12 @@ impl Mailbox {
     fn spill(&self, queue: &mut Queue, delivery: Delivery) -> Push {
         let bytes = queue.tail.bytes().saturating_add(tail::weight(&delivery));
         if bytes > self.rules.policy.spill_bytes {
-            return self.evict(queue, delivery);
+            // One that has come to work it off gets the time for it.
+            return if queue.took_nothing_for(STALLED_AFTER) {
+                self.evict(queue, delivery)
+            } else {
+                self.dropped_one(delivery)
+            };
         }
         Push::Spill(delivery)
     }
@@ -432,10 +440,11 @@ impl Mailbox {
     }
 
     /// Returns the time for which a publisher has waited for room while the reader has not taken
-    /// half of the queue.
+    /// half of the queue. `None` if nothing waits for the reader: then the room is missing elsewhere.
     pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
-        let since = self.lock().full.as_ref()?.progress_at;
-        Some(now.saturating_duration_since(since))
+        let queue = self.lock();
+        let full = queue.full.as_ref().filter(|_| !queue.is_empty())?;
+        Some(now.saturating_duration_since(full.progress_at))
     }
 
     /// Returns `true` if the reader must be evicted: a push has decided so, or it has made no

@@ -108,6 +108,17 @@ fn a_reader_whose_mailbox_stays_full_is_made_to_leave_once() {
 }
 
 #[test]
+fn a_reader_for_whom_nothing_waits_is_not_made_to_leave_for_want_of_memory() {
+    let mailbox = mailbox(2, Overflow::Wait);
+    mailbox.connect();
+    mailbox.lock().end_backpressure();
+    let patience = Some(Duration::ZERO);
+    assert!(!mailbox.is_to_be_evicted(Instant::now(), patience));
+    let _ = push(&mailbox, QoS::AtLeastOnce);
+    assert!(mailbox.is_to_be_evicted(Instant::now(), patience));
+}
+
+#[test]
 fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_it() {
     let mailbox = mailbox(2, Overflow::Evict);
     mailbox.connect();
@@ -163,8 +174,8 @@ fn the_oldest_make_room() {
     assert_eq!(mailbox.dropped(), 2);
 }
 
-#[test]
-fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
     let mailbox = full(2, Overflow::Spill);
     for number in 3..6 {
         let Push::Spill(delivery) = push(&mailbox, QoS::AtLeastOnce) else {
@@ -181,6 +192,8 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
         matches!(push(&mailbox, QoS::AtMostOnce), Push::Queued { .. }),
         "QoS 0 has an order of its own"
     );
+    assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Dropped(_)));
+    tokio::time::advance(STALLED_AFTER).await;
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
     mailbox.add_read(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
     let wanted = mailbox

@@ -6,10 +6,14 @@ use mq_proto::Event;
 
 use super::Attached;
 use crate::{
+    conn::backlog::is_acknowledgement,
     hub::{Acknowledgement, RoutedMessage},
     mailbox::BACKPRESSURE_TIMEOUT,
     session::Session,
 };
+
+/// Interval at which a message is tried again for which there was no memory.
+const MEMORY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Attached<'_> {
     /// Tries the deliveries without room again, in order. Once all have found room the message is
@@ -24,7 +28,7 @@ impl Attached<'_> {
         if blocked.is_delivered() {
             self.acknowledge(blocked, now);
         } else if is_over && self.wire.connection.is_closed() {
-            self.give_up(blocked);
+            self.give_up(blocked, now);
         } else {
             self.blocked_publish = Some(blocked);
         }
@@ -47,14 +51,13 @@ impl Attached<'_> {
             return since + BACKPRESSURE_TIMEOUT;
         }
         // Where publishers wait for as long as it takes, the reader's time may run out.
-        let stopped_for = session.mailbox.no_progress_for(now.into());
-        let left = self
-            .wire
-            .settings
-            .reader_timeout
-            .map_or(Duration::MAX, |timeout| {
-                timeout.saturating_sub(stopped_for.unwrap_or_default())
-            });
+        let Some(stopped_for) = session.mailbox.no_progress_for(now.into()) else {
+            // The reader has nothing that it could take: memory is short, which nobody announces.
+            return now + MEMORY_RETRY_INTERVAL;
+        };
+        let reader_timeout = self.wire.settings.reader_timeout;
+        let left =
+            reader_timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(stopped_for));
         // Where no time is left it is looked at again soon, not at once.
         now + left.clamp(BACKPRESSURE_TIMEOUT, Duration::from_hours(1))
     }
@@ -91,18 +94,24 @@ impl Attached<'_> {
 
     /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
     /// messages behind it were acknowledged.
-    fn give_up(&mut self, blocked: RoutedMessage) {
+    fn give_up(&mut self, blocked: RoutedMessage, now: Instant) {
         blocked.give_up(&self.wire.hub.metrics, &mut self.publisher.journal);
-        self.drop_requests();
+        self.drop_requests(now);
     }
 
-    /// Drops what a client that has gone has sent and was not acted on. None of it was acknowledged.
-    pub(super) fn drop_requests(&mut self) {
-        let backlog = core::iter::from_fn(|| self.backlog.pop());
-        for event in backlog.chain(core::iter::from_fn(|| self.wire.connection.poll_event())) {
+    /// Drops the requests of a client that has gone which were not acted on. None of them was acknowledged. What the client
+    /// has said of messages that it received is recorded.
+    pub(super) fn drop_requests(&mut self, now: Instant) {
+        let mut next = || {
+            let waiting = self.backlog.pop();
+            waiting.or_else(|| self.wire.connection.poll_event())
+        };
+        let events: Vec<_> = core::iter::from_fn(&mut next).collect();
+        for event in events {
             match event {
                 Event::Publish(_) | Event::Discarded(_) => self.wire.hub.metrics.dropped.add(1),
                 Event::Closed(reason) => self.wire.closed = Some(reason),
+                event if is_acknowledgement(&event) => self.handle_event(now, event),
                 _ => {}
             }
         }

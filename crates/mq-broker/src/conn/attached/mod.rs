@@ -165,6 +165,7 @@ impl<'a> Attached<'a> {
             {
                 self.move_to(worker).await;
                 timer.set(sleep_until(now.into()));
+                self.wake_sources.has_new_timer();
             }
             let blocked_by = self.blocked_by().map(Arc::clone);
             // In a box, as all that is seldom: the task of an idle client needs no room for it.
@@ -390,7 +391,7 @@ impl<'a> Attached<'a> {
     fn handle_events(&mut self, now: Instant) {
         let is_store_full = self.publisher.journal.is_full();
         if is_store_full && self.wire.connection.is_closed() && self.blocked_publish.is_none() {
-            return self.drop_requests();
+            return self.drop_requests(now);
         }
         loop {
             let waits = self.blocked_publish.is_some() || is_store_full || !self.backlog.is_empty();
@@ -421,7 +422,11 @@ impl<'a> Attached<'a> {
             }
             self.backlog.push(event);
         }
-        None
+        let is_answered =
+            !is_blocked && self.backlog.is_empty() && self.wire.unsettled_acks.len() == 0;
+        is_answered
+            .then(|| self.wire.connection.poll_event())
+            .flatten()
     }
 
     /// Returns `true` for a request that may need the store, or stands behind one that does.
@@ -435,7 +440,7 @@ impl<'a> Attached<'a> {
     }
 
     #[inline]
-    fn handle_event(&mut self, now: Instant, event: Event) {
+    pub(super) fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Publish(received) => self.publish(now, received),
             Event::Discarded(received) => self.refuse_discarded(now, received),

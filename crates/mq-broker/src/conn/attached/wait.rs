@@ -148,11 +148,9 @@ impl Future for Wait<'_> {
             return Poll::Ready(WaitResult::Progress(progress));
         }
         let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_woken(cx));
-        let timer = &mut this.timer;
-        let is_due = sources.timer.ask(|cx| match timer {
-            Some(timer) => timer.as_mut().poll(cx),
-            None => Poll::Pending,
-        });
+        // Without a deadline the source is not asked: it would not be asked again once there is one.
+        let timer = this.timer.as_mut();
+        let is_due = timer.is_some_and(|timer| sources.timer.ask(|cx| timer.as_mut().poll(cx)));
         if is_told || this.takes_more || is_due {
             return Poll::Ready(WaitResult::Woken);
         }
