@@ -276,9 +276,29 @@ async fn a_banned_client_user_or_address_stays_out_for_some_minutes() {
     );
 
     let broker = operated.broker.broker();
+    // It has connected before the ban, and sends the rest of CONNECT behind it.
+    let connect = b"\x10\x0d\0\x04MQTT\x04\x02\0\0\0\x01e";
+    let address = operated.broker.address(Scheme::Tcp);
+    let open = || broker.metrics().handshakes.get() + broker.metrics().connections.get();
+    let before = open();
+    let mut early = TcpStream::connect((address.host.as_str(), address.port))
+        .await
+        .unwrap();
+    early.write_all(&connect[..4]).await.unwrap();
+    let accepted = async {
+        while open() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let soon = Duration::from_secs(5);
+    tokio::time::timeout(soon, accepted).await.unwrap();
     broker
         .ban(Banned::Address("127.0.0.1".parse().unwrap()), 1)
         .unwrap();
+    early.write_all(&connect[4..]).await.unwrap();
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(soon, early.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "it stays: {answer:?}");
     for scheme in [Scheme::Tcp, Scheme::Quic] {
         operated.client(scheme, "b").await.unwrap_err();
     }

@@ -18,7 +18,7 @@ use crate::{
     clock,
     escaped::Escaped,
     refusal_log::ClientLine,
-    session::{KeptWill, MemberState, Presence},
+    session::{KeptWill, MemberState, Presence, Session},
     store::{SessionChange, User},
 };
 
@@ -155,6 +155,7 @@ impl Admission {
         } else {
             wire.link.let_in();
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
+            end_if_banned(wire, &hold.session, who.and_then(Principal::user));
             log_connected(wire, version, &client_id, who.and_then(Principal::user));
             // Data received after CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
@@ -169,6 +170,17 @@ impl Admission {
             session_end,
             connack_at,
         ))
+    }
+}
+
+/// Ends the connection of a client that was banned while it was let in: the ban has ended those that operators saw by then.
+fn end_if_banned(wire: &Wire, session: &Session, user: Option<&str>) {
+    let (bans, now) = (&wire.hub.bans, clock::now());
+    if bans.has_address(wire.link.info().peer_address, now)
+        || bans.has_client(&session.client_id, now)
+        || user.is_some_and(|user| bans.has_user(user, now))
+    {
+        session.kick(ReasonCode::AdministrativeAction);
     }
 }
 
