@@ -220,6 +220,8 @@ struct Stamp {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
+    /// The time of the last change of its mode, owner or contents: seconds and nanoseconds.
+    changed: [i64; 2],
 }
 
 impl Watched {
@@ -249,13 +251,17 @@ fn stamps(part: &dyn Reloadable) -> Vec<Option<Stamp>> {
         .map(|file| {
             let metadata = std::fs::metadata(file).ok()?;
             #[cfg(unix)]
-            let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+            let (inode, changed) = {
+                use std::os::unix::fs::MetadataExt as _;
+                (metadata.ino(), [metadata.ctime(), metadata.ctime_nsec()])
+            };
             #[cfg(not(unix))]
-            let inode = 0;
+            let (inode, changed) = (0, [0; 2]);
             Some(Stamp {
                 modified: metadata.modified().ok(),
                 len: metadata.len(),
                 inode,
+                changed,
             })
         })
         .collect()

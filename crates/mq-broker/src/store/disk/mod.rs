@@ -21,7 +21,7 @@ use std::{
     fmt,
     ops::RangeInclusive,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
@@ -32,7 +32,10 @@ use tokio::sync::watch;
 use tracing::{error, warn};
 
 use super::{Change, Life, Position, Snapshot, Store, StoreError, StoredMessage, User};
-use crate::files::{create_private, make_private, sync_folder};
+use crate::{
+    files::{create_private, make_private, sync_folder},
+    lock::lock,
+};
 use calls::Calls;
 use file_error::FileError;
 use tables::Tables;
@@ -92,6 +95,8 @@ pub struct DiskStore {
     database: Arc<Database>,
     calls: Arc<Calls>,
     settled: watch::Receiver<Position>,
+    /// Held while a backup is written: one at a time.
+    backing_up: Mutex<()>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -205,6 +210,7 @@ impl DiskStore {
             database,
             calls,
             settled,
+            backing_up: Mutex::default(),
             worker: Some(worker),
         })
     }
@@ -254,12 +260,15 @@ impl Store for DiskStore {
         if to.exists() {
             return Err(StoreError::BackupExists { place });
         }
+        let _one = lock(&self.backing_up);
         // The name `.part` marks an incomplete copy.
-        let part = to.with_extension("part");
+        let mut part = to.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
         let _ = std::fs::remove_file(&part);
         let written = create_private(&part)
             .map_err(FileError::Io)
-            .and_then(|_| Database::create(&part).map_err(FileError::Opening))
+            .and_then(|_| builder().create(&part).map_err(FileError::Opening))
             .and_then(|copy| tables::copy(&self.database, &copy))
             .and_then(|()| std::fs::rename(&part, to).map_err(FileError::Io))
             .and_then(|()| sync_folder(to).map_err(FileError::Io));
