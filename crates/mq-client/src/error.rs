@@ -239,5 +239,8 @@ fn reason_passes(reason: ReasonCode) -> bool {
             | ReasonCode::AdministrativeAction
             | ReasonCode::ConnectionRateExceeded
             | ReasonCode::MaximumConnectTime
+            // About one message, which the next connection refuses by what its CONNACK says.
+            | ReasonCode::QosNotSupported
+            | ReasonCode::RetainNotSupported
     )
 }

@@ -274,6 +274,9 @@ impl Streams {
                 self.targets.push(index);
             }
         }
+        // Subscriptions may have the same identifier, which comes once for each (§3.3.4).
+        self.targets.sort_unstable();
+        self.targets.dedup();
         if self.targets.is_empty() {
             let entries = self.entries.iter().enumerate();
             let matching = entries.filter(|(_, entry)| entry.matches(topic));

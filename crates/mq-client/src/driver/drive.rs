@@ -159,6 +159,8 @@ impl Driver {
             let takes_answers = current.answers < ANSWERS_LIMIT;
             if takes_answers {
                 self.pump(current, now);
+                // Also what has left no bytes, such as a datagram.
+                self.note_written(current);
             }
             if self.may_finish(current, now) {
                 return Outcome::Finished;
@@ -234,6 +236,7 @@ impl Driver {
             connection,
             link,
             answers,
+            flushed,
             progress: last_progress,
             backlogged,
             ..
@@ -269,7 +272,10 @@ impl Driver {
                 connection.handle_link_lost();
             }
         }
-        *answers += connection.outbox().len() - waiting;
+        let now_waiting = connection.outbox().len();
+        *answers += now_waiting.saturating_sub(waiting);
+        // Bytes that were dropped with their stream are not waited for.
+        *flushed += waiting.saturating_sub(now_waiting) as u64;
         if connection.poll_timeout().is_some_and(|at| at <= now) {
             let earlier = std::mem::replace(last_progress, link.send_progress());
             let is_slow = last_progress.advanced_since(&earlier);

@@ -96,10 +96,12 @@ async fn a_message_that_the_server_cannot_take_fails_alone() {
         peer
     });
     let client = client.unwrap();
+    let began = tokio::time::Instant::now();
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let failed = client.publish("a/b", "x".repeat(200), qos).await;
         assert!(matches!(failed, Err(Error::NotSent(_))), "{failed:?}");
     }
+    assert_eq!(began.elapsed(), Duration::ZERO, "nothing else woke it");
     client
         .publish("a/b", "small", QoS::AtMostOnce)
         .await

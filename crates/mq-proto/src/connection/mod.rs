@@ -297,7 +297,7 @@ impl Connection {
             return;
         }
         let mut discarded = self.skip_payload(lane, buffer);
-        while !self.must_wait() && !self.is_too_early(buffer) {
+        while discarded.is_some() || !self.must_wait() && !self.is_too_early(buffer) {
             let result = match discarded.take() {
                 Some(discarded) => self.discarded_received(now, lane, *discarded),
                 None => match self.decoder.decode(buffer) {

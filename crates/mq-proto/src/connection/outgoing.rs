@@ -182,14 +182,20 @@ impl Connection {
         {
             return Err(CommandError::NotConnected);
         }
+        self.check_peer_takes(delivery)?;
+        if delivery.qos > QoS::AtMostOnce && self.window() == 0 {
+            return Err(CommandError::WindowFull);
+        }
+        Ok(())
+    }
+
+    /// Checks what CONNACK allows `[MQTT-3.2.2-11]`, `[MQTT-3.2.2-14]`.
+    fn check_peer_takes(&self, delivery: &Delivery) -> Result<(), CommandError> {
         if delivery.qos > self.peer.maximum_qos {
             return Err(CommandError::QosNotSupported);
         }
         if delivery.retain && !self.peer.retain_available {
             return Err(CommandError::RetainNotSupported);
-        }
-        if delivery.qos > QoS::AtMostOnce && self.window() == 0 {
-            return Err(CommandError::WindowFull);
         }
         Ok(())
     }
@@ -245,8 +251,11 @@ impl Connection {
             };
             match self.session.outgoing(id).cloned() {
                 Some(OutgoingState::Published(delivery)) => {
-                    if let Err(error) = self.write_publish(now, lane, &delivery, Some(id), true) {
-                        // The message is too large for this server, which will never take it.
+                    let written = self
+                        .check_peer_takes(&delivery)
+                        .and_then(|()| self.write_publish(now, lane, &delivery, Some(id), true));
+                    if let Err(error) = written {
+                        // This server will never take the message, such as one that is too large.
                         self.session.completed(id);
                         self.events.push_back(Event::Acked {
                             packet_id: id,
@@ -393,6 +402,7 @@ fn refusal(error: &CommandError) -> ReasonCode {
     match error {
         CommandError::TooLarge { .. } => ReasonCode::PacketTooLarge,
         CommandError::QosNotSupported => ReasonCode::QosNotSupported,
+        CommandError::RetainNotSupported => ReasonCode::RetainNotSupported,
         _ => ReasonCode::UnspecifiedError,
     }
 }

@@ -78,6 +78,22 @@ fn what_is_behind_a_packet_that_waits_waits_as_well_and_comes_in_order() {
 }
 
 #[test]
+fn a_message_whose_payload_was_dropped_is_refused_although_what_is_behind_it_waits() {
+    let (mut server, _, now) = server(EarlyPackets::Repeatable, &[]);
+    let mut whole = BytesMut::new();
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        publish(qos).encode(Version::V5, &mut whole).unwrap();
+    }
+    let mut buffer = whole.split_to(8);
+    server.handle_bytes(now, LaneId::CONTROL, &mut buffer);
+    assert!(server.discard_payload(LaneId::CONTROL, &mut buffer));
+    buffer.unsplit(whole);
+    server.handle_bytes(now, LaneId::CONTROL, &mut buffer);
+    assert!(matches!(server.poll_event(), Some(Event::Discarded(_))));
+    assert!(server.is_too_early(&buffer));
+}
+
+#[test]
 fn the_first_byte_of_a_packet_is_enough_to_leave_it() {
     let (mut server, _, now) = server(EarlyPackets::Repeatable, &[]);
     let mut whole = BytesMut::new();

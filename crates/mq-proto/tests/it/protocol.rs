@@ -664,6 +664,19 @@ fn sending_again_respects_a_smaller_receive_maximum() {
 }
 
 #[test]
+fn a_message_that_the_next_server_does_not_take_is_refused_and_not_sent_again() {
+    let server = ServerConfig {
+        maximum_qos: QoS::AtLeastOnce,
+        ..ServerConfig::default()
+    };
+    let pair = resume(interrupted(QoS::ExactlyOnce), server, true);
+    assert!(pair.server.received.is_empty());
+    let refused = (1..=3).map(|id| (id, ReasonCode::QosNotSupported));
+    assert_eq!(pair.client.acked, refused.collect::<Vec<_>>());
+    assert!(pair.client.connection.is_open());
+}
+
+#[test]
 fn a_qos_2_message_that_is_refused_is_complete() {
     let mut pair = Pair::open(Version::V5);
     publish(&mut pair, "x", QoS::ExactlyOnce).unwrap();
