@@ -158,14 +158,14 @@ impl Pipe<'_> {
     /// sends until that ends its own side.
     pub(crate) async fn finish_broker(mut self, in_order: bool) {
         let passing = async {
-            while self.client.link.received_len() > 0 && !self.client.link.is_early() {
-                match poll_fn(|cx| self.broker.poll(cx, false)).await {
-                    Some(Ok(Progress::Closed) | Err(_)) => break,
-                    Some(Ok(_)) | None => self.pass_on(),
-                }
+            let mut client_reads = in_order;
+            while self.has_more_for_broker() {
+                self.step_behind_client(&mut client_reads).await?;
             }
-            if in_order {
-                self.pass_answers_on().await?;
+            if client_reads && self.broker.link.end_sending().await? {
+                while client_reads {
+                    self.step_behind_client(&mut client_reads).await?;
+                }
             }
             Ok::<_, Error>(())
         };
@@ -179,32 +179,43 @@ impl Pipe<'_> {
         }
     }
 
-    /// Ends the sending side of the connection to the broker, and passes on what the broker sends until it has ended as well.
-    async fn pass_answers_on(&mut self) -> Result<(), Error> {
-        self.broker.link.flush(&mut self.broker.outbox).await?;
-        if !self.broker.link.end_sending().await? {
-            return Ok(());
+    /// Returns `true` if something that the client has sent was not written to the broker.
+    fn has_more_for_broker(&self) -> bool {
+        let client = &self.client.link;
+        !self.broker.outbox.is_empty() || client.received_len() > 0 && !client.is_early()
+    }
+
+    /// Makes some progress with the broker once the client has ended its side. The broker is read as well, whose answers it
+    /// may have to write before it reads on; they are dropped where the client does not read.
+    ///
+    /// # Errors
+    /// If the broker has ended.
+    async fn step_behind_client(&mut self, client_reads: &mut bool) -> Result<(), Error> {
+        self.pass_on();
+        if !*client_reads {
+            self.client.outbox.clear();
         }
-        let has_more = |progress| match progress {
-            Some(Ok(Progress::Closed)) => Ok(false),
-            Some(Err(error)) => Err(error),
-            Some(Ok(_)) | None => Ok(true),
-        };
-        loop {
-            let progress = poll_fn(|cx| {
-                let written = self.client.poll(cx, false);
-                let wants_more = self.client.outbox.len() < ROOM;
-                match self.broker.poll(cx, wants_more) {
-                    Poll::Pending => written,
-                    progress @ Poll::Ready(_) => progress,
-                }
-            });
-            if !has_more(progress.await)? {
-                break;
+        let progress = poll_fn(|cx| {
+            let wants_more = self.client.outbox.len() < ROOM;
+            if let progress @ Poll::Ready(_) = self.broker.poll(cx, wants_more) {
+                return progress;
             }
-            self.pass_on();
+            if self.client.outbox.is_empty() {
+                return Poll::Pending;
+            }
+            self.client.poll(cx, false).map(|written| {
+                *client_reads &= matches!(written, None | Some(Ok(Progress::Flushed)));
+                None
+            })
+        });
+        match progress.await {
+            Some(Ok(Progress::Closed)) => Err(Error::Closed),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => {
+                self.pass_on();
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Makes some progress on either side, and passes on what has come.

@@ -474,7 +474,10 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
         back: route.options.early,
         traffic: &shared.traffic,
     };
-    let answered = pipe.until_answered(answer_by).await;
+    let answered = tokio::select! {
+        answered = pipe.until_answered(answer_by) => answered,
+        () = shared.reached(Phase::Parting) => return part(pipe).await,
+    };
     let was_answered = answered.is_ok();
     let end = match answered {
         Ok(()) => {
@@ -482,12 +485,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
             shared.count(|stats| stats.answered(&pipe.broker.link));
             tokio::select! {
                 end = pipe.until_end() => end,
-                () = shared.reached(Phase::Parting) => {
-                    let Pipe { client, broker, .. } = pipe;
-                    let both = async { tokio::join!(client.finish(), broker.finish()) };
-                    let _ = tokio::time::timeout(PARTING, both).await;
-                    return;
-                }
+                () = shared.reached(Phase::Parting) => return part(pipe).await,
             }
         }
         Err(end) => end,
@@ -516,6 +514,14 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
             unavailable(client).await;
         }
     }
+}
+
+/// Ends both connections in order: what waits is written.
+async fn part(pipe: Pipe<'_>) {
+    let Pipe { client, broker, .. } = pipe;
+    let both = async { tokio::join!(client.finish(), broker.finish()) };
+    // A peer that takes no more loses the rest.
+    let _ = tokio::time::timeout(PARTING, both).await;
 }
 
 /// Refuses the client in a CONNACK, and ends its connection.
