@@ -191,7 +191,6 @@ impl Pipe<'_> {
     /// # Errors
     /// If the broker has ended.
     async fn step_behind_client(&mut self, client_reads: &mut bool) -> Result<(), Error> {
-        self.pass_on();
         if !*client_reads {
             self.client.outbox.clear();
         }

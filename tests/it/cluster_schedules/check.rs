@@ -268,16 +268,11 @@ impl<'a> Seen<'a> {
     /// while a node did not know yet that there is room. A publisher that does not learn of the refusal, since its node
     /// dies or its connection ends, sends the message again behind later ones.
     fn may_be_refused(&self, message: &Published) -> bool {
-        let acknowledged_at = message.acknowledged_at.unwrap_or(Duration::MAX);
-        let filled = self.filled_at.iter().enumerate();
-        filled
-            .filter(|(_, (_, is_full))| *is_full)
-            .any(|(index, (full_from, _))| {
-                let mut later = self.filled_at[index..].iter();
-                let room_from = later.find(|(_, is_full)| !is_full);
-                let known_by = room_from.map_or(Duration::MAX, |(at, _)| *at + ROOM_KNOWN);
-                *full_from <= acknowledged_at && message.at <= known_by
-            })
+        let from = message.at.saturating_sub(ROOM_KNOWN);
+        let until = message.acknowledged_at.unwrap_or(Duration::MAX);
+        let mut changes = self.filled_at.iter();
+        was(&self.filled_at, from)
+            || changes.any(|(at, is_full)| *is_full && (from..=until).contains(at))
     }
 
     fn problem(&mut self, problem: String) {

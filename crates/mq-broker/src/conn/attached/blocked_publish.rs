@@ -102,12 +102,11 @@ impl Attached<'_> {
     /// Drops the requests of a client that has gone which were not acted on. None of them was acknowledged. What the client
     /// has said of messages that it received is recorded.
     pub(super) fn drop_requests(&mut self, now: Instant) {
-        let mut next = || {
-            let waiting = self.backlog.pop();
-            waiting.or_else(|| self.wire.connection.poll_event())
-        };
-        let events: Vec<_> = core::iter::from_fn(&mut next).collect();
-        for event in events {
+        while let Some(event) = self
+            .backlog
+            .pop()
+            .or_else(|| self.wire.connection.poll_event())
+        {
             match event {
                 Event::Publish(_) | Event::Discarded(_) => self.wire.hub.metrics.dropped.add(1),
                 Event::Closed(reason) => self.wire.closed = Some(reason),

@@ -422,11 +422,10 @@ impl<'a> Attached<'a> {
             }
             self.backlog.push(event);
         }
-        let is_answered =
-            !is_blocked && self.backlog.is_empty() && self.wire.unsettled_acks.len() == 0;
-        is_answered
-            .then(|| self.wire.connection.poll_event())
-            .flatten()
+        if is_blocked || !self.backlog.is_empty() || self.wire.unsettled_acks.len() > 0 {
+            return None;
+        }
+        self.wire.connection.poll_event()
     }
 
     /// Returns `true` for a request that may need the store, or stands behind one that does.
