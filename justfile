@@ -82,6 +82,11 @@ check-dist *options:
 image *archs:
     deploy/image {{archs}}
 
+# The campaigns of docs/results in full: those of the papers and the project's own, hours; `--plan` says how many
+results *options:
+    cargo build --release --locked -p mqbench
+    bench/results "${CARGO_TARGET_DIR:-target}/release/mqbench" target/results {{options}}
+
 # One archive of sources, results, reports and checksums; `mqbench verify` computes them again
 artifact:
     cargo build --release --locked -p mqbench

@@ -100,6 +100,33 @@ async fn a_publisher_before_mqtt_5_gets_no_acknowledgement_of_what_the_full_clus
     assert!(matches!(answer, Ok(Err(_))), "{answer:?}");
 }
 
+/// Each state of a member waits in memory until its log has room.
+#[tokio::test(start_paused = true)]
+async fn no_client_joins_a_shared_subscription_while_the_storage_is_full() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("members", "a", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let joined = "$share/g/t/#";
+    let mut messages = reader.subscribe(joined, QoS::AtLeastOnce).await.unwrap();
+    world.set_fill_percent(Some(100));
+    let reason = refused(&publisher, "t/1", QoS::AtLeastOnce).await;
+    assert_eq!(reason, ReasonCode::QuotaExceeded);
+    for _ in 0..3 {
+        let refused = reader.subscribe("$share/h/t/#", QoS::AtLeastOnce).await;
+        let Err(Error::SubscribeRefused { reason, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(reason, ReasonCode::QuotaExceeded);
+    }
+    let other = reader.subscribe("other/#", QoS::AtLeastOnce).await.unwrap();
+    world.set_fill_percent(None);
+    until_taken(&publisher, "after").await;
+    assert_eq!(next(&mut messages).await, "after");
+    reader.subscribe("$share/h/t/#", QoS::AtLeastOnce).await.unwrap();
+    drop(other);
+}
+
 /// No publisher waits for it that could be told of a refusal.
 #[tokio::test(start_paused = true)]
 async fn a_will_waits_for_room_while_others_are_refused() {

@@ -22,7 +22,7 @@ use crate::{
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::{PerNetwork, Place},
-    refusal_log::RefusalDetails,
+    refusal_log::{Limit, RefusalDetails},
     reload::{OperatorTokens, Reloadable},
     store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -464,6 +464,7 @@ impl Acceptor {
     /// for the connection's own task.
     async fn run(mut self, mut listener: Listener, metrics: Arc<ListenerMetrics>) {
         let mut connections = JoinSet::new();
+        let mut failures = Limit::new(1);
         loop {
             let incoming = tokio::select! {
                 incoming = listener.accept() => incoming,
@@ -477,7 +478,14 @@ impl Acceptor {
                 Ok(incoming) => self.admit(incoming, &metrics, &mut connections),
                 Err(error) => {
                     // Out of file descriptors, for one. Trying again at once would only spin.
-                    warn!(%error, listener = %listener.local_address(), "cannot accept connection");
+                    if let Some(left_out) = failures.admit(clock::now()) {
+                        warn!(
+                            %error,
+                            listener = %listener.local_address(),
+                            left_out = (left_out > 0).then_some(left_out),
+                            "cannot accept connection"
+                        );
+                    }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }

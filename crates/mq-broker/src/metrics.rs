@@ -303,7 +303,8 @@ impl Sampler {
         now >= self.due
     }
 
-    pub(crate) fn sample(&mut self, link: &Link, now: Instant) {
+    /// Adds a link's statistics since the last call. Returns `true` if the client has begun to wait for more QUIC streams.
+    pub(crate) fn sample(&mut self, link: &Link, now: Instant) -> bool {
         self.due = now + SAMPLE_EVERY;
         let stats = link.stats();
         let (metrics, last, now) = (&self.metrics, &self.last, Sampled::from(&stats));
@@ -313,9 +314,7 @@ impl Sampler {
         metrics
             .packets_retransmitted
             .add(since(|all| all.packets_retransmitted));
-        if let Some(quic) = &now.quic {
-            self.sample_quic(link, quic);
-        }
+        let is_blocked = now.quic.as_ref().is_some_and(|quic| self.sample_quic(quic));
         let resumed = now.was_resumed && !last.was_resumed;
         metrics.resumed.add(resumed.into());
         let early = now.was_early && !last.was_early;
@@ -327,9 +326,10 @@ impl Sampler {
         metrics.migrations.add((peer != self.peer).into());
         self.peer = peer;
         self.last = now;
+        is_blocked
     }
 
-    fn sample_quic(&self, link: &Link, now: &SampledQuic) {
+    fn sample_quic(&self, now: &SampledQuic) -> bool {
         let (metrics, last) = (&self.metrics, self.last.quic.as_deref());
         let since =
             |field: fn(&SampledQuic) -> u64| field(now).saturating_sub(last.map_or(0, field));
@@ -342,13 +342,7 @@ impl Sampler {
             .add(since(|all| all.messages_as_datagrams));
         let blocked = since(|all| all.streams_blocked);
         metrics.streams_blocked.add(blocked);
-        if blocked > 0 && last.is_none_or(|last| last.streams_blocked == 0) {
-            tracing::info!(
-                peer = self.peer.map(tracing::field::display),
-                open = link.data_lanes() + 1,
-                "client waits for more QUIC streams than max_streams of [quic] allows"
-            );
-        }
+        blocked > 0 && last.is_none_or(|last| last.streams_blocked == 0)
     }
 }
 

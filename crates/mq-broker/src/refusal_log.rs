@@ -72,17 +72,24 @@ impl RefusalKind {
     }
 }
 
-/// The kind of a line about a client that was let in.
+/// The kind of a line about a client that is no refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClientLine {
     Connected,
     Disconnected,
     /// A data stream that the broker has ended, as the client broke the protocol on it.
     StreamEnded,
+    /// A client that waits for more QUIC streams than it is allowed.
+    StreamsBlocked,
 }
 
 impl ClientLine {
-    const ALL: [Self; 3] = [Self::Connected, Self::Disconnected, Self::StreamEnded];
+    const ALL: [Self; 4] = [
+        Self::Connected,
+        Self::Disconnected,
+        Self::StreamEnded,
+        Self::StreamsBlocked,
+    ];
 
     /// Returns the first words of a line.
     fn words(self) -> &'static str {
@@ -90,6 +97,7 @@ impl ClientLine {
             Self::Connected => "connected",
             Self::Disconnected => "disconnected",
             Self::StreamEnded => "data stream ended",
+            Self::StreamsBlocked => "client waits for more QUIC streams than max_streams of [quic] allows",
         }
     }
 }
@@ -266,7 +274,7 @@ impl RefusalLog {
 
 /// The lines of one kind in the present window.
 #[derive(Debug)]
-struct Limit {
+pub(crate) struct Limit {
     /// Lines that may be written in a window.
     most: u32,
     began: Option<Instant>,
@@ -275,7 +283,7 @@ struct Limit {
 }
 
 impl Limit {
-    fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32) -> Self {
         Self {
             most,
             began: None,
@@ -285,7 +293,7 @@ impl Limit {
     }
 
     /// Returns the number of lines left out before this one, if it may be written.
-    fn admit(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.is_over(now) {
             self.began = Some(now);
             self.lines = 0;

@@ -22,7 +22,7 @@ use super::{
     connection_slots::{ConnectionSlot, ConnectionSlots},
     handle,
 };
-use crate::Error;
+use crate::{Error, clock, refusal_log::Limit};
 
 /// The longest duration of an HTTP connection: a scrape takes milliseconds.
 const HTTP_PATIENCE: Duration = Duration::from_secs(30);
@@ -88,12 +88,13 @@ impl AdminListeners {
                 return std::future::pending().await;
             };
             let slots = ConnectionSlots::new(AT_ONCE);
+            let mut failures = Limit::new(1);
             loop {
                 match listener.accept().await {
                     Ok((stream, peer)) => {
                         answer(stream, AdminListener::Http(peer), &admin, &slots).await;
                     }
-                    Err(error) => pause(&error).await,
+                    Err(error) => pause(&error, &mut failures).await,
                 }
             }
         };
@@ -102,10 +103,11 @@ impl AdminListeners {
                 return std::future::pending().await;
             };
             let slots = ConnectionSlots::new(AT_ONCE);
+            let mut failures = Limit::new(1);
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => answer(stream, AdminListener::Socket, &admin, &slots).await,
-                    Err(error) => pause(&error).await,
+                    Err(error) => pause(&error, &mut failures).await,
                 }
             }
         };
@@ -113,8 +115,11 @@ impl AdminListeners {
     }
 }
 
-async fn pause(error: &std::io::Error) {
-    warn!(%error, "admin: cannot accept connection");
+async fn pause(error: &std::io::Error, lines: &mut Limit) {
+    if let Some(left_out) = lines.admit(clock::now()) {
+        let left_out = (left_out > 0).then_some(left_out);
+        warn!(%error, left_out, "admin: cannot accept connection");
+    }
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

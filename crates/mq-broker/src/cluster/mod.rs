@@ -388,6 +388,10 @@ impl Nodes for Cluster {
         self.announce_filter(filter)
     }
 
+    fn refuses_members(&self, filter: &TopicFilter) -> bool {
+        self.refuses_memberships(filter)
+    }
+
     fn update_membership(
         &self,
         client: &ByteStr,

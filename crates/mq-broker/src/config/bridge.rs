@@ -8,7 +8,10 @@ use mq_transport::{
 };
 use serde::Deserialize;
 
-use super::{Mistakes, NO_MESSAGE, OverflowName, no_store, read_secret, set, tables::milliseconds};
+use super::{
+    Mistakes, NO_MESSAGE, OverflowName, no_store, read_secret, seconds_from, set,
+    tables::milliseconds,
+};
 use crate::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Overflow, Settings,
@@ -59,7 +62,7 @@ pub struct BridgeConfig {
     /// The keep-alive, in seconds. Default: 60.
     pub keep_alive_s: Option<u16>,
     /// Seconds that an address has to answer, up to CONNACK. Default: 10.
-    pub connect_timeout_s: Option<u64>,
+    pub connect_timeout_s: Option<u32>,
     /// The longest wait before a reconnection, in seconds, 1 at least; the first is 0.5 s. Default: 30.
     pub reconnect_max_s: Option<NonZeroU32>,
     /// `true` if the sessions at both brokers end with the connection: nothing waits for the next one. Default:
@@ -69,7 +72,7 @@ pub struct BridgeConfig {
     /// Condition on which the bridge connects: `automatic` or `lazy`. Default: `automatic`.
     pub start: Option<Start>,
     /// Seconds without a message after which a bridge with `start = "lazy"` disconnects. Default: 60.
-    pub idle_timeout_s: Option<u64>,
+    pub idle_timeout_s: Option<u32>,
     /// Bridges that a message may have passed before this one (5.0), from 0 to 255. Default: 8.
     pub max_hops: Option<u8>,
     /// Messages of equal topic and payload that the bridge carries each second, 1 at least; more count as a loop and
@@ -227,7 +230,7 @@ impl BridgeConfig {
         }
         let seconds = |seconds: u16| Duration::from_secs(seconds.into());
         set(&mut settings.keep_alive, self.keep_alive_s.map(seconds));
-        let timeout = self.connect_timeout_s.map(Duration::from_secs);
+        let timeout = self.connect_timeout_s.map(seconds_from);
         set(&mut settings.connect_timeout, timeout);
         if let Some(seconds) = self.reconnect_max_s {
             settings.longest_wait = Duration::from_secs(seconds.get().into());
@@ -235,7 +238,7 @@ impl BridgeConfig {
         settings.clean = self.clean;
         settings.start = match (self.start, self.idle_timeout_s) {
             (Some(Start::Lazy), timeout) => {
-                BridgeStart::Lazy(Duration::from_secs(timeout.unwrap_or(60)))
+                BridgeStart::Lazy(seconds_from(timeout.unwrap_or(60)))
             }
             (_, timeout) => {
                 if timeout.is_some() {

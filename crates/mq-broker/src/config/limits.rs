@@ -8,7 +8,7 @@ use std::{
 use mq_codec::QoS;
 use serde::Deserialize;
 
-use super::{Mistakes, set};
+use super::{Mistakes, seconds_from, set};
 #[cfg(doc)]
 use crate::Quotas;
 use crate::{Overflow, Settings};
@@ -25,7 +25,7 @@ pub struct LimitsConfig {
     /// Handshakes in progress at once. Default: 4,096.
     pub max_handshakes: Option<usize>,
     /// Seconds that a handshake may take, and then CONNECT again. Default: 10.
-    pub handshake_timeout_s: Option<u64>,
+    pub handshake_timeout_s: Option<u32>,
     /// Size of the largest packet that is accepted, in bytes, 1 at least. Default: 1,048,576.
     pub max_packet_size: Option<NonZeroU32>,
     /// Size of the largest packet that is accepted from a client before CONNACK, in bytes: CONNECT with its will.
@@ -74,11 +74,11 @@ pub struct LimitsConfig {
     pub publish_bytes_per_s: Option<NonZeroU32>,
     /// Seconds that a reader may take nothing while a publisher waits for room in its full mailbox, with the policy
     /// `wait`; 0 is no limit. Default: 30.
-    pub reader_timeout_s: Option<u64>,
+    pub reader_timeout_s: Option<u32>,
     /// Longest life of a session without a connection, in seconds. Default: no limit.
-    pub session_expiry_s: Option<u64>,
+    pub session_expiry_s: Option<u32>,
     /// Seconds that connections have to end at shutdown. Default: 5.
-    pub shutdown_timeout_s: Option<u64>,
+    pub shutdown_timeout_s: Option<u32>,
 }
 
 /// The names of [`Overflow`].
@@ -146,16 +146,16 @@ impl LimitsConfig {
         rate.messages = self.publish_messages_per_s.map(NonZeroU32::get);
         rate.bytes = self.publish_bytes_per_s.map(NonZeroU32::get);
         if let Some(seconds) = self.reader_timeout_s {
-            let timeout = Duration::from_secs(seconds);
+            let timeout = seconds_from(seconds);
             settings.reader_timeout = (!timeout.is_zero()).then_some(timeout);
         }
         if let Some(seconds) = self.handshake_timeout_s {
-            settings.handshake_timeout = Duration::from_secs(seconds);
+            settings.handshake_timeout = seconds_from(seconds);
             settings.protocol.connect_timeout = settings.handshake_timeout;
         }
-        settings.max_session_expiry = self.session_expiry_s.map(Duration::from_secs);
+        settings.max_session_expiry = self.session_expiry_s.map(seconds_from);
         if let Some(seconds) = self.shutdown_timeout_s {
-            settings.shutdown_timeout = Duration::from_secs(seconds);
+            settings.shutdown_timeout = seconds_from(seconds);
         }
     }
 }

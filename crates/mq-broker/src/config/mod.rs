@@ -3,6 +3,7 @@
 use std::{
     mem,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use mq_transport::{Address, ServerIdentity};
@@ -470,6 +471,11 @@ fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
     }
+}
+
+/// Returns the duration of a key in seconds. A key has no more of them than the clock has.
+fn seconds_from(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use mq_transport::{AckFrequency, Address, AllowedOrigins, Repeat, Scheme};
 use mq_transport::{QuicOptions, SocketOptions};
 use serde::Deserialize;
 
-use super::{Mistakes, set};
+use super::{Mistakes, seconds_from, set};
 use crate::{AdminSettings, Durability, Settings, Storage, StoreFile};
 
 /// The `[quic]` table: recovery from loss, and streams, for all listeners over QUIC ([`QuicOptions`]).
@@ -149,9 +149,9 @@ pub struct StoreConfig {
     /// a disk's own cache holds back.
     pub interval_ms: Option<u64>,
     /// Seconds, 1 at least, that a change may wait for the disk before `/readyz` answers 503. Default: 5.
-    pub not_ready_after_s: Option<u64>,
+    pub not_ready_after_s: Option<u32>,
     /// Seconds, 1 at least, that a change may wait for the disk before `/healthz` answers 503. Default: 60.
-    pub unhealthy_after_s: Option<u64>,
+    pub unhealthy_after_s: Option<u32>,
 }
 
 /// A [`Durability`] as the configuration file names it.
@@ -186,7 +186,7 @@ impl StoreConfig {
             if value == Some(0) {
                 mistakes.push(format!("store.{key}: it is at least 1"));
             }
-            set(field, value.map(Duration::from_secs));
+            set(field, value.map(seconds_from));
         }
         let durability = mistakes.note(self.durability());
         // Other tables are checked against this store.
@@ -269,7 +269,7 @@ pub struct AdminConfig {
     /// Path of the Unix socket, whose folder has to exist. Default: none.
     pub socket: Option<PathBuf>,
     /// Seconds between two publications of the broker's own figures under `$SYS/broker`; 0 is never. Default: 10.
-    pub sys_interval_s: Option<u64>,
+    pub sys_interval_s: Option<u32>,
 }
 
 impl AdminConfig {
@@ -281,7 +281,7 @@ impl AdminConfig {
             hosts: self.hosts,
             socket: self.socket,
         };
-        let every = Duration::from_secs(self.sys_interval_s.unwrap_or(10));
+        let every = seconds_from(self.sys_interval_s.unwrap_or(10));
         settings.sys_interval = (!every.is_zero()).then_some(every);
     }
 }

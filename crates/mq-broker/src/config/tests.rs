@@ -440,6 +440,10 @@ fn mistakes_are_named_with_line_and_key() {
             "tls.groups: key-exchange group cannot be `x448`: use one of x25519",
         ),
         ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
+        (
+            "[limits]\nhandshake_timeout_s = 4294967296\n",
+            "line 2: invalid value: integer `4294967296`, expected u32",
+        ),
         ("[limits]\noverflow = \"spill\"\n", "needs a store"),
         (
             "[limits]\nmailbox_messages = 0\n",

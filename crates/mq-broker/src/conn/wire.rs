@@ -11,7 +11,7 @@ use mq_codec::{Auth, AuthProperties, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
-use tracing::debug;
+use tracing::{debug, field::display, info};
 
 use super::{
     early::{self, Early},
@@ -28,7 +28,7 @@ use crate::{
     journal::Journal,
     memory_limit::MemoryShare,
     metrics::{ListenerMetrics, Sampler},
-    refusal_log::RefusalDetails,
+    refusal_log::{ClientLine, RefusalDetails},
     store::Position,
 };
 
@@ -142,7 +142,22 @@ impl Wire {
     /// Records the round trips that the transport has measured, when that is due.
     pub(super) fn sample(&mut self, now: Instant) {
         if self.sampler.is_due(now) {
-            self.sampler.sample(&self.link, now);
+            self.sample_now(now);
+        }
+    }
+
+    fn sample_now(&mut self, now: Instant) {
+        let is_blocked = self.sampler.sample(&self.link, now);
+        if !is_blocked {
+            return;
+        }
+        if let Some(left_out) = self.hub.refusal_log.admit(ClientLine::StreamsBlocked, now) {
+            info!(
+                peer = self.link.info().peer_address.map(display),
+                open = self.link.data_lanes() + 1,
+                left_out = (left_out > 0).then_some(left_out),
+                "client waits for more QUIC streams than max_streams of [quic] allows"
+            );
         }
     }
 
@@ -153,7 +168,7 @@ impl Wire {
 
     /// Records the link's statistics a last time.
     pub(super) fn sample_last(&mut self) {
-        self.sampler.sample(&self.link, clock::now());
+        self.sample_now(clock::now());
     }
 
     /// Disconnects if the broker is shutting down.

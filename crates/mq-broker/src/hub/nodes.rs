@@ -39,6 +39,10 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// settled when they come, unless they come already.
     fn note_filter(&self, filter: &TopicFilter) -> Option<Position>;
 
+    /// Returns `true` if no session can become a member of a shared subscription, as a log that may have messages for it
+    /// has no room.
+    fn refuses_members(&self, filter: &TopicFilter) -> bool;
+
     /// Publishes to all nodes whether a session is a member of one of its shared subscriptions; settled when they can
     /// know. `lasts` is `true` if the session outlives its connection.
     fn update_membership(
@@ -127,6 +131,12 @@ impl Hub {
             Some(cluster) => cluster.is_elsewhere(client).await,
             None => false,
         }
+    }
+
+    /// Returns `true` if this is a node of a cluster whose logs have no room for new members of a shared subscription.
+    pub(super) fn has_no_room_for_members(&self, filter: &TopicFilter) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.refuses_members(filter))
     }
 
     /// Publishes the part that a session has in all its shared subscriptions, if this is a node of a cluster.

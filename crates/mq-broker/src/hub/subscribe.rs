@@ -65,6 +65,9 @@ impl Hub {
             lane,
         };
         let filter = subscription.filter.detached();
+        if !is_known && filter.shared().is_some() && self.has_no_room_for_members(&filter) {
+            return ReasonCode::QuotaExceeded;
+        }
         if !is_known && !hold.state.count_subscription(&filter) {
             return ReasonCode::QuotaExceeded;
         }

@@ -1,13 +1,13 @@
 //! The way of a message into its log.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, QoS, TopicName};
+use mq_codec::{ByteStr, QoS, TopicFilter, TopicName};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -42,6 +42,9 @@ const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// Bytes that wait to be appended to one log, at most.
 const MAX_QUEUE_BYTES: usize = 64 << 20;
 
+/// Items that wait for a log without room, from which on those are looked for that a later one has replaced.
+const MIN_ITEMS_TO_SEARCH: usize = 1_000;
+
 /// Time that an entry may take to come back after the engine has taken it.
 const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -69,8 +72,10 @@ pub(in crate::cluster) struct Shard {
 struct Queue {
     items: VecDeque<QueuedItem>,
     bytes: usize,
-    /// The position of the last message that was queued.
+    /// The position of the last item in it, or that was.
     last_position: Position,
+    /// The number of items from which on replaced ones are looked for once more.
+    search_from: usize,
 }
 
 /// An item of a batch that is to be appended.
@@ -80,6 +85,8 @@ struct QueuedItem {
     position: Position,
     /// The way to refuse it; `None` if it cannot be.
     answers: Option<Arc<AppendAnswers>>,
+    /// The client and the shared subscription whose state it has; `None` if it is no [`Membership`].
+    member: Option<(ByteStr, TopicFilter)>,
 }
 
 /// The outcome of the tries to append a batch.
@@ -100,8 +107,32 @@ impl Queue {
 
     fn push_first(&mut self, item: QueuedItem) {
         self.bytes += item.bytes.len();
-        self.last_position = item.position;
+        if self.items.is_empty() {
+            self.last_position = item.position;
+        }
         self.items.push_front(item);
+    }
+
+    /// Removes states of members that a later item replaces, once there may be many. Returns their positions.
+    fn drop_replaced(&mut self) -> Vec<Position> {
+        if self.items.len() < self.search_from.max(MIN_ITEMS_TO_SEARCH) {
+            return Vec::new();
+        }
+        let mut replaced = Vec::new();
+        let mut seen = HashSet::new();
+        let mut kept = VecDeque::new();
+        for item in self.items.drain(..).rev() {
+            let is_last = item.member.as_ref().is_none_or(|member| seen.insert(member.clone()));
+            if is_last {
+                kept.push_front(item);
+            } else {
+                self.bytes -= item.bytes.len();
+                replaced.push(item.position);
+            }
+        }
+        self.search_from = 2 * kept.len();
+        self.items = kept;
+        replaced
     }
 }
 
@@ -148,6 +179,7 @@ impl Shard {
             bytes,
             position,
             answers: None,
+            member: None,
         });
         drop(queue);
         self.queue_grew.notify_one();
@@ -229,33 +261,54 @@ impl Cluster {
             bytes: item,
             position,
             answers: answers.cloned(),
+            member: None,
         });
         drop(queue);
         shard.queue_grew.notify_one();
         Ok(position)
     }
 
+    /// The logs that may have messages of a filter.
+    fn shards_of_filter(&self, filter: &TopicFilter) -> &[Shard] {
+        if filter.has_wildcard() {
+            return &self.shards;
+        }
+        let shard = hash_partition(filter.matching().as_bytes(), self.shards.len());
+        &self.shards[shard..=shard]
+    }
+
+    /// See [`Nodes::refuses_members`](crate::hub::Nodes::refuses_members).
+    pub(in crate::cluster) fn refuses_memberships(&self, filter: &TopicFilter) -> bool {
+        let mut shards = self.shards_of_filter(filter).iter();
+        shards.any(|shard| self.storage.refuses(shard.number))
+    }
+
     /// See [`Nodes::update_membership`](crate::hub::Nodes::update_membership).
     pub(in crate::cluster) fn append_membership(&self, membership: Membership) -> Position {
-        // The logs that may have its messages.
-        let filter = &membership.filter;
-        let one = (!filter.has_wildcard())
-            .then(|| hash_partition(filter.matching().as_bytes(), self.shards.len()));
-        let shards = match one {
-            Some(shard) => &self.shards[shard..=shard],
-            None => &self.shards[..],
-        };
+        let member = (membership.client.clone(), membership.filter.clone());
+        let shards = self.shards_of_filter(&member.1);
         let item = BatchItem::Member(membership);
         let Ok(item) = item.encode() else {
             return self.ledger.last_position();
         };
         let position = self.ledger.begin(shards.len());
         for shard in shards {
-            lock(&shard.queue).push(QueuedItem {
+            let mut queue = lock(&shard.queue);
+            queue.push(QueuedItem {
                 bytes: item.clone(),
                 position,
                 answers: None,
+                member: Some(member.clone()),
             });
+            let replaced = if self.storage.refuses(shard.number) {
+                queue.drop_replaced()
+            } else {
+                Vec::new()
+            };
+            drop(queue);
+            for position in replaced {
+                self.ledger.complete_part(position);
+            }
             shard.queue_grew.notify_one();
         }
         position
@@ -403,4 +456,57 @@ impl Cluster {
 pub(in crate::cluster) fn hash_partition(name: &[u8], parts: usize) -> usize {
     let hash = fnv1a(FNV_BASIS, name);
     usize::try_from(hash % parts as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(position: u64, member: Option<(&str, &str)>) -> QueuedItem {
+        QueuedItem {
+            bytes: Bytes::from_static(b"item"),
+            position: Position(position),
+            answers: None,
+            member: member.map(|(client, filter)| {
+                (ByteStr::new(client).unwrap(), TopicFilter::new(filter).unwrap())
+            }),
+        }
+    }
+
+    fn positions(queue: &Queue) -> Vec<u64> {
+        queue.items.iter().map(|item| item.position.0).collect()
+    }
+
+    #[test]
+    fn a_client_that_joins_and_leaves_for_ever_adds_one_state_for_each_subscription() {
+        let mut queue = Queue::default();
+        queue.push(item(1, None));
+        for position in 2..100_000 {
+            let filter = if position % 2 == 0 { "$share/g/a" } else { "$share/g/b" };
+            queue.push(item(position, Some(("c", filter))));
+            let dropped = queue.drop_replaced();
+            assert!(dropped.iter().all(|dropped| dropped.0 < position - 1));
+            assert!(queue.items.len() <= MIN_ITEMS_TO_SEARCH, "{position}");
+        }
+        queue.search_from = 0;
+        while queue.items.len() < MIN_ITEMS_TO_SEARCH {
+            queue.push(item(100_000, Some(("c", "$share/g/a"))));
+        }
+        queue.drop_replaced();
+        assert_eq!(positions(&queue), [1, 99_999, 100_000]);
+        assert_eq!(queue.bytes, 3 * b"item".len());
+    }
+
+    /// The record of a published will stays until that position is settled.
+    #[test]
+    fn the_last_position_is_that_of_the_last_item() {
+        let mut queue = Queue::default();
+        queue.push(item(1, None));
+        queue.push_first(item(2, None));
+        assert_eq!(positions(&queue), [2, 1]);
+        assert_eq!(queue.last_position, Position(1));
+        queue.items.clear();
+        queue.push_first(item(3, None));
+        assert_eq!(queue.last_position, Position(3));
+    }
 }
