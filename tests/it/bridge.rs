@@ -20,7 +20,7 @@ use mq_codec::ByteStr;
 use mq_testkit::{FaultyRelay, SlowStore};
 use tokio::time::{sleep, timeout};
 
-use crate::seeds::over_seeds;
+use crate::{faults::settle_for_ever, seeds::over_seeds};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -557,14 +557,8 @@ async fn no_other_broker_hears_of_an_identifier_that_may_be_lost() {
 
 /// Waits for something while the store settles all that comes.
 async fn settled_meanwhile<T>(store: &SlowStore, what: impl Future<Output = T>) -> T {
-    let settling = async {
-        loop {
-            store.settle(usize::MAX);
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
     tokio::select! {
-        () = settling => unreachable!("it does not end"),
+        () = settle_for_ever(store) => unreachable!("it does not end"),
         done = what => done,
     }
 }

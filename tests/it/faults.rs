@@ -70,7 +70,7 @@ async fn next(messages: &mut Subscription) -> usize {
     text.trim_end().parse().unwrap()
 }
 
-async fn settle_for_ever(store: &SlowStore) {
+pub(crate) async fn settle_for_ever(store: &SlowStore) {
     loop {
         sleep(Duration::from_millis(1)).await;
         store.settle(usize::MAX);

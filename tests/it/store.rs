@@ -11,13 +11,16 @@ use mq_client::{
     Client, ClientBuilder, CloseReason, Error, Outgoing, QoS, ReasonCode, Reconnect, Subscription,
     Version,
 };
-use mq_testkit::{SlowStore, refused};
+use mq_codec::{ByteStr, Disconnect};
+use mq_proto::{ClientConfig, Event, LaneId};
+use mq_testkit::{ManualClient, SlowStore, refused};
+use mq_transport::{Address, ConnectOptions, Connector};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
-use crate::seeds::over_seeds;
+use crate::{faults::settle_for_ever, seeds::over_seeds};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -152,6 +155,102 @@ async fn a_store_that_has_failed_ends_the_connections_that_need_it() {
     };
     assert_eq!(disconnect.reason, ReasonCode::ImplementationSpecificError);
     broker.shutdown().await;
+}
+
+/// A broker whose store settles nothing any more, and has no room.
+struct FullStore {
+    store: Arc<SlowStore>,
+    broker: Broker,
+    connector: Connector,
+    address: Address,
+    /// Keeps the store full.
+    _filler: ManualClient,
+}
+
+impl FullStore {
+    /// Starts a broker with a client that reads `t` and has got the message `first`, then fills the store.
+    async fn start(name: &str) -> (Self, ManualClient) {
+        let store = Arc::new(SlowStore::default());
+        let address: Address = url(name).parse().unwrap();
+        let mut settings = Settings::new(vec![address.clone()]);
+        settings.quotas.memory = 1 << 20;
+        settings.store = Some(Arc::clone(&store).into());
+        let broker = Broker::start(settings).await.unwrap();
+        let connector = Connector::new(ConnectOptions::new()).unwrap();
+        let connecting = async {
+            let keep = |config: &mut ClientConfig| {
+                config.connect.properties.session_expiry_interval = Some(u32::MAX);
+            };
+            let reader = ManualClient::connect_by(&connector, &address, "reader", keep);
+            let mut reader = reader.await;
+            reader.subscribe("t", QoS::AtLeastOnce).await;
+            let mut filler =
+                ManualClient::connect_by(&connector, &address, "filler", |_| {}).await;
+            filler.publish("t", "first", QoS::AtLeastOnce).await;
+            filler.read_for(Duration::from_secs(1)).await;
+            (reader, filler)
+        };
+        let (reader, mut filler) = tokio::select! {
+            () = settle_for_ever(&store) => unreachable!("it does not end"),
+            both = connecting => both,
+        };
+        let filling = async {
+            loop {
+                let payload = vec![b'x'; 64 * 1024];
+                filler.publish("t", payload, QoS::AtLeastOnce).await;
+            }
+        };
+        timeout(Duration::from_secs(5), filling)
+            .await
+            .expect_err("the broker does not read it any more");
+        let pending = store.pending();
+        assert!(pending > 0);
+        let full = Self {
+            store,
+            broker,
+            connector,
+            address,
+            _filler: filler,
+        };
+        (full, reader)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_acknowledged_right_before_disconnect_is_over_although_the_store_was_full() {
+    let (full, mut reader) = FullStore::start("full-left").await;
+    let received = reader.message().await;
+    assert_eq!(received.message.payload, "first");
+    reader.acknowledge(received);
+    let disconnect = Disconnect::new(ReasonCode::Success);
+    reader.connection().disconnect(disconnect);
+    reader.flush().await;
+    drop(reader);
+    sleep(Duration::from_secs(1)).await;
+    let _ = timeout(Duration::from_secs(5), settle_for_ever(&full.store)).await;
+    let kept = full.store.load().unwrap();
+    let session = &kept.sessions[&ByteStr::new("reader").unwrap()];
+    assert!(session.in_flight.is_empty(), "{session:?}");
+    full.broker.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_breaks_the_protocol_is_disconnected_although_the_store_is_full() {
+    let (full, reader) = FullStore::start("full-broken").await;
+    let mut breaking =
+        ManualClient::connect_by(&full.connector, &full.address, "breaking", |_| {}).await;
+    breaking.publish("t", "waits", QoS::AtLeastOnce).await;
+    // A PUBREL with the flags of PUBLISH's QoS 0.
+    let put = breaking.connection().outbox().put(LaneId::CONTROL, |out| {
+        out.extend_from_slice(&[0x60, 2, 0, 1]);
+        Ok::<_, core::convert::Infallible>(())
+    });
+    put.unwrap();
+    breaking.flush().await;
+    let end = breaking.next().await;
+    assert!(matches!(end, Event::Closed(_)), "{end:?}");
+    drop(reader);
+    full.broker.shutdown().await;
 }
 
 /// A store that takes changes and never settles any.

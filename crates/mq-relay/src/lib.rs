@@ -21,7 +21,8 @@
 //! # Bounds
 //!
 //! A CONNECT has at most 64 KiB and comes within [`connect_time`](RelayOptions::connect_time). For each client at most 64 KiB wait each way,
-//! beside what its links hold; a side that does not read stops the other. A broker that cannot be reached, or does not answer within
+//! beside what its links hold; a side that does not read stops the other. The flow-control windows of all QUIC clients together grow by
+//! [`window_memory`](RelayOptions::window_memory). A broker that cannot be reached, or does not answer within
 //! the connect timeout, is a CONNACK with reason 0x88 (return code 3 before 5.0). After a failure clients are refused at once for a
 //! pause of 0.1 to 5 s, and one of them tries again. Where the broker closes without an answer, the relay does so too.
 //!

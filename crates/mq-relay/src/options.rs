@@ -1,5 +1,7 @@
 //! Options of a relay.
 
+#[cfg(feature = "quic")]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{num::NonZeroUsize, time::Duration};
 
 use mq_transport::{
@@ -36,6 +38,10 @@ pub struct RelayOptions {
     pub connections: usize,
     /// Greatest number of clients of one IPv4 address, or of one IPv6 network of 64 bits. Default: no limit of its own.
     pub connections_per_address: Option<NonZeroUsize>,
+    /// Bytes by which the flow-control windows of all QUIC clients together may grow, from the 32 KiB that each has at first. A window is
+    /// memory that a client can make the relay hold. Default: 64 MiB.
+    #[cfg(feature = "quic")]
+    pub window_memory: usize,
     /// Greatest number of connections to the upstream broker that are being made at once; further clients wait. Default: 64.
     pub dials: NonZeroUsize,
 }
@@ -59,6 +65,8 @@ impl RelayOptions {
             connect_time: Duration::from_secs(10),
             connections: 10_000,
             connections_per_address: None,
+            #[cfg(feature = "quic")]
+            window_memory: 64 << 20,
             dials: const { NonZeroUsize::new(64).unwrap() },
         }
     }
@@ -83,6 +91,8 @@ impl RelayOptions {
                 max_bidi_streams: 1,
                 ..one_stream(options.quic)
             },
+            #[cfg(feature = "quic")]
+            window_memory: Some(std::sync::Arc::new(WindowBudget::new(self.window_memory))),
             ..options
         }
     }
@@ -106,5 +116,51 @@ fn one_stream(quic: QuicOptions) -> QuicOptions {
         max_uni_streams: 0,
         datagram_buffer: 0,
         ..quic
+    }
+}
+
+/// Bytes by which the windows of all QUIC clients have grown.
+#[cfg(feature = "quic")]
+#[derive(Debug)]
+struct WindowBudget {
+    used: AtomicUsize,
+    most: usize,
+}
+
+#[cfg(feature = "quic")]
+impl WindowBudget {
+    fn new(most: usize) -> Self {
+        let used = AtomicUsize::new(0);
+        Self { used, most }
+    }
+}
+
+#[cfg(feature = "quic")]
+impl mq_transport::WindowMemory for WindowBudget {
+    fn take(&self, bytes: usize) -> bool {
+        let add = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.most);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, feature = "quic"))]
+mod tests {
+    use mq_transport::WindowMemory as _;
+
+    use super::*;
+
+    #[test]
+    fn windows_grow_together_up_to_the_budget() {
+        let budget = WindowBudget::new(100);
+        assert!(budget.take(60) && !budget.take(41) && budget.take(40));
+        assert!(!budget.take(1) && !budget.take(usize::MAX));
+        budget.give_back(60);
+        assert!(budget.take(60));
     }
 }
