@@ -271,6 +271,41 @@ impl Store for FailedStore {
     }
 }
 
+/// A store whose last changes cannot be made durable.
+#[derive(Debug, Default)]
+struct UnsyncedStore(MemoryStore);
+
+impl Store for UnsyncedStore {
+    fn load(&self) -> Result<Snapshot, StoreError> {
+        self.0.load()
+    }
+
+    fn record(&self, changes: Vec<Change>) -> Position {
+        self.0.record(changes)
+    }
+
+    fn settled(&self) -> watch::Receiver<Position> {
+        self.0.settled()
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        Err(StoreError::Failed)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_end_reports_a_store_that_does_not_close() {
+    let broker = start("unsynced", &Arc::new(UnsyncedStore::default())).await;
+    let client = kept("unsynced", "c").build().await.unwrap();
+    client.publish("t", "x", QoS::AtLeastOnce).await.unwrap();
+    let report = broker.shutdown().await;
+    assert_eq!(report.unsettled_messages, 0);
+    assert!(matches!(report.store_error, Some(StoreError::Failed)));
+
+    let broker = start("unsynced", &Arc::new(MemoryStore::new())).await;
+    assert!(broker.shutdown().await.store_error.is_none());
+}
+
 /// Cuts the broker off at arbitrary points, with the last changes unsettled, and starts it again from the
 /// settled ones. `MQ_SEED=n` runs one seed.
 #[test]

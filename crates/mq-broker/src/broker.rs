@@ -24,7 +24,7 @@ use crate::{
     quota::{PerNetwork, Place},
     refusal_log::{Limit, RefusalDetails},
     reload::{OperatorTokens, Reloadable},
-    store::Snapshot,
+    store::{Snapshot, Store, StoreError},
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
     workers::{MovableConnection, WorkerChannels, WorkerPool},
 };
@@ -342,9 +342,9 @@ impl Broker {
     /// A node of a cluster then leaves it in order, within 4 s, so that other nodes have its sessions at once. Tickets
     /// go to [`Settings::ticket_file`].
     ///
-    /// Returns the number of messages that the store has not settled within 5 s more, as a disk that hangs does not. None
-    /// of them was acknowledged.
-    pub async fn shutdown(mut self) -> usize {
+    /// The store settles its last changes within 5 s more, and [closes](crate::Store::close) within 10 s. A failure of
+    /// either is in the report.
+    pub async fn shutdown(mut self) -> ShutdownReport {
         self.shutdown.send_replace(true);
         self.hub.remind_all().await;
         let drained = async { while self.tasks.join_next().await.is_some() {} };
@@ -371,12 +371,47 @@ impl Broker {
             }
         }
         let Some(writer) = self.hub.store_writer() else {
-            return 0;
+            return ShutdownReport::default();
         };
-        match tokio::time::timeout(STORE_DEADLINE, writer.all_settled()).await {
+        let close_by = tokio::time::Instant::now() + 2 * STORE_DEADLINE;
+        let settled = tokio::time::timeout(STORE_DEADLINE, writer.all_settled()).await;
+        // Before the store is closed, which settles no more from then on.
+        let unsettled_messages = match settled {
             Ok(true) => 0,
             Ok(false) | Err(_) => writer.unsettled_messages(),
+        };
+        let closed = close(Arc::clone(writer.store()), close_by).await;
+        if let Err(error) = &closed {
+            tracing::error!(%error, "store: not closed in order; last changes may be lost");
         }
+        ShutdownReport {
+            unsettled_messages,
+            store_error: closed.err(),
+        }
+    }
+}
+
+/// The outcome of an orderly end. By default nothing is lost.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Messages that the store had not settled in time. None of them was acknowledged.
+    pub unsettled_messages: usize,
+    /// The error of the store's [`close`](crate::Store::close). Messages that were acknowledged before they were durable,
+    /// as with [`Durability::Interval`](crate::Durability::Interval), may be lost then.
+    pub store_error: Option<StoreError>,
+}
+
+/// Closes a store in a thread of its own, which is left behind if it takes longer than until `deadline`.
+async fn close(store: Arc<dyn Store>, deadline: tokio::time::Instant) -> Result<(), StoreError> {
+    let closing = tokio::task::spawn_blocking(move || store.close());
+    match tokio::time::timeout_at(deadline, closing).await {
+        Ok(Ok(closed)) => closed,
+        // It has panicked.
+        Ok(Err(_)) => Err(StoreError::Failed),
+        Err(_) => Err(StoreError::Hangs {
+            place: "the store".to_owned(),
+        }),
     }
 }
 
@@ -384,7 +419,7 @@ impl Broker {
 #[cfg(feature = "tls")]
 const TICKETS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Time that the store may take for its last changes while the broker ends.
+/// Time that the store may take to settle its last changes while the broker ends; half of the time until it has closed.
 const STORE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time for which closed QUIC connections may answer late packets while the broker ends. They would do so for three probe

@@ -104,7 +104,7 @@ mod worker_thread;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
-pub use broker::Broker;
+pub use broker::{Broker, ShutdownReport};
 pub use config::Config;
 pub use error::{Error, Mistake};
 pub use escaped::Escaped;

@@ -11,6 +11,7 @@ use anyhow::bail;
 use clap::Args;
 use mq_broker::{
     Broker, Config, Durability, Error, LogLevels, Reload, Settings, Storage, StoreFile, Workers,
+    store::StoreError,
 };
 use mq_transport::{
     Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, Repeat, ServerIdentity,
@@ -204,6 +205,8 @@ async fn serve(
     }
     let watch = settings.watch_files;
     let is_node = settings.cluster.is_some();
+    let store = settings.store.as_ref().and_then(Storage::file);
+    let durability = store.map_or_else(Durability::default, |file| file.durability);
     let handshakes = settings.listen.handshake_pool.clone();
     let broker = Broker::start(settings).await?;
     // Before the broker announces itself: until here these signals would end the process at once.
@@ -230,10 +233,17 @@ async fn serve(
     }
     info!("shutting down");
     notify(&[NotifyState::Stopping]);
-    let messages = broker.shutdown().await;
-    if messages > 0 && !has_failed {
-        return Err(DiskHangs { messages }.into());
+    let report = broker.shutdown().await;
+    let messages = report.unsettled_messages;
+    let hangs = matches!(report.store_error, Some(StoreError::Hangs { .. }));
+    if !has_failed && (messages > 0 || hangs) {
+        return Err(DiskHangs {
+            messages,
+            durability,
+        }
+        .into());
     }
+    has_failed |= report.store_error.is_some();
     if has_failed && is_node {
         bail!(
             "the node has left its cluster, as the log says: start the broker again; what was acknowledged is in \
@@ -241,31 +251,47 @@ async fn serve(
         );
     }
     if has_failed {
+        let acknowledged = acknowledged(durability);
         bail!(
             "the store has failed, as the log says: make room, or mend the disk, and start the broker \
-             again; what was acknowledged is in the store"
+             again; {acknowledged}"
         );
     }
     Ok(())
 }
 
-/// Error of [`run`]: the broker ended before its disk had written all messages. The program's exit code for this error
+/// Describes the loss of acknowledged messages when the disk fails.
+fn acknowledged(durability: Durability) -> &'static str {
+    if durability == Durability::Always {
+        "what was acknowledged is in the store"
+    } else {
+        "what was acknowledged since the last sync may be lost"
+    }
+}
+
+/// Error of [`run`]: the broker ended before its disk had written everything. The program's exit code for this error
 /// is [`EXIT_CODE`](Self::EXIT_CODE).
 #[derive(Debug)]
 pub struct DiskHangs {
     messages: usize,
+    durability: Durability,
 }
 
 impl std::error::Error for DiskHangs {}
 
 impl fmt::Display for DiskHangs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { messages } = self;
-        write!(
-            f,
-            "the disk did not write {messages} messages in time, none of which was acknowledged: their clients send \
-             them again; what was acknowledged is in the store"
-        )
+        f.write_str("the disk did not write ")?;
+        if self.messages == 0 {
+            f.write_str("the last changes in time; ")?;
+        } else {
+            write!(
+                f,
+                "{} messages in time, none of which was acknowledged: their clients send them again; ",
+                self.messages
+            )?;
+        }
+        f.write_str(acknowledged(self.durability))
     }
 }
 

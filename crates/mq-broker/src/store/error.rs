@@ -56,6 +56,12 @@ pub enum StoreError {
         /// The missing function.
         problem: &'static str,
     },
+    /// The disk neither writes nor fails: look at the disk.
+    #[error("{place}: the disk hangs")]
+    Hangs {
+        /// The store or its file.
+        place: String,
+    },
     /// The store has failed for good: stop the broker, and start it again once the store can be
     /// written.
     #[error("the store has failed")]

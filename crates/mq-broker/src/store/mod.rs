@@ -72,6 +72,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`Broker::store_failed`](crate::Broker::store_failed) resolves.
     fn settled(&self) -> watch::Receiver<Position>;
 
+    /// Makes everything that was settled durable, so that a restart finds it after a power failure as well. The broker
+    /// calls it once, at its orderly end, and waits for some seconds at most: a call that blocks for longer is left
+    /// behind. What is recorded afterwards may be lost. Default: nothing is left to do.
+    ///
+    /// # Errors
+    /// If a part of it is not durable: acknowledged messages may be lost.
+    fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Returns the present time by the clock of the times that are kept. Default the wall clock of the machine.
     fn now(&self) -> SystemTime {
         SystemTime::now()

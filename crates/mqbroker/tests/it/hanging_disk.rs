@@ -88,19 +88,25 @@ impl Disk {
 
     /// Starts a broker with this disk, a limit of 64 MiB, and its port for operators.
     fn broker(&self) -> (Broker, u16) {
-        self.broker_with("")
+        self.broker_with("", "")
+    }
+
+    /// Starts a broker with this disk that syncs it when it ends.
+    fn broker_that_syncs_at_its_end(&self) -> Broker {
+        self.broker_with("durability = \"off\"\n", "").0
     }
 
     /// Starts a broker with this disk and with a socket for operators as well, its file `socket`.
     pub(crate) fn broker_with_socket(&self) -> (Broker, u16) {
-        self.broker_with("socket = \"FOLDER/socket\"\n")
+        self.broker_with("", "socket = \"FOLDER/socket\"\n")
     }
 
-    fn broker_with(&self, more: &str) -> (Broker, u16) {
+    /// Starts a broker with further keys of `[store]` and of `[admin]`.
+    fn broker_with(&self, store: &str, more: &str) -> (Broker, u16) {
         let admin = free_port();
         let configuration = format!(
             "[limits]\nmemory = 67108864\n[store]\npath = \"FOLDER/store\"\nnot_ready_after_s = 1\n\
-             unhealthy_after_s = 3\n[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
+             unhealthy_after_s = 3\n{store}[admin]\nhttp = \"127.0.0.1:{admin}\"\n{more}"
         );
         let broker = Broker::with_environment("tcp", &configuration, &self.environment());
         (broker, admin)
@@ -446,4 +452,26 @@ fn a_broker_whose_disk_hangs_ends_in_time_and_says_what_is_not_stored() {
     disk.takes(Duration::ZERO);
     broker.start();
     assert_eq!(received(&broker, 1), [7], "what was acknowledged is there");
+}
+
+#[test]
+fn a_broker_whose_disk_hangs_at_the_last_sync_does_not_end_as_if_nothing_were_lost() {
+    let Some(disk) = Disk::new() else { return };
+    let mut broker = disk.broker_that_syncs_at_its_end();
+    subscriber(&broker);
+    let mut client = ByHand::connect(&broker, Version::V5, "publisher");
+    assert!(client.publish("t/x", 7_u64.to_be_bytes().to_vec(), 1));
+    assert!(matches!(
+        client.read(Duration::from_secs(20)),
+        Some(Packet::PubAck(_))
+    ));
+    disk.hangs();
+    assert_eq!(broker.end_within(Duration::from_secs(25)), Some(74));
+    let log = fs::read_to_string(broker.file("log")).unwrap();
+    for part in [
+        "store: not closed in order; last changes may be lost",
+        "what was acknowledged since the last sync may be lost",
+    ] {
+        assert!(log.contains(part), "{part} in {log}");
+    }
 }

@@ -45,7 +45,7 @@ use worker::Worker;
 /// Bytes of cached pages.
 const CACHE: usize = 16 << 20;
 
-/// Time after which a commit counts as hanging when the store is dropped.
+/// Time after which a commit counts as hanging when the store is closed.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 /// The time at which changes are on the disk.
@@ -88,8 +88,8 @@ enum Role {
 
 /// A store in one file.
 ///
-/// Dropping it writes all recorded changes to the disk, as long as no commit takes longer than 5 s:
-/// then the disk hangs, and the thread is left behind. A file belongs to one broker at a time.
+/// [Closing](Store::close) or dropping it writes all recorded changes to the disk, as long as no commit takes longer
+/// than 5 s: then the disk hangs, and the thread is left behind. A file belongs to one broker at a time.
 pub struct DiskStore {
     path: PathBuf,
     database: Arc<Database>,
@@ -97,7 +97,8 @@ pub struct DiskStore {
     settled: watch::Receiver<Position>,
     /// Held while a backup is written: one at a time.
     backing_up: Mutex<()>,
-    worker: Option<JoinHandle<()>>,
+    /// The thread that commits, which returns `true` if everything is on the disk at its end. `None` once it was closed.
+    worker: Mutex<Option<JoinHandle<bool>>>,
 }
 
 impl DiskStore {
@@ -211,7 +212,7 @@ impl DiskStore {
             calls,
             settled,
             backing_up: Mutex::default(),
-            worker: Some(worker),
+            worker: Mutex::new(Some(worker)),
         })
     }
 }
@@ -238,6 +239,24 @@ impl Store for DiskStore {
 
     fn settled(&self) -> watch::Receiver<Position> {
         self.settled.clone()
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        let worker = lock(&self.worker).take();
+        let Some(worker) = worker else {
+            return Ok(());
+        };
+        self.calls.end();
+        if !self.calls.wait_for_end(HUNG_AFTER) {
+            return Err(StoreError::Hangs {
+                place: self.path.display().to_string(),
+            });
+        }
+        // The thread has logged its error, if it had one.
+        match worker.join() {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(StoreError::Failed),
+        }
     }
 
     fn can_spill(&self) -> bool {
@@ -281,13 +300,8 @@ impl Store for DiskStore {
 
 impl Drop for DiskStore {
     fn drop(&mut self) {
-        self.calls.end();
-        if !self.calls.wait_for_end(HUNG_AFTER) {
-            let path = self.path.display();
-            error!(%path, "store: disk hangs; unsettled changes abandoned");
-        } else if let Some(worker) = self.worker.take() {
-            // The thread has logged its error, if it had one.
-            let _ = worker.join();
+        if let Err(StoreError::Hangs { place }) = self.close() {
+            error!(path = %place, "store: disk hangs; unsettled changes abandoned");
         }
     }
 }

@@ -420,6 +420,45 @@ fn a_full_disk_ends_the_store_and_keeps_what_was_settled() {
 }
 
 #[test]
+fn a_closed_store_is_on_the_disk_although_a_backup_still_holds_it() {
+    let hour = Duration::from_hours(1);
+    for (seed, durability) in [
+        (51, Durability::Always),
+        (52, Durability::Interval(hour)),
+        (53, Durability::Off),
+    ] {
+        let mut chance = Chance::new(seed);
+        let calls: Vec<_> = (0..50).map(|_| chance.call()).collect();
+        let disk = Handle::new(Content::default());
+        let store = Arc::new(DiskStore::on(disk.clone(), durability).unwrap());
+        let backup = Arc::clone(&store);
+        let mut last = Position::default();
+        for call in &calls {
+            last = store.record(call.clone());
+        }
+        assert!(settle(&store, last));
+        store.close().unwrap();
+        drop(store);
+        let left = disk.after_power_failure(&mut chance.random);
+        drop(backup);
+        let again = DiskStore::on(left, Durability::Always).unwrap();
+        assert_eq!(again.load().unwrap(), history(&calls)[calls.len()]);
+    }
+}
+
+#[test]
+fn closing_a_store_fails_if_the_last_sync_does() {
+    let mut chance = Chance::new(54);
+    let disk = Handle::new(Content::default());
+    let store = DiskStore::on(disk.clone(), Durability::Off).unwrap();
+    disk.lock().room = Some(0);
+    let message = chance.message(TopicName::new("a").unwrap());
+    store.record(vec![Change::Retained(message)]);
+    let closed = store.close();
+    assert!(matches!(closed, Err(StoreError::Failed)), "{closed:?}");
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");

@@ -26,10 +26,13 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn run(mut self) {
-        if let Err(error) = self.work() {
+    /// Commits changes until the last ones. Returns `true` if everything is on the disk then.
+    pub(super) fn run(mut self) -> bool {
+        let worked = self.work();
+        if let Err(error) = &worked {
             error!(path = %self.path.display(), %error, "store: failed; no further change is stored");
         }
+        worked.is_ok()
     }
 
     fn work(&mut self) -> Result<(), FileError> {
