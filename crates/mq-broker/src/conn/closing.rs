@@ -113,7 +113,7 @@ impl Closing {
         } = last_state;
         publisher.wake_readers();
         if let Some(blocked) = blocked_publish {
-            blocked.give_up(&wire.hub.metrics, &mut publisher.journal);
+            wire.hub.give_up(blocked, &mut publisher.journal);
         }
         if let CloseReason::ByPeer(disconnect) = &reason {
             let maximum = wire.settings.max_session_expiry;

@@ -247,31 +247,17 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, future::poll_fn, pin::pin, task::Poll, time::Duration};
+    use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
     use mq_codec::{ByteStr, Subscription};
 
     use super::*;
-    use crate::{
-        Quotas,
-        auth::TakeOverPolicy,
-        hub::{HubParts, HubSettings, OwnTopics},
-        router::LaneSlot,
-        store::{Snapshot, User},
-    };
+    use crate::{Quotas, router::LaneSlot, store::User};
 
     #[tokio::test]
     async fn a_session_ends_many_subscriptions_a_few_at_a_time() {
         const COUNT: usize = 1_000;
-        let settings = HubSettings {
-            quotas: Quotas::default(),
-            take_over: TakeOverPolicy::SameUser,
-            store_patience: crate::StorePatience::default(),
-            mark: crate::broker_mark::BrokerMark::random(),
-            own_topics: OwnTopics::default(),
-            bridge_mailboxes: HashMap::new(),
-        };
-        let hub = Hub::new(settings, HubParts::default(), Snapshot::default());
+        let hub = Hub::for_test(Quotas::default(), None);
         let mut journal = hub.journal();
         let id = ByteStr::new("many").unwrap();
         let hold = hub.attach(&id, true, &User::Anonymous, None, &mut journal);

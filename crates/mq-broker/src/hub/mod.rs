@@ -345,3 +345,6 @@ impl HubMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

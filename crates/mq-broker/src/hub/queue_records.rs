@@ -43,10 +43,66 @@ pub(crate) fn expired(
     unqueued(session, delivery, journal);
 }
 
-/// Records that a delivery no longer waits, without having been sent.
+/// Records that a delivery no longer waits, without having been sent. The caller holds the session's state or the
+/// routing, so that the session does not end meanwhile.
+///
+/// Nothing is recorded for a session that has ended: the store has ended it, too, and a later session of its client has
+/// messages of the same numbers.
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
-    if let Some(number) = delivery.number() {
+    if let Some(number) = delivery.number()
+        && !session.mailbox.has_ended()
+    {
         journal.record_of(session, SessionChange::Unqueued { number });
         session.mailbox.unqueued(number, journal.position().0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use mq_codec::ByteStr;
+
+    use super::*;
+    use crate::{
+        MailboxLimits, MemoryStore, Quotas, Store as _, clock,
+        hub::{Hub, RoutedMessage},
+    };
+
+    /// A client ends its session by Clean Start while a message waits for room in the mailbox.
+    #[tokio::test]
+    async fn a_message_for_an_ended_session_removes_none_of_its_successor() {
+        for gives_up in [false, true] {
+            let store = Arc::new(MemoryStore::new());
+            let mailbox = MailboxLimits {
+                messages: 1,
+                bytes: 1 << 20,
+            };
+            let quotas = Quotas {
+                mailbox,
+                ..Quotas::default()
+            };
+            let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
+            let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
+            let client_id = ByteStr::new("reader").unwrap();
+            let away = Some(Duration::from_hours(1));
+            let first = hub.begin(&client_id, "t", &mut journal).await;
+            let mut blocked = hub.publish_for_test(2, &mut publisher).pop().unwrap();
+            assert!(!blocked.is_delivered());
+            hub.detach(first, clock::now(), None, away, &mut journal);
+            let second = hub.begin(&client_id, "t", &mut journal).await;
+            hub.detach(second, clock::now(), None, away, &mut journal);
+            let others = hub.publish_for_test(2, &mut publisher);
+            assert!(others.iter().all(RoutedMessage::is_delivered));
+
+            if gives_up {
+                hub.give_up(blocked, &mut publisher.journal);
+            } else {
+                hub.retry(&mut blocked, &mut publisher, true);
+            }
+            let kept = store.load().unwrap();
+            let numbers = kept.sessions[&client_id].queued.keys().copied();
+            assert_eq!(numbers.collect::<Vec<_>>(), [1, 2], "gives up: {gives_up}");
+        }
     }
 }

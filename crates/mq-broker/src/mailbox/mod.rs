@@ -503,6 +503,11 @@ impl Mailbox {
         waiting
     }
 
+    /// Returns `true` once the session has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().reader == Reader::Ended
+    }
+
     /// Returns the number of messages waiting in memory.
     pub(crate) fn len(&self) -> usize {
         self.lock().in_memory()

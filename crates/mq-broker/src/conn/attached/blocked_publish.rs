@@ -95,7 +95,8 @@ impl Attached<'_> {
     /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
     /// messages behind it were acknowledged.
     fn give_up(&mut self, blocked: RoutedMessage, now: Instant) {
-        blocked.give_up(&self.wire.hub.metrics, &mut self.publisher.journal);
+        let hub = &self.wire.hub;
+        hub.give_up(blocked, &mut self.publisher.journal);
         self.drop_requests(now);
     }
 

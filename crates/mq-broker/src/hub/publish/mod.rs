@@ -36,6 +36,7 @@ use mq_proto::{Message, Received};
 use super::{Hub, NoRoomToRetain, Routing};
 use crate::{
     auth::Principal,
+    journal::Journal,
     lock::read,
     mailbox::SMALL_PAYLOAD_BYTES,
     router::SessionKey,
@@ -252,6 +253,14 @@ impl Hub {
         // No session ends meanwhile.
         let routing = read(&self.routing);
         publisher.delivering(&self.metrics, blocked).retry(is_over);
+        drop(routing);
+    }
+
+    /// Drops the deliveries of a message that found no room.
+    pub(crate) fn give_up(&self, blocked: RoutedMessage, journal: &mut Journal) {
+        // No session ends meanwhile.
+        let routing = read(&self.routing);
+        blocked.give_up(&self.metrics, journal);
         drop(routing);
     }
 }

@@ -110,8 +110,8 @@ impl RoutedMessage {
         self.waiting_since
     }
 
-    /// Drops the deliveries that found no room.
-    pub(crate) fn give_up(self, metrics: &Metrics, journal: &mut Journal) {
+    /// Drops the deliveries that found no room. The caller holds the routing, so that no session ends meanwhile.
+    pub(super) fn give_up(self, metrics: &Metrics, journal: &mut Journal) {
         for (session, delivery) in self.undelivered {
             hub::dropped(metrics, &session, &delivery, journal);
         }
