@@ -18,7 +18,8 @@
 //! | `nodes`, `local_sessions` | the other nodes of a cluster, and what they change here |
 //! | `operators`, `bans`, `topic_rates`, `refusals`, `sys_topics` | what operators see and do |
 //!
-//! Locks are taken in this order: a session's state, the registry, the routing, the retained messages, a mailbox.
+//! Locks are taken in this order: a session's state, the registry, the routing, the turn of a retained topic, the retained
+//! messages, a mailbox.
 
 mod append_answers;
 mod attach;

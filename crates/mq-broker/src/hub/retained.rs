@@ -1,15 +1,16 @@
 //! Retained messages: the store of them, the memory that it takes, and how many there may be.
 
 use std::{
-    sync::{Arc, RwLock},
+    sync::{Arc, Mutex, MutexGuard, RwLock},
     time::Instant,
 };
 
-use mq_codec::{QoS, TopicFilter};
+use mq_codec::{QoS, TopicFilter, TopicName};
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    lock::{read, write},
+    fnv::{FNV_BASIS, fnv1a},
+    lock::{lock, read, write},
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     router::{Cursor, Retained, RetainedStore},
@@ -19,11 +20,16 @@ use crate::{
 /// Expired messages that are removed under one lock, at most.
 const MAX_EXPIRED_AT_ONCE: usize = 256;
 
+/// Publishers that may retain messages at a time, each of another topic.
+const TURNS: usize = 32;
+
 /// The retained messages of all topics.
 ///
 /// The messages count themselves against the memory limit; the store's nodes count here.
 #[derive(Debug)]
 pub(super) struct RetainedMessages {
+    /// Locks by the hash of a topic, see [`turn`](Self::turn).
+    turns: [Mutex<()>; TURNS],
     topics: RwLock<Topics>,
     /// Topics that may have a retained message.
     limit: usize,
@@ -50,6 +56,7 @@ pub(super) enum RetainEffect {
 impl RetainedMessages {
     pub(super) fn new(limit: usize, memory_limit: &Arc<MemoryLimit>) -> Self {
         Self {
+            turns: core::array::from_fn(|_| Mutex::default()),
             topics: RwLock::new(Topics {
                 store: RetainedStore::new(),
                 share: MemoryShare::new(memory_limit),
@@ -57,6 +64,15 @@ impl RetainedMessages {
             limit,
             memory_limit: Arc::clone(memory_limit),
         }
+    }
+
+    /// Locks a topic for a change of its retained message, from before the change until it is recorded in the store. So
+    /// the store has the changes of a topic in the order in which they were made, and the last of them is retained after
+    /// a restart.
+    #[expect(clippy::cast_possible_truncation, reason = "any bits of it will do")]
+    pub(super) fn turn(&self, topic: &TopicName) -> MutexGuard<'_, ()> {
+        let hash = fnv1a(FNV_BASIS, topic.as_bytes());
+        lock(&self.turns[hash as usize % TURNS])
     }
 
     /// Makes the message its topic's retained one; an empty payload removes that.

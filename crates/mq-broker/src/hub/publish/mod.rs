@@ -141,6 +141,8 @@ impl Hub {
         // Held from here on, so that a subscription made meanwhile gets a retained message once: by
         // the subscription, or as a retained one.
         let routing = read(&self.routing);
+        let is_recorded = retain && publisher.journal.has_store();
+        let turn = is_recorded.then(|| self.retained.turn(&publication.message.topic));
         if retain {
             if let Ok(change) = self.retain(&publication, publisher) {
                 changes.extend(change);
@@ -163,6 +165,7 @@ impl Hub {
             ));
         }
         let receivers = self.fan_out(&routing, &publication, changes, &mut routed, publisher);
+        drop(turn);
         routed.note_receivers(&publication, receivers);
         routed
     }
@@ -268,4 +271,96 @@ impl Hub {
 fn expiry(properties: &PublishProperties, now: Instant) -> Option<Instant> {
     let seconds = properties.message_expiry_interval?;
     now.checked_add(Duration::from_secs(seconds.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Condvar, Mutex},
+        thread,
+    };
+
+    use mq_codec::{TopicFilter, TopicName};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        MemoryStore, Quotas, Store, clock,
+        lock::lock,
+        router::{Cursor, Retained},
+        store::{Position, Snapshot, StoreError},
+    };
+
+    /// A store whose first call waits until another one has overtaken it, or for a while.
+    #[derive(Debug, Default)]
+    struct OvertakingStore {
+        kept: MemoryStore,
+        calls: Mutex<usize>,
+        called: Condvar,
+    }
+
+    impl OvertakingStore {
+        /// Waits until there were so many calls, or until that time is over.
+        fn wait_for_calls(&self, count: usize, most: Duration) {
+            let calls = lock(&self.calls);
+            let waited = self
+                .called
+                .wait_timeout_while(calls, most, |calls| *calls < count);
+            drop(waited.unwrap());
+        }
+    }
+
+    impl Store for OvertakingStore {
+        fn load(&self) -> Result<Snapshot, StoreError> {
+            self.kept.load()
+        }
+
+        fn record(&self, changes: Vec<Change>) -> Position {
+            let mut calls = lock(&self.calls);
+            *calls += 1;
+            self.called.notify_all();
+            if *calls > 1 {
+                return self.kept.record(changes);
+            }
+            drop(calls);
+            self.wait_for_calls(2, Duration::from_millis(300));
+            self.kept.record(changes)
+        }
+
+        fn settled(&self) -> watch::Receiver<Position> {
+            self.kept.settled()
+        }
+    }
+
+    #[test]
+    fn a_topic_has_the_same_retained_message_in_memory_and_in_the_store() {
+        let store = Arc::new(OvertakingStore::default());
+        let hub = Hub::for_test(Quotas::default(), Some(Arc::clone(&store) as _));
+        let topic = TopicName::new("t").unwrap();
+        let retain = |payload: &'static str| {
+            let message = Message::new(topic.clone(), payload);
+            let received = Received {
+                retain: true,
+                ..Received::own(message, QoS::AtLeastOnce)
+            };
+            hub.publish(None, received, clock::now(), &mut hub.publisher());
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| retain("first"));
+            store.wait_for_calls(1, Duration::from_secs(20));
+            retain("second");
+        });
+        let mut in_memory = Vec::new();
+        let filter = TopicFilter::new("t").unwrap();
+        let mut cursor = Cursor::default();
+        let mut take = |retained: &Retained, _: u64| {
+            in_memory.push(retained.message.payload.clone());
+            true
+        };
+        hub.retained
+            .search(&filter, &mut cursor, clock::now(), 100, &mut take);
+        assert_eq!(in_memory, ["second"]);
+        let kept = store.load().unwrap();
+        assert_eq!(kept.retained[&topic].message.payload, "second");
+    }
 }
