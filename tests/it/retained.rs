@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mq_broker::{Broker, DiskStore, Durability, Settings};
+use mq_broker::{Broker, DiskStore, Durability, MemoryStore, Settings, Store as _};
 use mq_client::{Client, Outgoing, QoS, TopicFilter};
 use mq_codec::{ReasonCode, SubscribeProperties, Subscription, UnsubscribeProperties};
 use mq_proto::Event;
@@ -237,5 +237,36 @@ async fn messages_that_have_expired_take_no_memory_whether_anybody_asks_for_them
     tokio::time::sleep(Duration::from_mins(1)).await;
     let used = broker.memory_used() - before;
     assert!((1..10_000).contains(&used), "{used} bytes");
+    broker.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_have_expired_leave_the_store_and_are_not_counted() {
+    const EXPIRING: usize = 600;
+
+    let url = "mem://retained-store-expiry";
+    let store = Arc::new(MemoryStore::new());
+    let mut settings = Settings::new(vec![url.parse().unwrap()]);
+    settings.store = Some(Arc::clone(&store).into());
+    let broker = Broker::start(settings).await.unwrap();
+    let writer = Client::builder(url).unwrap().client_id("writer").unwrap();
+    let writer = writer.build().await.unwrap();
+    let hour = Duration::from_hours(1);
+    for number in 0..=EXPIRING {
+        let mut message = retained(number, "x");
+        if number < EXPIRING {
+            message = message.message_expiry(hour);
+        }
+        let mut receipt = writer.send(message).await.unwrap();
+        receipt.acknowledged().await.unwrap();
+    }
+    // The times of the store are of the wall clock, which the test does not advance.
+    let counts = || {
+        let kept = store.load().unwrap();
+        (kept.retained.len(), broker.metrics().retained.get())
+    };
+    assert_eq!(counts(), (EXPIRING + 1, EXPIRING + 1));
+    tokio::time::sleep(hour + Duration::from_mins(1)).await;
+    assert_eq!(counts(), (1, 1));
     broker.shutdown().await;
 }

@@ -8,13 +8,15 @@ use std::{
 use mq_codec::{QoS, TopicFilter, TopicName};
 use mq_proto::{Delivery, Message};
 
+use super::Hub;
 use crate::{
     fnv::{FNV_BASIS, fnv1a},
+    journal::Journal,
     lock::{lock, read, write},
     memory_limit::{MemoryLimit, MemoryShare},
     metrics::Metrics,
     router::{Cursor, Retained, RetainedStore},
-    store::{StoreClock, StoredMessage},
+    store::{Change, StoreClock, StoredMessage},
 };
 
 /// Expired messages that are removed under one lock, at most.
@@ -130,12 +132,26 @@ impl RetainedMessages {
         self.retain_anyway(&message, qos, expires_at, metrics);
     }
 
-    /// Removes some of the messages that have expired. Returns `true` if there are more.
-    pub(super) fn remove_expired(&self, now: Instant) -> bool {
-        let Topics { store, share } = &mut *write(&self.topics);
-        let removed = store.expire(now, MAX_EXPIRED_AT_ONCE);
-        share.set_anyway(store.bytes());
-        removed == MAX_EXPIRED_AT_ONCE
+    /// Removes some of the messages that have expired, and calls `record` with their topics' changes. Returns `true` if
+    /// there are more.
+    fn remove_expired(
+        &self,
+        now: Instant,
+        metrics: &Metrics,
+        record: impl FnOnce(Vec<Change>),
+    ) -> bool {
+        // A publisher has one of them and waits for no other.
+        let turns: Vec<_> = self.turns.iter().map(lock).collect();
+        let expired = {
+            let topics = &mut *write(&self.topics);
+            let expired = topics.store.expire(now, MAX_EXPIRED_AT_ONCE);
+            topics.count(metrics);
+            expired
+        };
+        let are_more = expired.len() == MAX_EXPIRED_AT_ONCE;
+        record(expired.into_iter().map(Change::Unretained).collect());
+        drop(turns);
+        are_more
     }
 
     /// Returns the number of the message that was retained last.
@@ -155,6 +171,19 @@ impl RetainedMessages {
     ) {
         let topics = read(&self.topics);
         topics.store.matching(filter, cursor, now, steps, take);
+    }
+}
+
+impl Hub {
+    /// Removes some of the retained messages that have expired, from the store as well. Returns `true` if there are more.
+    pub(super) fn remove_expired_retained(&self, now: Instant, journal: &mut Journal) -> bool {
+        let record = |changes| {
+            // What a cluster retains is in its logs.
+            if self.cluster.is_none() {
+                journal.record(changes);
+            }
+        };
+        self.retained.remove_expired(now, &self.metrics, record)
     }
 }
 

@@ -89,10 +89,11 @@ impl SessionTimers {
     pub(super) async fn run(&self, hub: &Hub) {
         let mut retained = interval(RETAINED_INTERVAL);
         retained.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut journal = hub.journal();
         let expire_retained = async {
             loop {
                 retained.tick().await;
-                while hub.retained.remove_expired(clock::now()) {
+                while hub.remove_expired_retained(clock::now(), &mut journal) {
                     // Publishers have their turn in between.
                     tokio::task::yield_now().await;
                 }

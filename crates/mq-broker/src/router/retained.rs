@@ -211,17 +211,17 @@ impl RetainedStore {
         }
     }
 
-    /// Removes messages that have expired at `now`, up to `most`, and returns their number. The others are
+    /// Removes messages that have expired at `now`, up to `most`, and returns their topics. The others are
     /// not visited.
-    pub fn expire(&mut self, now: Instant, most: usize) -> usize {
-        let mut expired = 0;
-        while expired < most
+    pub fn expire(&mut self, now: Instant, most: usize) -> Vec<TopicName> {
+        let mut expired = Vec::new();
+        while expired.len() < most
             && let Some(first) = self.expiring.first_entry()
             && first.key().0 <= now
         {
             let topic = first.remove();
             self.remove(&topic);
-            expired += 1;
+            expired.push(topic);
         }
         expired
     }
@@ -419,8 +419,8 @@ mod tests {
         store.insert(retained("d", soon));
         assert!(store.remove(&TopicName::new("d").unwrap()));
         assert_eq!(store.expiring.len(), 1);
-        assert_eq!(store.expire(later, 1), 1);
-        assert_eq!(store.expire(later, 1), 0);
+        assert_eq!(store.expire(later, 1), [TopicName::new("a/b").unwrap()]);
+        assert!(store.expire(later, 1).is_empty());
         assert_eq!(store.len(), 2);
         assert!(store.expiring.is_empty());
     }
