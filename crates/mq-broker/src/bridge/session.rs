@@ -7,7 +7,7 @@ use mq_codec::{ByteStr, ReasonCode, TopicFilter};
 use super::Bridge;
 use crate::{
     clock,
-    hub::{HeldSession, Hub},
+    hub::{HeldSession, Hub, ReadAhead},
     journal::Journal,
     router::LaneSlot,
     store::{BRIDGE_PREFIX, SessionChange, User},
@@ -30,7 +30,8 @@ pub(super) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), Reaso
             .change_outgoing(|delivery| bridge.sent(delivery));
     }
     let journal = &mut publisher.journal;
-    hub.detach(hold, clock::now(), None, expiry(bridge), journal);
+    let (now, nothing) = (clock::now(), ReadAhead::default());
+    hub.detach(hold, now, None, expiry(bridge), nothing, journal);
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use crate::{
     broker_mark::BrokerMark,
     clock,
     escaped::Escaped,
+    hub::ReadAhead,
     refusal_log::ClientLine,
     session::{KeptWill, MemberState, Presence, Session},
     store::{SessionChange, User},
@@ -136,7 +137,9 @@ impl Admission {
         wire.hub
             .update_memberships(&hold.session, MemberState::Present, journal);
         if wire.has_gone_elsewhere(&client_id, is_kept).await {
-            wire.hub.detach(hold, clock::now(), None, expiry, journal);
+            let nothing = ReadAhead::default();
+            wire.hub
+                .detach(hold, clock::now(), None, expiry, nothing, journal);
             return None;
         }
         ack.session_present = hold.session_present;

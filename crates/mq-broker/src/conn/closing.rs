@@ -14,7 +14,7 @@ use crate::hub::end_flow;
 use crate::{
     clock,
     escaped::Escaped,
-    hub::{HeldSession, Publisher, RoutedMessage},
+    hub::{HeldSession, Publisher, ReadAhead, RoutedMessage},
     journal::StoreFailed,
     refusal_log::{ClientLine, RefusalDetails},
     session::Session,
@@ -130,11 +130,14 @@ impl Closing {
         hold.state.keep_protocol(wire.connection.into_session());
         hold.session.mailbox.disconnect(unsent.drain(..));
         let SessionEnd { will, expiry } = session_end;
-        if expiry == Some(Duration::ZERO) {
-            wire.hub.end_subscriptions(&hold.session).await;
-        }
+        let read_ahead = if expiry == Some(Duration::ZERO) {
+            wire.hub.prepare_end(&hold.session).await
+        } else {
+            ReadAhead::default()
+        };
         let journal = &mut publisher.journal;
-        wire.hub.detach(hold, clock::now(), will, expiry, journal);
+        wire.hub
+            .detach(hold, clock::now(), will, expiry, read_ahead, journal);
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
         let answers = publisher.append_answers.as_ref();
         let is_early = answers.is_some_and(|answers| answers.are_written_too_early());

@@ -9,7 +9,7 @@ use mq_codec::{ByteStr, ReasonCode};
 use mq_proto::Delivery;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Hub, MAX_RIVALS, unqueued};
+use super::{Hub, MAX_RIVALS, ReadAhead, unqueued};
 use crate::{
     auth::{Principal, TakeOverPolicy},
     journal::Journal,
@@ -121,8 +121,8 @@ impl Hub {
                 if let Some(will) = will {
                     self.publish_will(&session, *will);
                 }
-                self.end_subscriptions(&session).await;
-                self.end_session(&session, &mut state, journal);
+                let read_ahead = self.prepare_end(&session).await;
+                self.end_session(&session, &mut state, read_ahead, journal);
                 continue;
             }
             let session_present = core::mem::replace(&mut state.was_attached, true);
@@ -180,13 +180,15 @@ impl Hub {
 
     /// Takes the session back from a connection that has ended.
     ///
-    /// The session lives on for `expiry`. Zero ends it now, `None` never.
+    /// The session lives on for `expiry`. Zero ends it now, `None` never. A session that ends is to be
+    /// [prepared](Self::prepare_end) for it before, if messages may wait for it.
     pub(crate) fn detach(
         &self,
         hold: HeldSession,
         now: Instant,
         will: Option<Box<KeptWill>>,
         expiry: Option<Duration>,
+        read_ahead: ReadAhead,
         journal: &mut Journal,
     ) {
         let HeldSession {
@@ -204,7 +206,7 @@ impl Hub {
             self.record_will(&session, None, journal);
         }
         if ends_now {
-            self.end_session(&session, &mut state, journal);
+            self.end_session(&session, &mut state, read_ahead, journal);
             return;
         }
         self.update_memberships(&session, MemberState::Away, journal);

@@ -2,9 +2,8 @@
 
 use std::{collections::VecDeque, ops::RangeInclusive, sync::Arc};
 
-use mq_codec::{QoS, TopicFilter};
+use mq_codec::{ByteStr, QoS, TopicFilter};
 use mq_proto::Delivery;
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{Hub, RoutedMessage};
 use crate::{
@@ -14,14 +13,27 @@ use crate::{
     lock::{read, write},
     mailbox::LeftMessages,
     session::{MemberState, Session, SessionState},
-    store::SessionChange,
+    store::{SessionChange, Store, StoredMessage},
 };
 
 /// Subscriptions of a session that ends at a time: messages wait meanwhile.
 const ENDED_AT_ONCE: usize = 64;
 
-/// Most payload bytes that are read of what a session had in the store: the session's end waits for the read.
+/// Most payload bytes that are read of what a session has in the store: the session's end waits for the read.
 const MAX_READ_BYTES: usize = 16 << 20;
+
+/// Most payload bytes of those that have come while the others were read: a thread that serves connections reads them.
+const MAX_LATE_BYTES: usize = 1 << 20;
+
+/// Messages of a session that were read from the store before its end.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    messages: Vec<StoredMessage>,
+    /// Their numbers, in order.
+    numbers: Vec<RangeInclusive<u64>>,
+    /// Payload bytes that may still be read.
+    bytes_left: usize,
+}
 
 /// Messages that a session leaves, and the shared subscriptions that it had.
 #[derive(Debug, Default)]
@@ -30,12 +42,75 @@ struct Inheritance {
     deliveries: VecDeque<Delivery>,
 }
 
+impl Default for ReadAhead {
+    fn default() -> Self {
+        Self {
+            messages: Vec::new(),
+            numbers: Vec::new(),
+            bytes_left: MAX_READ_BYTES,
+        }
+    }
+}
+
+impl ReadAhead {
+    /// Reads messages of a session. One that cannot be read is lost with the session, as it would be without other
+    /// members of its shared subscriptions. Blocks.
+    fn read(&mut self, store: &dyn Store, client_id: &ByteStr, numbers: Vec<RangeInclusive<u64>>) {
+        for numbers in numbers {
+            if self.bytes_left == 0 {
+                return;
+            }
+            let rows = store.queued(client_id, numbers, self.bytes_left);
+            for (number, message) in rows.unwrap_or_default() {
+                let size = message.message.payload.len();
+                self.bytes_left = self.bytes_left.saturating_sub(size);
+                self.messages.push(message);
+                let last = self.numbers.last_mut();
+                if let Some(last) = last.filter(|last| *last.end() + 1 == number) {
+                    *last = *last.start()..=number;
+                } else {
+                    self.numbers.push(number..=number);
+                }
+            }
+        }
+    }
+
+    /// Returns the numbers of `all` whose messages were not read.
+    fn unread(&self, all: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+        let mut unread = Vec::new();
+        for numbers in all {
+            let (mut first, last) = numbers.into_inner();
+            for read in &self.numbers {
+                if *read.end() < first || *read.start() > last {
+                    continue;
+                }
+                if first < *read.start() {
+                    let before = *read.start() - 1;
+                    unread.push(first..=before);
+                }
+                first = *read.end() + 1;
+            }
+            if first <= last {
+                unread.push(first..=last);
+            }
+        }
+        unread
+    }
+}
+
 impl Hub {
+    /// Prepares the end of a session: ends its subscriptions, if it has many, and reads its messages from the store that
+    /// others get.
+    ///
+    /// Cancel-safe: the session goes on with the subscriptions that are left.
+    pub(crate) async fn prepare_end(&self, session: &Session) -> ReadAhead {
+        self.end_subscriptions(session).await;
+        self.read_ahead(session).await
+    }
+
     /// Ends the subscriptions of a session that has many and is about to end: a few at a time, and of one session at a
     /// time, so that a crowd that leaves holds up no messages. Shared ones stay, whose messages others get.
-    ///
-    /// Cancel-safe: the others stay as well.
-    pub(crate) async fn end_subscriptions(&self, session: &Session) {
+    async fn end_subscriptions(&self, session: &Session) {
         let all = &session.subscriptions;
         if all.lock().len() <= ENDED_AT_ONCE {
             return;
@@ -62,19 +137,39 @@ impl Hub {
         }
     }
 
-    /// Ends a session. Its subscriptions and queued messages go, but for messages that other
-    /// members of its shared subscriptions get.
+    /// Reads the messages that wait in the store for a session with shared subscriptions, in a thread that may block.
+    async fn read_ahead(&self, session: &Session) -> ReadAhead {
+        let mut read = ReadAhead::default();
+        let in_store = session.mailbox.in_store();
+        let (Some(store), false) = (self.store(), in_store.is_empty()) else {
+            return read;
+        };
+        if shared_filters(session).is_empty() {
+            return read;
+        }
+        let (store, client_id) = (Arc::clone(store), session.client_id.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            read.read(&*store, &client_id, in_store);
+            read
+        });
+        // A read that panicked has read nothing.
+        reading.await.unwrap_or_default()
+    }
+
+    /// Ends a session that was [prepared](Self::prepare_end) for it. Its subscriptions and queued messages go, but for
+    /// messages that other members of its shared subscriptions get.
     pub(super) fn end_session(
         &self,
         session: &Arc<Session>,
         state: &mut SessionState,
+        read_ahead: ReadAhead,
         journal: &mut Journal,
     ) {
         let Some(waiting) = self.remove_from_routing(session, state, || {}) else {
             return;
         };
         self.update_memberships(session, MemberState::Gone, journal);
-        let inheritance = self.inheritance_of(session, state, waiting);
+        let inheritance = self.inheritance_of(session, state, waiting, read_ahead);
         // Before another session of the same name can begin.
         self.remove(session, state, || {
             journal.record_of(session, SessionChange::Ended);
@@ -136,14 +231,9 @@ impl Hub {
         session: &Session,
         state: &mut SessionState,
         waiting: LeftMessages,
+        mut read_ahead: ReadAhead,
     ) -> Inheritance {
-        let filters: Vec<_> = {
-            let subscriptions = state.subscriptions.lock();
-            let shared = subscriptions
-                .keys()
-                .filter(|filter| filter.shared().is_some());
-            shared.cloned().collect()
-        };
+        let filters = shared_filters(session);
         let mut deliveries = VecDeque::new();
         if !filters.is_empty() {
             if let Some(protocol) = &mut state.protocol {
@@ -151,43 +241,19 @@ impl Hub {
             }
             deliveries.retain(|delivery| delivery.qos == QoS::AtLeastOnce);
             deliveries.extend(waiting.in_memory);
-            self.read_waiting(session, waiting.in_store, &mut deliveries);
+            if let Some(store) = self.store() {
+                // Those that have come since.
+                read_ahead.bytes_left = read_ahead.bytes_left.min(MAX_LATE_BYTES);
+                let unread = read_ahead.unread(waiting.in_store);
+                read_ahead.read(&**store, &session.client_id, unread);
+            }
+            let (messages, clock) = (read_ahead.messages.into_iter(), self.store_clock());
+            deliveries.extend(messages.map(|message| message.into_delivery(0, clock)));
             deliveries.retain(Delivery::is_shared);
         }
         Inheritance {
             filters,
             deliveries,
-        }
-    }
-
-    /// Reads the messages that wait for a session in the store, up to [`MAX_READ_BYTES`].
-    fn read_waiting(
-        &self,
-        session: &Session,
-        in_store: Vec<RangeInclusive<u64>>,
-        to: &mut VecDeque<Delivery>,
-    ) {
-        let (Some(store), false) = (self.store(), in_store.is_empty()) else {
-            return;
-        };
-        let read = || {
-            let mut most = MAX_READ_BYTES;
-            for numbers in in_store {
-                // A message that cannot be read is lost with the session, as it would be without
-                // other members.
-                let rows = store.queued(&session.client_id, numbers, most);
-                for (_, message) in rows.unwrap_or_default() {
-                    most = most.saturating_sub(message.message.payload.len());
-                    to.push_back(message.into_delivery(0, self.store_clock()));
-                }
-            }
-        };
-        let runtime = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-        if matches!(runtime, Ok(RuntimeFlavor::MultiThread)) {
-            // Other connections of this thread go on meanwhile.
-            tokio::task::block_in_place(read);
-        } else {
-            read();
         }
     }
 
@@ -245,14 +311,36 @@ impl Hub {
     }
 }
 
+/// Returns the shared subscriptions of a session.
+fn shared_filters(session: &Session) -> Vec<TopicFilter> {
+    let subscriptions = session.subscriptions.lock();
+    let shared = subscriptions
+        .keys()
+        .filter(|filter| filter.shared().is_some());
+    shared.cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::Mutex,
+        task::Poll,
+        thread::{self, ThreadId},
+        time::Duration,
+    };
 
-    use mq_codec::{ByteStr, Subscription};
+    use mq_codec::Subscription;
+    use tokio::sync::watch;
 
     use super::*;
-    use crate::{Quotas, router::LaneSlot, store::User};
+    use crate::{
+        MailboxLimits, MemoryStore, Quotas,
+        lock::lock,
+        router::LaneSlot,
+        store::{Change, Position, Snapshot, StoreError, User},
+    };
 
     #[tokio::test]
     async fn a_session_ends_many_subscriptions_a_few_at_a_time() {
@@ -284,8 +372,98 @@ mod tests {
         assert_eq!(left(), 1, "of the shared one others get what is left");
         assert_eq!(hub.metrics.subscriptions.get(), 1);
         let end = Some(Duration::ZERO);
-        hub.detach(hold, clock::now(), None, end, &mut journal);
+        let none = ReadAhead::default();
+        hub.detach(hold, clock::now(), None, end, none, &mut journal);
         assert_eq!(left(), 0);
         assert_eq!(hub.metrics.subscriptions.get(), 0);
+    }
+
+    /// A store that notes the threads that read from it.
+    #[derive(Debug, Default)]
+    struct WatchedStore {
+        kept: MemoryStore,
+        readers: Mutex<Vec<ThreadId>>,
+    }
+
+    impl Store for WatchedStore {
+        fn load(&self) -> Result<Snapshot, StoreError> {
+            self.kept.load()
+        }
+
+        fn record(&self, changes: Vec<Change>) -> Position {
+            self.kept.record(changes)
+        }
+
+        fn settled(&self) -> watch::Receiver<Position> {
+            self.kept.settled()
+        }
+
+        fn can_spill(&self) -> bool {
+            true
+        }
+
+        fn queued(
+            &self,
+            client_id: &ByteStr,
+            numbers: RangeInclusive<u64>,
+            most: usize,
+        ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
+            lock(&self.readers).push(thread::current().id());
+            self.kept.queued(client_id, numbers, most)
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_session_reads_the_store_on_no_thread_that_serves_connections() {
+        let store = Arc::new(WatchedStore::default());
+        let mailbox = MailboxLimits {
+            messages: 1,
+            bytes: 1 << 20,
+        };
+        let quotas = Quotas {
+            mailbox,
+            ..Quotas::default()
+        };
+        let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
+        let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
+        let [one, other] = ["one", "other"].map(|id| ByteStr::new(id).unwrap());
+        let away = Some(Duration::from_hours(1));
+        let leave = |hold| {
+            let (now, none) = (clock::now(), ReadAhead::default());
+            hub.detach(hold, now, None, away, none, &mut hub.journal());
+        };
+        leave(hub.begin(&one, "$share/g/t", &mut journal).await);
+        hub.publish_for_test(5, &mut publisher);
+        leave(hub.begin(&other, "$share/g/t", &mut journal).await);
+        assert_eq!(store.load().unwrap().sessions[&one].queued.len(), 5);
+        // Another session of the client ends the first one.
+        leave(hub.begin(&one, "u", &mut journal).await);
+        let kept = store.load().unwrap();
+        assert_eq!(kept.sessions[&other].queued.len(), 5);
+        let readers = lock(&store.readers);
+        assert!(!readers.is_empty());
+        assert!(!readers.contains(&thread::current().id()));
+    }
+
+    #[test]
+    fn messages_that_come_while_others_are_read_are_found_as_unread() {
+        type Pairs = &'static [(u64, u64)];
+
+        let ranges = |pairs: Pairs| -> Vec<RangeInclusive<u64>> {
+            pairs.iter().map(|(first, last)| *first..=*last).collect()
+        };
+        let cases: [[Pairs; 3]; 4] = [
+            [&[], &[(3, 9)], &[(3, 9)]],
+            [&[(3, 9)], &[(3, 9)], &[]],
+            [&[(4, 5), (8, 8)], &[(3, 9)], &[(3, 3), (6, 7), (9, 9)]],
+            [&[(1, 2)], &[(3, 4), (6, 7)], &[(3, 4), (6, 7)]],
+        ];
+        for [known, all, expected] in cases {
+            let read = ReadAhead {
+                numbers: ranges(known),
+                ..ReadAhead::default()
+            };
+            assert_eq!(read.unread(ranges(all)), ranges(expected));
+        }
     }
 }

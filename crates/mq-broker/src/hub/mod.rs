@@ -71,6 +71,7 @@ use crate::{
 pub(crate) use append_answers::AppendAnswers;
 pub(crate) use attach::HeldSession;
 use bans::Bans;
+pub(crate) use end_session::ReadAhead;
 #[cfg(feature = "mqtt-next")]
 pub(crate) use flows::{end_flow, keep_flow};
 pub(crate) use local_sessions::LocalSessions;

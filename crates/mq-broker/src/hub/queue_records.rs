@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::{
         MailboxLimits, MemoryStore, Quotas, Store as _, clock,
-        hub::{Hub, RoutedMessage},
+        hub::{Hub, ReadAhead, RoutedMessage},
     };
 
     /// A client ends its session by Clean Start while a message waits for room in the mailbox.
@@ -89,9 +89,13 @@ mod tests {
             let first = hub.begin(&client_id, "t", &mut journal).await;
             let mut blocked = hub.publish_for_test(2, &mut publisher).pop().unwrap();
             assert!(!blocked.is_delivered());
-            hub.detach(first, clock::now(), None, away, &mut journal);
+            let leave = |hold| {
+                let (now, none) = (clock::now(), ReadAhead::default());
+                hub.detach(hold, now, None, away, none, &mut hub.journal());
+            };
+            leave(first);
             let second = hub.begin(&client_id, "t", &mut journal).await;
-            hub.detach(second, clock::now(), None, away, &mut journal);
+            leave(second);
             let others = hub.publish_for_test(2, &mut publisher);
             assert!(others.iter().all(RoutedMessage::is_delivered));
 

@@ -146,8 +146,8 @@ impl Hub {
         let Some(mut state) = take_state(&session).await else {
             return false;
         };
-        self.end_subscriptions(&session).await;
-        self.end_session(&session, &mut state, &mut self.journal());
+        let read_ahead = self.prepare_end(&session).await;
+        self.end_session(&session, &mut state, read_ahead, &mut self.journal());
         true
     }
 

@@ -135,8 +135,8 @@ impl SessionTimers {
                 hub.publish_will(&session, *will);
             }
             if session.is_expired(now) {
-                hub.end_subscriptions(&session).await;
-                hub.end_session(&session, &mut state, &mut journal);
+                let read_ahead = hub.prepare_end(&session).await;
+                hub.end_session(&session, &mut state, read_ahead, &mut journal);
             } else if let Some(next) = session.next_due() {
                 self.insert(next, key);
             }

@@ -503,6 +503,11 @@ impl Mailbox {
         waiting
     }
 
+    /// Returns the numbers of the messages in the store.
+    pub(crate) fn in_store(&self) -> Vec<RangeInclusive<u64>> {
+        self.lock().tail.all()
+    }
+
     /// Returns `true` once the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().reader == Reader::Ended
