@@ -23,7 +23,7 @@ use crate::{
     persistence::Persistence,
     quota::{PerNetwork, Place},
     refusal_log::{Limit, RefusalDetails},
-    reload::{OperatorTokens, Reloadable},
+    reload::{FirstStamps, OperatorTokens, Reloadable},
     store::{Snapshot, Store, StoreError},
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
     workers::{MovableConnection, WorkerChannels, WorkerPool},
@@ -75,6 +75,7 @@ impl Broker {
             let scheme = mq_transport::Scheme::Tls;
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
+        let stamps = FirstStamps::take(&mut settings);
         // Before any listener is bound: the store may not be readable.
         let persistence = Persistence::open(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
@@ -120,7 +121,7 @@ impl Broker {
         if let Some(tokens) = &tokens {
             parts.push(Box::new(OperatorTokens(Arc::clone(tokens))));
         }
-        let reload = Reload::new(parts, &settings, access.as_ref());
+        let reload = Reload::new(parts, &settings, &stamps, access.as_ref());
         let hosts = settings.admin.hosts.as_slice().into();
         let open_on_loopback = settings.admin.open_on_loopback;
         let log = settings.log.clone();

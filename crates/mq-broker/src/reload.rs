@@ -2,15 +2,22 @@
 //! revocation lists, users and rules.
 
 use std::{
+    collections::HashMap,
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
 };
 
+use mq_transport::ClientAuth;
 use tracing::warn;
 
-use crate::{Error, Settings, Storage, admin::Tokens, auth::FileAccess, lock::lock};
+use crate::{
+    Error, Settings, Storage,
+    admin::Tokens,
+    auth::{AccessFiles, FileAccess},
+    lock::lock,
+};
 
 /// Changes settings that can change while a broker runs. Cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -53,12 +60,13 @@ impl Reload {
     pub(crate) fn new(
         mut parts: Vec<Box<dyn Reloadable>>,
         settings: &Settings,
+        stamps: &FirstStamps,
         access: Option<&Arc<FileAccess>>,
     ) -> Self {
         if let Some(access) = access {
             parts.push(Box::new(Access(Arc::clone(access))));
         }
-        let watched = parts.iter().map(|part| Watched::new(&**part)).collect();
+        let watched = parts.iter().map(|part| stamps.watched(&**part)).collect();
         Self {
             shared: Arc::new(Shared {
                 parts,
@@ -224,18 +232,46 @@ struct Stamp {
     changed: [i64; 2],
 }
 
-impl Watched {
-    fn new(part: &dyn Reloadable) -> Self {
-        let taken = stamps(part);
-        Self {
-            seen: taken.clone(),
-            taken,
+/// The stamps of all files from before a broker reads them. A start may take long: a file that is replaced meanwhile is
+/// read again.
+#[derive(Debug)]
+pub(crate) struct FirstStamps(HashMap<PathBuf, Option<Stamp>>);
+
+impl FirstStamps {
+    /// Takes the stamps, and reads the certificate again, which the settings have read before.
+    pub(crate) fn take(settings: &mut Settings) -> Self {
+        let mut files: Vec<_> = settings.admin.token_file.iter().cloned().collect();
+        let access = settings.access.files().map(AccessFiles::paths);
+        files.extend(access.into_iter().flatten());
+        files.extend(settings.listen.client_crls.iter().cloned());
+        if let ClientAuth::Optional(path) | ClientAuth::Required(path) =
+            &settings.listen.client_auth
+        {
+            files.push(path.clone());
         }
+        let stamps = files.into_iter().map(with_stamp);
+        #[cfg(feature = "tls")]
+        let stamps = stamps.chain(read_identity_again(settings));
+        Self(stamps.collect())
     }
 
+    /// Returns the state of a part's files before the first look.
+    fn watched(&self, part: &dyn Reloadable) -> Watched {
+        let files = part.files().into_iter();
+        Watched {
+            taken: files
+                .map(|file| self.0.get(&file).cloned().flatten())
+                .collect(),
+            seen: Vec::new(),
+        }
+    }
+}
+
+impl Watched {
     /// Returns `true`, once, if files are new and have stayed the same since the last look.
     fn settled(&mut self, part: &dyn Reloadable) -> bool {
-        let now = stamps(part);
+        let files = part.files().into_iter();
+        let now: Vec<_> = files.map(|file| stamp(&file)).collect();
         let settled = now != self.taken && now == self.seen;
         if settled {
             self.taken.clone_from(&now);
@@ -245,26 +281,45 @@ impl Watched {
     }
 }
 
-fn stamps(part: &dyn Reloadable) -> Vec<Option<Stamp>> {
-    let files = part.files().into_iter();
-    files
-        .map(|file| {
-            let metadata = std::fs::metadata(file).ok()?;
-            #[cfg(unix)]
-            let (inode, changed) = {
-                use std::os::unix::fs::MetadataExt as _;
-                (metadata.ino(), [metadata.ctime(), metadata.ctime_nsec()])
-            };
-            #[cfg(not(unix))]
-            let (inode, changed) = (0, [0; 2]);
-            Some(Stamp {
-                modified: metadata.modified().ok(),
-                len: metadata.len(),
-                inode,
-                changed,
-            })
-        })
-        .collect()
+/// Reads the certificate again. Returns the stamps of its files from before; none if it cannot be read, so that a look
+/// reads it, and logs what is wrong.
+#[cfg(feature = "tls")]
+fn read_identity_again(settings: &mut Settings) -> Vec<(PathBuf, Option<Stamp>)> {
+    let Some(identity) = &mut settings.listen.identity else {
+        return Vec::new();
+    };
+    let Some((chain, key)) = identity.files() else {
+        return Vec::new();
+    };
+    let stamps = [chain, key].map(|file| with_stamp(file.to_owned()));
+    let Ok(again) = identity.read_again() else {
+        return Vec::new();
+    };
+    *identity = again;
+    stamps.into()
+}
+
+fn with_stamp(file: PathBuf) -> (PathBuf, Option<Stamp>) {
+    let stamp = stamp(&file);
+    (file, stamp)
+}
+
+/// Returns the stamp of a file; `None` if there is none.
+fn stamp(file: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(file).ok()?;
+    #[cfg(unix)]
+    let (inode, changed) = {
+        use std::os::unix::fs::MetadataExt as _;
+        (metadata.ino(), [metadata.ctime(), metadata.ctime_nsec()])
+    };
+    #[cfg(not(unix))]
+    let (inode, changed) = (0, [0; 2]);
+    Some(Stamp {
+        modified: metadata.modified().ok(),
+        len: metadata.len(),
+        inode,
+        changed,
+    })
 }
 
 /// The access files: users and rules.
@@ -305,12 +360,16 @@ impl Reloadable for OperatorTokens {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::fs;
 
-    use mq_transport::{ClientAuth, ConnectOptions, Connector, ServerIdentity, Trust};
+    use mq_transport::{ConnectOptions, Connector, ServerIdentity, Trust};
+    use tokio::sync::watch;
 
     use super::*;
-    use crate::Broker;
+    use crate::{
+        Broker, MemoryStore, Store,
+        store::{self, Position, Snapshot, StoreError},
+    };
 
     /// Makes a new certificate and its key; returns the certificate's fingerprint.
     fn make(folder: &Path) -> String {
@@ -324,13 +383,17 @@ mod tests {
         ServerIdentity::from_pem_files(folder.join("cert.pem"), folder.join("key.pem")).unwrap()
     }
 
-    async fn start(folder: &Path) -> Broker {
+    fn settings(folder: &Path) -> Settings {
         let listeners = ["tls", "quic", "wss", "tcp"];
         let listeners = listeners.map(|scheme| format!("{scheme}://127.0.0.1:0").parse().unwrap());
         let mut settings = Settings::new(listeners.to_vec());
         settings.listen.identity = Some(load(folder));
         settings.ticket_file = Some(folder.join("tickets"));
-        Broker::start(settings).await.unwrap()
+        settings
+    }
+
+    async fn start(folder: &Path) -> Broker {
+        Broker::start(settings(folder)).await.unwrap()
     }
 
     /// Returns `true` if all encrypted listeners show this certificate.
@@ -375,6 +438,52 @@ mod tests {
         }
         fs::write(folder.path().join("key.pem"), right).unwrap();
         reload.look();
+        reload.look();
+        assert!(shows(&broker, &third).await);
+        broker.shutdown().await;
+    }
+
+    /// A store whose read takes so long that the certificate is replaced meanwhile.
+    #[derive(Debug)]
+    struct LateStore {
+        folder: PathBuf,
+        kept: MemoryStore,
+    }
+
+    impl Store for LateStore {
+        fn load(&self) -> Result<Snapshot, StoreError> {
+            make(&self.folder);
+            self.kept.load()
+        }
+
+        fn record(&self, changes: Vec<store::Change>) -> Position {
+            self.kept.record(changes)
+        }
+
+        fn settled(&self) -> watch::Receiver<Position> {
+            self.kept.settled()
+        }
+    }
+
+    #[tokio::test]
+    async fn files_that_are_replaced_while_the_broker_starts_are_taken_up() {
+        let folder = tempfile::tempdir().unwrap();
+        make(folder.path());
+        let mut settings = settings(folder.path());
+        // After the settings were read.
+        let second = make(folder.path());
+        let store = LateStore {
+            folder: folder.path().to_owned(),
+            kept: MemoryStore::new(),
+        };
+        settings.store = Some(Arc::new(store).into());
+        let broker = Broker::start(settings).await.unwrap();
+        assert!(shows(&broker, &second).await);
+        let third = load(folder.path()).fingerprint();
+        assert_ne!(third, second);
+        let reload = broker.reload_handle();
+        reload.look();
+        assert!(shows(&broker, &second).await, "it may be half there");
         reload.look();
         assert!(shows(&broker, &third).await);
         broker.shutdown().await;

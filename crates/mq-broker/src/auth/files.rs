@@ -116,6 +116,13 @@ impl AccessFiles {
             acl,
         })
     }
+
+    /// Returns the paths of the files.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let files = [&self.password_file, &self.acl_file];
+        let keys = self.jwt.as_ref().map(|jwt| &jwt.keys);
+        files.into_iter().flatten().chain(keys).cloned().collect()
+    }
 }
 
 /// Reads and parses one file; adds what is wrong with it to `mistakes` and returns `None`.
@@ -195,9 +202,7 @@ impl FileAccess {
 
     /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let files = [&self.files.password_file, &self.files.acl_file];
-        let keys = self.files.jwt.as_ref().map(|jwt| &jwt.keys);
-        files.into_iter().flatten().chain(keys).cloned().collect()
+        self.files.paths()
     }
 
     /// Returns `true` if a file, or tokens, may have rules about topics.
