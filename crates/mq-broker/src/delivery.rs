@@ -5,10 +5,15 @@ use mq_proto::Delivery;
 /// Bit that is set on a delivery that came by a shared subscription.
 const SHARED_BIT: u64 = 1 << 63;
 
-/// The place of the lane's slot in the tag, and the masks of slot and number.
+/// The place of the lane's slot in the tag, and its mask.
 const LANE_SHIFT: u32 = 48;
 const LANE_MASK: u64 = 0x7FFF;
-const NUMBER_MASK: u64 = (1 << LANE_SHIFT) - 1;
+
+/// Bit that is set on a delivery whose message counts against the memory limit.
+const COUNTED_BIT: u64 = 1 << 47;
+
+/// Mask of the number, which is below the other marks.
+const NUMBER_MASK: u64 = COUNTED_BIT - 1;
 
 /// A data lane on which a session has subscribed, by a number of the session's own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -52,6 +57,11 @@ pub(crate) trait DeliveryTag {
 
     fn set_shared(&mut self);
 
+    /// Returns `true` if its message counts against the memory limit by itself.
+    fn is_counted(&self) -> bool;
+
+    fn set_counted(&mut self);
+
     /// Returns the lane of the subscription that it came by.
     fn lane(&self) -> LaneSlot;
 
@@ -73,6 +83,14 @@ impl DeliveryTag for Delivery {
 
     fn set_shared(&mut self) {
         self.tag |= SHARED_BIT;
+    }
+
+    fn is_counted(&self) -> bool {
+        self.tag & COUNTED_BIT > 0
+    }
+
+    fn set_counted(&mut self) {
+        self.tag |= COUNTED_BIT;
     }
 
     fn lane(&self) -> LaneSlot {

@@ -201,6 +201,7 @@ impl Hub {
             let mut delivery = Delivery::new(Arc::clone(message), qos);
             delivery.retain = true;
             delivery.set_lane(*lane);
+            delivery.set_counted();
             delivery.expires_at = retained.expires_at;
             delivery.subscription_ids.extend(*subscription_id);
             if keeps && qos > QoS::AtMostOnce {

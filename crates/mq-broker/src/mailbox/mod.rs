@@ -360,6 +360,7 @@ impl Mailbox {
     pub(crate) fn connect(&self) -> bool {
         let mut queue = self.lock();
         queue.reader = Reader::Connected;
+        queue.reader_came(&self.memory_limit);
         queue.reader_woken = false;
         queue.full = None;
         queue.recoveries = 0;
@@ -377,6 +378,7 @@ impl Mailbox {
         let lost = queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         let lost = lost.len();
         queue.count_again(&self.memory_limit);
+        queue.reader_left(&self.memory_limit);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         // Publishers that wait for room learn that there is no reader.
@@ -437,6 +439,9 @@ impl Mailbox {
         let mut queue = self.lock();
         queue.put_back(unsent);
         queue.count_again(&self.memory_limit);
+        if !queue.is_connected() {
+            queue.reader_left(&self.memory_limit);
+        }
     }
 
     /// Returns the time for which a publisher has waited for room while the reader has not taken

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     delivery::DeliveryTag as _,
-    memory_limit::{MemoryLimit, texts_weight},
+    memory_limit::{MemoryLimit, message_weight, texts_weight},
     sync::Instant,
 };
 
@@ -62,7 +62,9 @@ pub(super) struct Queue {
     /// `true` if the reader was woken and has not taken messages since.
     pub(super) reader_woken: bool,
     /// The number of messages in memory that count against the memory limit as entries.
-    counted: usize,
+    counted: u32,
+    /// Bytes of messages that count while there is no reader, and did not count when they were queued.
+    away_bytes: u32,
     /// The read buffers that the uncounted messages keep.
     buffers: ReadBuffers,
     /// The state from the moment at which a message found no room until the reader has taken half of the messages that
@@ -284,6 +286,7 @@ impl Queue {
                 return Err(delivery);
             };
             delivery.message = message;
+            delivery.set_counted();
             self.counted += 1;
         } else {
             self.buffers.add(&delivery.message);
@@ -369,10 +372,12 @@ impl Queue {
     /// Queues a message of an earlier broker, or one that was in the store, without regard to the bounds.
     pub(super) fn restore(&mut self, memory_limit: &Arc<MemoryLimit>, delivery: Delivery) {
         self.bytes += delivery.message.payload.len();
-        self.messages.push_back(Delivery {
+        let mut counted = Delivery {
             message: Arc::new(memory_limit.keep_anyway(&delivery.message)),
             ..delivery
-        });
+        };
+        counted.set_counted();
+        self.messages.push_back(counted);
     }
 
     pub(super) fn take(&mut self, count: usize, to: &mut VecDeque<Delivery>, now: Instant) {
@@ -432,10 +437,35 @@ impl Queue {
 
     /// Returns the memory of removed entries to the limit.
     pub(super) fn give_back(&mut self, memory_limit: &MemoryLimit) {
-        if let Some(gone) = self.counted.checked_sub(self.in_memory()) {
-            memory_limit.give(gone * ENTRY_BYTES);
+        if let Some(gone) = self.counted.checked_sub(self.entries()) {
+            memory_limit.give(gone as usize * ENTRY_BYTES);
             self.counted -= gone;
         }
+    }
+
+    /// Returns the number of messages in memory.
+    fn entries(&self) -> u32 {
+        u32::try_from(self.in_memory()).unwrap_or(u32::MAX)
+    }
+
+    /// Counts everything that waits, room or not, for a session whose reader has left. A message that several sessions
+    /// have counts in equal parts for each of them.
+    pub(super) fn reader_left(&mut self, memory_limit: &MemoryLimit) {
+        self.reader_came(memory_limit);
+        let entries = self.entries().saturating_sub(self.counted);
+        memory_limit.take_anyway(entries as usize * ENTRY_BYTES);
+        self.counted += entries;
+        let uncounted = self.messages.iter().filter(|one| !one.is_counted());
+        let bytes: usize = uncounted
+            .map(|one| message_weight(&one.message) / Arc::strong_count(&one.message))
+            .sum();
+        self.away_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        memory_limit.take_anyway(self.away_bytes as usize);
+    }
+
+    /// Ends the count of what a reader may have uncounted.
+    pub(super) fn reader_came(&mut self, memory_limit: &MemoryLimit) {
+        memory_limit.give(core::mem::take(&mut self.away_bytes) as usize);
     }
 
     /// Empties the queue; returns the messages that were in memory.
@@ -446,6 +476,7 @@ impl Queue {
         self.live = None;
         self.tail = Tail::default();
         self.count_again(memory_limit);
+        self.reader_came(memory_limit);
         messages
     }
 

@@ -1,6 +1,7 @@
 use mq_codec::TopicName;
 
 use super::{queue::ENTRY_BYTES, *};
+use crate::memory_limit::message_weight;
 
 fn delivery(qos: QoS) -> Delivery {
     Delivery::new(Message::new(TopicName::new("t").unwrap(), "12345"), qos)
@@ -321,6 +322,51 @@ fn only_what_waits_for_a_reader_that_lags_is_counted() {
 }
 
 #[test]
+fn everything_that_waits_for_a_session_without_a_connection_is_counted() {
+    let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
+    let mailbox = mailbox_below(1_000, Overflow::Wait, &memory_limit);
+    let one = message_weight(&delivery(QoS::AtLeastOnce).message) + ENTRY_BYTES;
+    let mut taken = VecDeque::new();
+    for _ in 0..2 {
+        mailbox.connect();
+        for _ in mailbox.len()..UNCOUNTED_MESSAGES {
+            let _ = push(&mailbox, QoS::AtLeastOnce);
+        }
+        // Those that were taken and not sent are among them.
+        mailbox.take(10, &mut taken, 0, Instant::now());
+        mailbox.disconnect(taken.drain(..));
+        assert_eq!(memory_limit.used(), UNCOUNTED_MESSAGES * one);
+    }
+    let _ = push(&mailbox, QoS::AtLeastOnce);
+    assert_eq!(memory_limit.used(), (UNCOUNTED_MESSAGES + 1) * one);
+    mailbox.connect();
+    mailbox.take(1_000, &mut taken, 0, Instant::now());
+    drop(taken);
+    assert_eq!(memory_limit.used(), 0);
+}
+
+#[test]
+fn a_message_that_waits_for_several_sessions_counts_once() {
+    let memory_limit = Arc::new(MemoryLimit::new(usize::MAX));
+    let all = [(); 4].map(|()| mailbox_below(10, Overflow::Wait, &memory_limit));
+    let message = delivery(QoS::AtLeastOnce);
+    let weight = message_weight(&message.message);
+    for mailbox in &all {
+        mailbox.connect();
+        let pushed = mailbox.push(message.clone(), Backpressure::Wait, |_| None);
+        assert!(matches!(pushed, Push::Queued { .. }));
+    }
+    drop(message);
+    for mailbox in &all {
+        mailbox.disconnect(std::iter::empty());
+    }
+    let parts = 4 * (weight / 4);
+    assert_eq!(memory_limit.used(), parts + 4 * ENTRY_BYTES);
+    drop(all);
+    assert_eq!(memory_limit.used(), 0);
+}
+
+#[test]
 fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
     for overflow in [Overflow::Wait, Overflow::DropOldest] {
         let memory_limit = Arc::new(MemoryLimit::new(500));
@@ -338,6 +384,7 @@ fn at_the_ceiling_qos0_goes_qos1_waits_and_a_prompt_reader_notices_nothing() {
         let used = memory_limit.used();
         assert!((1..=500).contains(&used));
         slow.disconnect(std::iter::empty());
+        let used = memory_limit.used();
         let away = push(&slow, QoS::AtLeastOnce);
         if overflow == Overflow::Wait {
             assert!(matches!(away, Push::Dropped(_)));
