@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Reads everything again, and puts it in force. Returns `true` if replaced files are looked for from then on.
 pub(crate) type Reread = Arc<dyn Fn() -> anyhow::Result<bool> + Send + Sync>;
 
+/// The outcome of a read: as [`Reread`], or `None` for a look.
+type Ended = Result<anyhow::Result<Option<bool>>, JoinError>;
+
 /// Reads of files that are under way or over.
 struct Files {
     reload: Reload,
@@ -69,9 +72,14 @@ pub(crate) fn keep_up(
             let asked = async { hangup.recv().await.is_some() };
             #[cfg(not(unix))]
             let asked = std::future::pending::<bool>();
+            let watch = files.watch;
             let cause = tokio::select! {
                 _ = asked => Cause::Asked,
-                _ = looks.tick(), if files.watch => Cause::Look,
+                _ = looks.tick(), if watch => Cause::Look,
+                ended = files.late_read() => {
+                    files.answer_again(ended);
+                    continue;
+                }
             };
             if cause == Cause::Asked {
                 notify_reloading();
@@ -94,10 +102,8 @@ impl Files {
                 }
                 return;
             }
-            info!("reload: storage of the files answers again");
             let ended = earlier.await;
-            self.hangs = None;
-            self.end(ended);
+            self.answer_again(ended);
         }
         let (reload, reread) = (self.reload.clone(), Arc::clone(&self.reread));
         let mut job = tokio::task::spawn_blocking(move || match cause {
@@ -118,7 +124,22 @@ impl Files {
         self.hangs = Some(job);
     }
 
-    fn end(&mut self, ended: Result<anyhow::Result<Option<bool>>, JoinError>) {
+    /// Resolves when a read that has not ended in time has ended. Never resolves if there is none. Cancel-safe.
+    async fn late_read(&mut self) -> Ended {
+        match &mut self.hangs {
+            Some(late) => late.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes the outcome of a read that has not ended in time.
+    fn answer_again(&mut self, ended: Ended) {
+        info!("reload: storage of the files answers again");
+        self.hangs = None;
+        self.end(ended);
+    }
+
+    fn end(&mut self, ended: Ended) {
         match ended {
             Ok(Ok(Some(watch))) => self.watch = watch,
             Ok(Ok(None)) => {}

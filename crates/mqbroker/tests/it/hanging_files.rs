@@ -106,12 +106,11 @@ int open64(const char *path, int flags, ...) {
 }
 "#;
 
-#[test]
-fn files_on_storage_that_hangs_stop_neither_clients_nor_operators_nor_the_end() {
+/// Starts a broker whose file `passwords`, in the folder that is returned, cannot be opened while the file `hangs` is
+/// there. Returns its port for operators as well; `None`, and a skipped test, if there is no C compiler.
+fn on_hanging_storage(watch: bool) -> Option<(tempfile::TempDir, Broker, u16)> {
     let storage = tempfile::tempdir().unwrap();
-    if preloaded(storage.path(), LIBRARY).is_none() {
-        return;
-    }
+    preloaded(storage.path(), LIBRARY)?;
     let place = |name: &str| storage.path().join(name);
     fs::write(place("passwords"), PASSWORDS).unwrap();
     let text = |name: &str| place(name).to_str().unwrap().to_owned();
@@ -123,11 +122,36 @@ fn files_on_storage_that_hangs_stop_neither_clients_nor_operators_nor_the_end() 
     let environment = environment.map(|(name, value)| (name.to_owned(), value));
     let admin = free_port();
     let configuration = format!(
-        "[reload]\nwatch = true\n[auth]\npassword_file = {:?}\nallow_anonymous = true\n\
+        "[reload]\nwatch = {watch}\n[auth]\npassword_file = {:?}\nallow_anonymous = true\n\
          [admin]\nhttp = \"127.0.0.1:{admin}\"\n",
         text("passwords")
     );
-    let mut broker = Broker::with_environment("tcp", &configuration, &environment);
+    let broker = Broker::with_environment("tcp", &configuration, &environment);
+    Some((storage, broker, admin))
+}
+
+#[test]
+fn a_read_that_fails_late_is_logged_without_another_signal() {
+    let Some((storage, mut broker, _)) = on_hanging_storage(false) else {
+        return;
+    };
+    let place = |name: &str| storage.path().join(name);
+    fs::write(place("hangs"), "").unwrap();
+    fs::write(place("passwords"), "ann:secret\n").unwrap();
+    hang_up(&broker);
+    log_has(&broker, "files not read in time", 1);
+    fs::remove_file(place("hangs")).unwrap();
+    log_has(&broker, "storage of the files answers again", 1);
+    log_has(&broker, "reload: failed; nothing was changed", 1);
+    assert_eq!(broker.end_within(Duration::from_secs(20)), Some(0));
+}
+
+#[test]
+fn files_on_storage_that_hangs_stop_neither_clients_nor_operators_nor_the_end() {
+    let Some((storage, mut broker, admin)) = on_hanging_storage(true) else {
+        return;
+    };
+    let place = |name: &str| storage.path().join(name);
     fs::write(place("hangs"), "").unwrap();
     hang_up(&broker);
     serves(&broker, admin);
