@@ -494,6 +494,29 @@ async fn brokers_with_the_same_configuration_are_different_clients_of_the_other_
     cloud.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bridge_without_room_for_its_session_begins_once_there_is_room() {
+    let cloud = plain("room-cloud", &[]).await;
+    let store = Arc::new(MemoryStore::new());
+    let before = start("room-edge", Some(&store), &[]).await;
+    client("room-edge").await.disconnect().await.unwrap();
+    before.shutdown().await;
+    let topics = [topic(Direction::Out, "up/#", "", "")];
+    let mut settings = Settings::new(vec![url("room-edge").parse().unwrap()]);
+    settings.store = Some(Arc::clone(&store).into());
+    settings.bridges = vec![bridge_to("room-cloud", &topics)];
+    settings.quotas.sessions = 1;
+    let edge = Broker::start(settings).await.unwrap();
+    sleep(SOON).await;
+    assert!(cloud.clients(&Query::default()).await.items.is_empty());
+    // The session of an earlier client ends.
+    let last = kept("room-edge", "client").session_expiry(Duration::ZERO);
+    last.build().await.unwrap().disconnect().await.unwrap();
+    assert!(only_client(&cloud).await.starts_with("bridge-cloud-"));
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
 /// In real time, as a disk is.
 #[tokio::test]
 async fn a_broker_is_the_same_client_of_the_other_one_as_long_as_its_store_is_there() {

@@ -97,15 +97,11 @@ impl BridgeTask {
     ) {
         let Self { bridge, links } = self;
         bridge.publish_state(&hub, false);
-        if let Err(reason) = session::open_session(&hub, &bridge).await {
-            error!(
-                bridge = bridge.name,
-                reason = reason.name(),
-                "bridge: cannot open session"
-            );
-            return;
-        }
         let mut stops = shutdown.clone();
+        tokio::select! {
+            () = open_session(&hub, &bridge) => {}
+            _ = stops.wait_for(|stops| *stops) => return,
+        }
         let mut dialler = Dialler::new(bridge.addresses.clone(), bridge.connector.clone());
         let mut backoff = Backoff::up_to(bridge.longest_wait);
         // `true` once the log has a line that no address answers.
@@ -164,6 +160,22 @@ impl BridgeTask {
                 _ = stops.wait_for(|stops| *stops) => return,
             }
         }
+    }
+}
+
+/// Opens the bridge's session, and tries that again where it fails: there is room once other sessions end.
+async fn open_session(hub: &Hub, bridge: &Bridge) {
+    let mut backoff = Backoff::up_to(bridge.longest_wait);
+    let mut is_told = false;
+    while let Err(reason) = session::open_session(hub, bridge).await {
+        if !core::mem::replace(&mut is_told, true) {
+            error!(
+                bridge = bridge.name,
+                reason = reason.name(),
+                "bridge: cannot open session"
+            );
+        }
+        tokio::time::sleep(backoff.next()).await;
     }
 }
 
