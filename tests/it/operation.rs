@@ -1,13 +1,24 @@
 //! Requests of operators to a running broker.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
 
-use mq_broker::{DiskStore, Durability, MemoryStore};
+use mq_broker::{
+    Broker, DiskStore, Durability, MemoryStore, Settings, Store,
+    store::{Change, Position, Snapshot, StoreError},
+};
 use mq_client::{Outgoing, QoS, ReasonCode, Reconnect};
 use mq_testkit::{SCHEMES, SlowStore, TestBroker, ask, refused};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
+    sync::{Notify, watch},
+    time::timeout,
 };
 
 async fn get(at: SocketAddr, page: &str) -> (u16, String) {
@@ -259,4 +270,65 @@ async fn the_reference_has_every_metric() {
     let types = types.map(|(name, of)| (name.strip_suffix("_total").unwrap_or(name), of));
     let types = types.map(|(name, kind)| (name.to_owned(), kind.to_owned()));
     assert_eq!(documented(), types.collect());
+}
+
+/// A store whose backup lasts until the test ends it.
+#[derive(Debug)]
+struct LastingBackup {
+    kept: MemoryStore,
+    began: Notify,
+    end: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Store for LastingBackup {
+    fn load(&self) -> Result<Snapshot, StoreError> {
+        self.kept.load()
+    }
+
+    fn record(&self, changes: Vec<Change>) -> Position {
+        self.kept.record(changes)
+    }
+
+    fn settled(&self) -> watch::Receiver<Position> {
+        self.kept.settled()
+    }
+
+    fn back_up(&self, _: &Path) -> Result<(), StoreError> {
+        self.began.notify_one();
+        let ended = self.end.lock().unwrap().recv_timeout(SOON);
+        ended.map_err(|_| StoreError::Failed)
+    }
+}
+
+/// Bound of the waits of a test in real time.
+const SOON: Duration = Duration::from_secs(20);
+
+/// The clock is put forward while the backup lasts.
+#[tokio::test]
+async fn a_backup_is_answered_however_long_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("admin.sock");
+    let (end, ended) = mpsc::channel();
+    let store = Arc::new(LastingBackup {
+        kept: MemoryStore::new(),
+        began: Notify::new(),
+        end: Mutex::new(ended),
+    });
+    let mut settings = Settings::new(vec!["mem://lasting-backup".parse().unwrap()]);
+    settings.admin.socket = Some(socket.clone());
+    settings.store = Some(Arc::clone(&store).into());
+    let broker = Broker::start(settings).await.unwrap();
+    let stream = UnixStream::connect(&socket).await.unwrap();
+    let asking = tokio::spawn(async move { ask(stream, "POST /backup", "/copy").await });
+    timeout(SOON, store.began.notified()).await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(30)).await;
+    tokio::time::resume();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    end.send(()).unwrap();
+    let (status, answer) = timeout(SOON, asking).await.unwrap().unwrap();
+    assert_eq!((status, answer.as_str()), (200, "/copy\n"));
+    broker.shutdown().await;
 }

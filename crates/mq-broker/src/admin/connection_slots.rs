@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -22,6 +25,8 @@ pub(super) struct ConnectionSlots {
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     slots: ConnectionSlots,
+    /// `true` while the broker works on the request.
+    is_at_work: AtomicBool,
     leave: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
@@ -47,6 +52,7 @@ impl ConnectionSlots {
         self.silent().push_back(Arc::clone(&leave));
         ConnectionSlot {
             slots: self.clone(),
+            is_at_work: AtomicBool::new(false),
             leave,
             _permit: permit.expect("nobody closes the semaphore"),
         }
@@ -62,6 +68,16 @@ impl ConnectionSlot {
     pub(super) fn keep(&self) {
         let mut silent = self.slots.silent();
         silent.retain(|other| !Arc::ptr_eq(other, &self.leave));
+    }
+
+    /// Notes whether the broker works on the request, which may take as long as a disk needs.
+    pub(super) fn set_at_work(&self, is_at_work: bool) {
+        self.is_at_work.store(is_at_work, Ordering::Relaxed);
+    }
+
+    /// Returns `true` while the broker works on the request.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.is_at_work.load(Ordering::Relaxed)
     }
 
     /// Marks the connection as silent, since the peer does not take the answer: another connection may need the slot

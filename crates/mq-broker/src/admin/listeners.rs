@@ -27,7 +27,8 @@ use crate::{Error, clock, refusal_log::Limit};
 /// The longest duration of an HTTP connection: a scrape takes milliseconds.
 const HTTP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest duration of a connection to the socket: a backup takes as long as the disk needs.
+/// The longest duration of a connection to the socket, besides the time for a backup, which takes as long as the disk
+/// needs.
 const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
 
 /// Connections at once, of each listener.
@@ -145,12 +146,19 @@ where
             AdminListener::Http(_) => HTTP_PATIENCE,
             AdminListener::Socket => SOCKET_PATIENCE,
         };
+        let times_out = async {
+            tokio::time::sleep(patience).await;
+            while slot.is_at_work() {
+                tokio::time::sleep(patience).await;
+            }
+        };
         tokio::select! {
-            served = tokio::time::timeout(patience, served) => match served {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(%error, "admin: request failed"),
-                Err(_) => debug!("admin: request timed out"),
-            },
+            served = served => {
+                if let Err(error) = served {
+                    debug!(%error, "admin: request failed");
+                }
+            }
+            () = times_out => debug!("admin: request timed out"),
             () = slot.wanted() => debug!("admin: silent connection closed in favour of a new one"),
         }
     });

@@ -263,11 +263,14 @@ async fn back_up(admin: &Admin, body: Incoming, slot: &ConnectionSlot) -> Answer
         let problem = "the body has to be an absolute path\n";
         return text(StatusCode::BAD_REQUEST, problem);
     };
+    slot.set_at_work(true);
     let written = tokio::task::spawn_blocking(move || {
         let written = store.back_up(&path);
         (path, written)
     });
-    match written.await {
+    let written = written.await;
+    slot.set_at_work(false);
+    match written {
         Ok((path, Ok(()))) => {
             info!(path = %path.display(), "backup written");
             text(StatusCode::OK, format!("{}\n", path.display()))
