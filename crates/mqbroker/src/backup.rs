@@ -29,7 +29,7 @@ pub(crate) fn back_up(configuration: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes a store from a backup after a check that the backup is whole. With `force` an existing store is replaced. No broker
-/// may use either meanwhile.
+/// may use either meanwhile. The backup is left as it is, and so is a store that is not replaced.
 ///
 /// # Errors
 /// If the backup cannot be read or was cut off, if a broker has the store open, or if the store exists and `force` is false.

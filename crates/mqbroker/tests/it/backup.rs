@@ -123,7 +123,10 @@ async fn a_store_is_replaced_by_a_backup_only_where_that_is_asked_for() {
     let said = run(&[restore, force, &copy, &store]).unwrap_err();
     assert!(said.contains("another broker has it open"), "{said}");
     broker.end();
+    let before = [&copy, &store].map(|file| std::fs::read(file).unwrap());
     let said = run(&[restore, &copy, &store]).unwrap_err();
+    let after = [&copy, &store].map(|file| std::fs::read(file).unwrap());
+    assert!(before == after, "neither file was changed");
     for part in [store.to_str().unwrap(), "1 sessions", "--force"] {
         assert!(said.contains(part), "{part} in {said}");
     }

@@ -82,7 +82,7 @@ impl Durability {
 enum Role {
     /// The store of a broker, which is made if it is missing.
     Store,
-    /// A backup, which must be complete.
+    /// A backup, which must be complete, and is never written to.
     Backup,
 }
 
@@ -91,6 +91,7 @@ enum Role {
 /// [Closing](Store::close) or dropping it writes all recorded changes to the disk, as long as no commit takes longer
 /// than 5 s: then the disk hangs, and the thread is left behind. A file belongs to one broker at a time.
 pub struct DiskStore {
+    role: Role,
     path: PathBuf,
     database: Arc<Database>,
     calls: Arc<Calls>,
@@ -112,11 +113,11 @@ impl DiskStore {
         Self::open_as(Role::Store, path, durability)
     }
 
-    /// Opens a backup, to [`load`](Store::load) it or to [copy](Store::back_up) it.
+    /// Opens a backup, to [`load`](Store::load) it or to [copy](Store::back_up) it, with everything that has expired
+    /// since. The file is left as it is: what redb writes to it, and what is recorded, is kept in memory.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open); and if there is no such file, or the backup was cut off.
-    /// The file is left as it is.
     pub fn open_backup(path: &Path) -> Result<Self, StoreError> {
         if let Err(error) = std::fs::metadata(path) {
             return Err(FileError::Io(error).at(path.display()));
@@ -147,7 +148,9 @@ impl DiskStore {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path);
         let file = file.map_err(|error| of_file(FileError::Io(error)))?;
-        if let Err(error) = make_private(&file) {
+        if role == Role::Store
+            && let Err(error) = make_private(&file)
+        {
             let path = path.display();
             warn!(%path, %error, "store: cannot make the file private to its owner");
         }
@@ -190,7 +193,9 @@ impl DiskStore {
             return Err(FileError::NotWhole);
         }
         let tables = Tables::open(&database)?;
-        trial.accept().map_err(FileError::Io)?;
+        if role == Role::Store {
+            trial.accept().map_err(FileError::Io)?;
+        }
         let sender = watch::Sender::new(Position::default());
         let settled = sender.subscribe();
         let calls = Arc::new(Calls::default());
@@ -207,6 +212,7 @@ impl DiskStore {
             .spawn(move || worker.run())
             .map_err(FileError::Thread)?;
         Ok(Self {
+            role,
             path,
             database,
             calls,
@@ -222,6 +228,9 @@ impl Store for DiskStore {
         let now = SystemTime::now();
         let kept = tables::load(&self.database);
         let mut snapshot = kept.map_err(|error| error.at(self.path.display()))?;
+        if self.role == Role::Backup {
+            return Ok(snapshot);
+        }
         // Expired messages and sessions are removed from the file.
         let expired = snapshot.expired(now);
         if !expired.is_empty() {

@@ -640,3 +640,44 @@ fn a_backup_is_what_was_settled_at_one_moment() {
     assert!(history[101..].contains(&kept));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
 }
+
+/// A backup may be read by a machine whose clock is wrong, or be of a store that is not replaced after all.
+#[test]
+fn a_backup_is_read_and_copied_with_what_has_expired_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, backup, copy] = ["store", "backup", "copy"].map(|name| folder.path().join(name));
+    let mut chance = Chance::new(61);
+    let client = ByteStr::new("old").unwrap();
+    let past = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+    let attached = SessionChange::Attached {
+        expiry: None,
+        user: User::Anonymous,
+    };
+    let detached = SessionChange::Detached { expires_at: past };
+    let message = StoredMessage {
+        expires_at: past,
+        ..chance.message(TopicName::new("a").unwrap())
+    };
+    let call = vec![
+        Change::Session(client.clone(), attached),
+        Change::Session(client, detached),
+        Change::Retained(message),
+    ];
+    let history = history(std::slice::from_ref(&call));
+    let store = DiskStore::open(&path, Durability::Always).unwrap();
+    let position = store.record(call);
+    assert!(settle(&store, position));
+    store.back_up(&backup).unwrap();
+    drop(store);
+    for file in [&backup, &path] {
+        let before = std::fs::read(file).unwrap();
+        let opened = DiskStore::open_backup(file).unwrap();
+        assert_eq!(opened.load().unwrap(), history[1]);
+        opened.back_up(&copy).unwrap();
+        drop(opened);
+        assert!(std::fs::read(file).unwrap() == before, "{file:?}");
+        let copied = DiskStore::open_backup(&copy).unwrap();
+        assert_eq!(copied.load().unwrap(), history[1]);
+        std::fs::remove_file(&copy).unwrap();
+    }
+}
