@@ -163,8 +163,8 @@ impl Client {
     }
 
     /// Unsubscribes from exactly this filter, and waits until the server has confirmed. A
-    /// [`Subscription`] without any filter left ends. Dropping the future after the request was queued
-    /// does not take it back.
+    /// [`Subscription`] without any filter left ends, behind the messages that were received before. Dropping the
+    /// future after the request was queued does not take it back.
     ///
     /// # Errors
     /// [`Error::Topic`], [`Error::UnsubscribeRefused`], or the error that ended the client.

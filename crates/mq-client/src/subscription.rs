@@ -137,6 +137,13 @@ impl Drop for Subscription {
                 .queue
                 .control(|control| control.dropped.push(id));
         } else {
+            if self.id.is_none() {
+                let mut catch_all = lock(&self.shared.catch_all);
+                let current = catch_all.as_ref();
+                if current.is_some_and(|current| Arc::ptr_eq(current, &self.inbox)) {
+                    *catch_all = None;
+                }
+            }
             self.shared.queue.wake_driver();
         }
     }

@@ -21,6 +21,8 @@ use crate::{
 pub(super) struct Entry {
     pub(super) id: SubscriptionId,
     pub(super) filters: Vec<Subscription>,
+    /// Filters whose UNSUBSCRIBE is on its way: until UNSUBACK their messages are still for this stream.
+    ending: Vec<TopicFilter>,
     pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
     /// `true` if SUBSCRIBE may leave before the link's handshake is complete.
     pub(super) early: bool,
@@ -51,6 +53,8 @@ pub(super) struct Streams {
     manual_ack: bool,
     /// Subscriptions, sorted by their identifiers.
     entries: Vec<Entry>,
+    /// Subscriptions that have ended in order and whose streams have no room yet for all that was received before.
+    leaving: Vec<Entry>,
     catch_all: Option<Way>,
     /// Subscriptions with staged messages.
     dirty: Vec<SubscriptionId>,
@@ -65,6 +69,7 @@ impl Entry {
         Self {
             id,
             filters: options.filters,
+            ending: Vec::new(),
             user_properties: options.user_properties,
             early: options.early,
             active: false,
@@ -81,9 +86,9 @@ impl Entry {
     }
 
     fn matches(&self, topic: &TopicName) -> bool {
-        self.filters
-            .iter()
-            .any(|subscription| subscription.filter.matches(topic))
+        let filters = self.filters.iter().map(|subscription| &subscription.filter);
+        let mut filters = filters.chain(&self.ending);
+        filters.any(|filter| filter.matches(topic))
     }
 }
 
@@ -102,6 +107,7 @@ impl Streams {
             shared,
             manual_ack,
             entries: Vec::new(),
+            leaving: Vec::new(),
             catch_all: None,
             dirty: Vec::new(),
             catch_all_dirty: false,
@@ -175,27 +181,33 @@ impl Streams {
         }
     }
 
+    /// Takes filters whose UNSUBSCRIBE leaves from their subscriptions. Messages match them until UNSUBACK.
     pub(super) fn forget_filters(&mut self, filters: &[TopicFilter]) {
         for entry in &mut self.entries {
-            entry
+            let gone = entry
                 .filters
-                .retain(|subscription| !filters.contains(&subscription.filter));
+                .extract_if(.., |subscription| filters.contains(&subscription.filter));
+            entry
+                .ending
+                .extend(gone.map(|subscription| subscription.filter));
         }
     }
 
-    /// Ends the subscriptions that have no filter any more.
-    pub(super) fn remove_without_filters(&mut self) {
-        let gone: Vec<_> = self
-            .entries
-            .iter()
-            .filter(|entry| entry.filters.is_empty())
-            .map(|entry| entry.id)
-            .collect();
-        for id in gone {
-            if let Some(entry) = self.remove(id) {
-                entry.end(None);
-            }
+    /// Records an UNSUBACK, and ends the subscriptions that have no filter any more.
+    pub(super) fn unsubscribed(&mut self, filters: &[TopicFilter]) {
+        for entry in &mut self.entries {
+            entry.ending.retain(|filter| !filters.contains(filter));
         }
+        self.remove_without_filters();
+    }
+
+    /// Ends the subscriptions that have no filter any more, each once its stream has the messages that were received
+    /// before.
+    fn remove_without_filters(&mut self) {
+        let gone = self
+            .entries
+            .extract_if(.., |entry| entry.filters.is_empty() && entry.ending.is_empty());
+        self.leaving.extend(gone);
     }
 
     /// Marks the subscription to the response topic as inactive, and returns its identifier if it was active.
@@ -287,28 +299,50 @@ impl Streams {
     fn unmatched(&mut self, staged: Staged) {
         let wanted = lock(&self.shared.catch_all).clone();
         let Some(inbox) = wanted else {
-            tracing::debug!(topic = %staged.message.topic, "message matches no subscription");
-            self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
-            self.acks.extend(staged.ticket);
+            self.drop_unmatched(staged);
             return;
         };
-        let outlet = Outlet::Stream(inbox);
         let way = self
             .catch_all
-            .get_or_insert_with(|| Way::new(outlet.clone()));
-        // The current stream also gets what waits for an earlier one.
-        way.to = outlet;
+            .get_or_insert_with(|| Way::new(Outlet::Stream(inbox)));
         way.staged.push_back(staged);
         self.catch_all_dirty = true;
+    }
+
+    /// Counts and acknowledges a message that no stream wants.
+    fn drop_unmatched(&mut self, staged: Staged) {
+        tracing::debug!(topic = %staged.message.topic, "message matches no subscription");
+        self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
+        self.acks.extend(staged.ticket);
+    }
+
+    /// Gives unmatched messages that wait for an earlier stream to the current one. If that was dropped, and there is no
+    /// other, they are dropped as well.
+    fn redirect_unmatched(&mut self) {
+        let Some(way) = &mut self.catch_all else {
+            return;
+        };
+        if !self.catch_all_dirty {
+            return;
+        }
+        if let Some(inbox) = lock(&self.shared.catch_all).clone() {
+            way.to = Outlet::Stream(inbox);
+            return;
+        }
+        for staged in core::mem::take(&mut way.staged) {
+            self.drop_unmatched(staged);
+        }
     }
 
     /// Puts staged messages into their streams and acknowledges them. Returns whether there was room
     /// for all; if not, the link must not be read.
     pub(super) fn flush(&mut self, connection: &mut Connection, number: u64, now: Instant) -> bool {
+        self.redirect_unmatched();
         let Self {
             shared,
             manual_ack,
             entries,
+            leaving,
             catch_all,
             dirty,
             catch_all_dirty,
@@ -354,26 +388,42 @@ impl Streams {
             let index = entries.binary_search_by_key(id, |entry| entry.id);
             index.is_ok_and(|index| !flush(&mut entries[index].way))
         });
+        leaving.retain_mut(|entry| {
+            let is_done = flush(&mut entry.way);
+            if is_done {
+                entry.end(None);
+            }
+            !is_done
+        });
         if *catch_all_dirty {
             *catch_all_dirty = catch_all.as_mut().is_some_and(|way| !flush(way));
         }
         for ticket in acks.drain(..) {
             connection.ack(now, ticket, ReasonCode::Success);
         }
-        dirty.is_empty() && !*catch_all_dirty
+        dirty.is_empty() && leaving.is_empty() && !*catch_all_dirty
     }
 
     /// Drops unacknowledged messages, since the link is lost: the server sends them again.
     pub(super) fn link_lost(&mut self) {
         self.acks.clear();
-        let ways = self.entries.iter_mut().map(|entry| &mut entry.way);
+        let entries = self.entries.iter_mut().chain(&mut self.leaving);
+        let ways = entries.map(|entry| &mut entry.way);
         for way in ways.chain(self.catch_all.as_mut()) {
             way.staged.retain(|staged| staged.ticket.is_none());
         }
+        // Without a connection a stream would wait for its end.
+        self.leaving.retain(|entry| {
+            let is_done = entry.way.staged.is_empty();
+            if is_done {
+                entry.end(None);
+            }
+            !is_done
+        });
     }
 
     pub(super) fn end_all(&mut self, why: &Error) {
-        for entry in self.entries.drain(..) {
+        for entry in self.entries.drain(..).chain(self.leaving.drain(..)) {
             entry.end(Some(why));
         }
     }

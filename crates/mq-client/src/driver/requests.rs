@@ -173,7 +173,7 @@ impl Requests {
         let Some(Pending::Unsubscribe(request)) = self.answered(ack.packet_id) else {
             return;
         };
-        streams.remove_without_filters();
+        streams.unsubscribed(&request.filters);
         let refused = ack.reasons.iter().find(|reason| reason.is_error());
         let outcome = match refused {
             Some(reason) => Err(Error::UnsubscribeRefused { reason: *reason }),

@@ -30,6 +30,24 @@ async fn is_quiet(stream: &mut Subscription) -> bool {
     tokio::time::timeout(SECOND, stream.recv()).await.is_err()
 }
 
+/// Returns `true` if the stream has ended, and all of it was read.
+async fn has_ended(stream: &mut Subscription) -> bool {
+    let next = tokio::time::timeout(SECOND, stream.recv()).await;
+    next.is_ok_and(|message| message.is_none())
+}
+
+/// Waits until the client has acknowledged that many messages.
+async fn acknowledges(peer: &mut Peer, count: usize) {
+    for _ in 0..count {
+        let event = tokio::time::timeout(SECOND, peer.event()).await;
+        let event = event.expect("the client should acknowledge");
+        assert!(
+            matches!(event, Some(mq_proto::Event::Acked { .. })),
+            "{event:?}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn messages_find_their_stream_by_identifier_or_by_filter() {
     for version in [Version::V5, Version::V3_1_1] {
@@ -132,6 +150,76 @@ async fn dropping_a_stream_unsubscribes_and_unsubscribing_ends_it() {
     assert!(ended.recv().await.is_none());
     drop(ended);
     assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_read_together_with_unsuback_reach_their_stream() {
+    for version in [Version::V5, Version::V3_1_1] {
+        let mut server = Server::bind("with_unsuback").await;
+        let (client, mut peer) = server.pair(server.builder().version(version)).await;
+        let options = SubscribeOptions::new(filter("a"), QoS::AtLeastOnce).capacity(1);
+        let (stream, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+        let mut stream = stream.unwrap();
+        let id = (version == Version::V5).then_some(1);
+        let (done, ()) = tokio::join!(client.unsubscribe("a"), async {
+            let unsubscribe = peer.unsubscribed().await;
+            for n in 0..3 {
+                peer.put("a", &n.to_string(), QoS::AtLeastOnce, id);
+            }
+            peer.confirm(&unsubscribe).await;
+        });
+        done.unwrap();
+        // There is room for one at a time.
+        for n in 0..3 {
+            acknowledges(&mut peer, 1).await;
+            assert_eq!(next(&mut stream).await, n.to_string());
+        }
+        assert!(has_ended(&mut stream).await);
+        assert_eq!(client.unmatched(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_read_together_with_the_suback_of_a_successor_reach_their_stream() {
+    let mut server = Server::bind("with_suback").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut first = subscribe(&client, &mut peer, "a").await;
+    let (second, ()) = tokio::join!(client.subscribe("a", QoS::AtLeastOnce), async {
+        let asked = peer.subscribe().await;
+        peer.put("a", "before", QoS::AtLeastOnce, [1]);
+        let granted = vec![ReasonCode::GrantedQos1];
+        peer.suback(asked.packet_id, granted).await;
+    });
+    let mut second = second.unwrap();
+    assert_eq!(next(&mut first).await, "before");
+    assert!(has_ended(&mut first).await);
+    acknowledges(&mut peer, 1).await;
+    assert!(is_quiet(&mut second).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unmatched_messages_that_wait_for_a_dropped_stream_go_to_the_next_or_are_counted() {
+    let mut server = Server::bind("unmatched_waiting").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    // As many as a stream holds, and six more.
+    let first = client.messages();
+    for n in 0..1030 {
+        peer.send("c", &n.to_string(), QoS::AtMostOnce, None).await;
+    }
+    tokio::time::sleep(SECOND).await;
+    let mut second = client.messages();
+    drop(first);
+    for n in 1024..1030 {
+        assert_eq!(next(&mut second).await, n.to_string());
+    }
+    assert_eq!(client.unmatched(), 0);
+    for n in 0..1030 {
+        peer.send("c", &n.to_string(), QoS::AtMostOnce, None).await;
+    }
+    tokio::time::sleep(SECOND).await;
+    drop(second);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(client.unmatched(), 6);
 }
 
 #[tokio::test(start_paused = true)]

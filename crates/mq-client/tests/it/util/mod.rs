@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mq_client::{Client, ClientBuilder, Reconnect};
-use mq_codec::{ConnAck, Connect, PacketId, ReasonCode, SubAck, Subscribe, UnsubAck};
+use mq_codec::{ConnAck, Connect, PacketId, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe};
 use mq_proto::{
     AckTicket, CloseReason, Connection, Delivery, Event, Message, Received, ServerConfig, Session,
 };
@@ -171,9 +171,25 @@ impl Peer {
 
     /// Confirms the next UNSUBSCRIBE and returns its filters.
     pub(crate) async fn unsubscribe(&mut self) -> Vec<String> {
-        let Event::Unsubscribe { unsubscribe, .. } = self.event().await.unwrap() else {
-            panic!("expected UNSUBSCRIBE");
-        };
+        let unsubscribe = self.unsubscribed().await;
+        self.confirm(&unsubscribe).await;
+        unsubscribe
+            .filters
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    /// Takes the next UNSUBSCRIBE without an answer.
+    pub(crate) async fn unsubscribed(&mut self) -> Unsubscribe {
+        match self.event().await.unwrap() {
+            Event::Unsubscribe { unsubscribe, .. } => unsubscribe,
+            other => panic!("expected UNSUBSCRIBE, got {other:?}"),
+        }
+    }
+
+    /// Sends UNSUBACK, in one write with what waits in the outbox.
+    pub(crate) async fn confirm(&mut self, unsubscribe: &Unsubscribe) {
         let ack = UnsubAck {
             packet_id: unsubscribe.packet_id,
             reasons: vec![ReasonCode::Success; unsubscribe.filters.len()],
@@ -183,11 +199,6 @@ impl Peer {
             .unsuback(now(), mq_proto::LaneId::CONTROL, ack)
             .unwrap();
         self.flush().await;
-        unsubscribe
-            .filters
-            .iter()
-            .map(ToString::to_string)
-            .collect()
     }
 
     /// Sends a message to the client.
@@ -198,13 +209,25 @@ impl Peer {
         qos: mq_client::QoS,
         subscription: Option<u32>,
     ) {
+        self.put(topic, payload, qos, subscription);
+        self.flush().await;
+    }
+
+    /// Puts a message to the client into the outbox, with these subscription identifiers.
+    pub(crate) fn put(
+        &mut self,
+        topic: &str,
+        payload: &str,
+        qos: mq_client::QoS,
+        subscriptions: impl IntoIterator<Item = u32>,
+    ) {
         let message = Message::new(topic.try_into().unwrap(), payload.to_owned());
         let mut delivery = Delivery::new(message, qos);
+        let ids = subscriptions.into_iter();
         delivery
             .subscription_ids
-            .extend(subscription.and_then(mq_client::SubscriptionId::new));
+            .extend(ids.filter_map(mq_client::SubscriptionId::new));
         self.connection.publish(now(), delivery).unwrap();
-        self.flush().await;
     }
 
     pub(crate) async fn closed(&mut self) -> Option<CloseReason> {
