@@ -156,6 +156,7 @@ impl Driver {
             if current.connection.outbox().is_empty() {
                 current.answers = 0;
             }
+            self.take_requests(current, now);
             let takes_answers = current.answers < ANSWERS_LIMIT;
             if takes_answers {
                 self.pump(current, now);
@@ -392,7 +393,22 @@ impl Driver {
         self.shared.change(change, &Event::Connected(connected));
     }
 
-    /// Takes the requests of handles, and fills the outbox up to one batch.
+    /// Takes the requests of handles, and answers those that need no packet of the server. An end that was asked for has
+    /// its deadline from here on.
+    fn take_requests(&mut self, current: &mut Current, now: Instant) {
+        let (acks, stats) = self.take_control();
+        for ack in acks {
+            if ack.connection == self.connection {
+                current.connection.ack(now, ack.ticket, ack.reason);
+            }
+        }
+        for reply in stats {
+            // The caller may have gone.
+            let _ = reply.send(current.link.stats());
+        }
+    }
+
+    /// Sends the waiting requests, and fills the outbox up to one batch.
     fn pump(&mut self, current: &mut Current, now: Instant) {
         let is_early = current.link.handshake() == HandshakeKind::Pending;
         let Current {
@@ -403,16 +419,6 @@ impl Driver {
             ..
         } = current;
         lanes.look(now, link, connection, *backlogged);
-        let (acks, stats) = self.take_control();
-        for ack in acks {
-            if ack.connection == self.connection {
-                connection.ack(now, ack.ticket, ack.reason);
-            }
-        }
-        for reply in stats {
-            // The caller may have gone.
-            let _ = reply.send(link.stats());
-        }
         connection.probe(self.probes(current.index));
         let requests = &mut self.requests;
         let mut lane = || lanes.of_subscription(link, is_early);

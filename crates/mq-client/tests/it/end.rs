@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mq_client::{Error, Outgoing, QoS, ReasonCode};
-use mq_proto::CloseReason;
+use mq_client::{Bytes, Error, Outgoing, QoS, ReasonCode};
+use mq_proto::{CloseReason, LaneId, Outbox};
 
 use crate::util::Server;
 
@@ -65,6 +65,25 @@ async fn disconnect_has_a_deadline() {
     assert_eq!(ended.unwrap_err().to_string(), expected.to_string());
     assert_eq!(start.elapsed().as_secs(), 3);
     assert!(receipt.acknowledged().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn disconnect_has_a_deadline_while_the_server_does_not_read_the_answers() {
+    let mut server = Server::bind("deadline_answers").await;
+    let builder = server.builder().disconnect_timeout(3 * SECOND);
+    let (client, mut peer) = server.pair(builder).await;
+    // PUBREL of an identifier that is not in use: the client answers each with PUBCOMP.
+    let releases = Bytes::from([0x62, 2, 0, 7].repeat(512 * 1024));
+    let mut outbox = Outbox::new();
+    outbox.put_body(LaneId::CONTROL, &releases);
+    let flood = peer.link.flush(&mut outbox);
+    let taken = tokio::time::timeout(SECOND, flood).await;
+    assert!(taken.is_err(), "the client should read no more");
+    let start = tokio::time::Instant::now();
+    let ended = tokio::time::timeout(30 * SECOND, client.disconnect()).await;
+    ended.expect("the deadline has passed").unwrap();
+    // With the time that the last bytes have.
+    assert_eq!(start.elapsed().as_secs(), 5);
 }
 
 #[tokio::test(start_paused = true)]
