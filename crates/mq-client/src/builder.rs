@@ -45,6 +45,10 @@ const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`ClientBuilder::max_requests`](crate::ClientBuilder::max_requests).
 const DEFAULT_MAX_REQUESTS: usize = 1_000;
 
+/// Longest duration that an option has: about 30 years, which every system's clock can add to the present. Longer ones
+/// count as this.
+const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
+
 /// Default of [`ClientBuilder::probes`].
 const PROBES: Probes = Probes {
     quiet: Some(Duration::from_secs(15)),
@@ -55,6 +59,7 @@ const PROBES: Probes = Probes {
 ///
 /// [`build`](Self::build) connects and waits for the server, [`start`](Self::start) does not wait.
 /// A version in brackets, such as (5.0), means that earlier versions ignore the option.
+/// [`Duration::MAX`] means no limit: timeouts and waits of more than 30 years count as 30 years.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -178,7 +183,7 @@ impl ClientBuilder {
     /// address that fails does not hold up the next. Default: 500 ms, in which a handshake over
     /// QUIC ends unless a packet is lost.
     pub fn head_start(mut self, head_start: Duration) -> Self {
-        self.head_start = head_start;
+        self.head_start = head_start.min(LONGEST);
         self
     }
 
@@ -188,7 +193,7 @@ impl ClientBuilder {
     /// The client knows a network by the local address that it uses there. The memory is the client's
     /// own, and ends with it. The client does not give up a working connection for a better address.
     pub fn fallback_memory(mut self, keep: Duration) -> Self {
-        self.fallback_memory = keep;
+        self.fallback_memory = keep.min(LONGEST);
         self
     }
 
@@ -277,7 +282,11 @@ impl ClientBuilder {
     /// the [`ping_timeout`](Self::ping_timeout) ends the connection, as any PINGREQ does, unless the keep-alive is
     /// off.
     pub fn probes(mut self, probes: Probes) -> Self {
-        self.probes = probes;
+        let bounded = |wait: Option<Duration>| wait.map(|wait| wait.min(LONGEST));
+        self.probes = Probes {
+            quiet: bounded(probes.quiet),
+            busy: bounded(probes.busy),
+        };
         self
     }
 
@@ -319,7 +328,7 @@ impl ClientBuilder {
     /// Sets the time within which PINGRESP, or any other byte, has to arrive after a PINGREQ; else the connection
     /// counts as lost. A link that still sends parts of a large message, however slowly, is not lost. Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
-        self.config.ping_timeout = timeout;
+        self.config.ping_timeout = timeout.min(LONGEST);
         self
     }
 
@@ -490,7 +499,7 @@ impl ClientBuilder {
     /// Sets the time for which [`Client::disconnect`], or the drop of the last handle, delivers queued messages
     /// before it gives up. Default: 5 s.
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
-        self.disconnect_timeout = timeout;
+        self.disconnect_timeout = timeout.min(LONGEST);
         self
     }
 
@@ -645,7 +654,8 @@ impl ClientBuilder {
         };
         let connect_timeout = self
             .connect_timeout
-            .unwrap_or(connector.options().connect_timeout);
+            .unwrap_or(connector.options().connect_timeout)
+            .min(LONGEST);
         let mut config = self.config;
         config.connack_timeout = connect_timeout;
         let connect = &mut config.connect;

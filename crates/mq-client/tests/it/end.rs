@@ -87,6 +87,25 @@ async fn disconnect_has_a_deadline_while_the_server_does_not_read_the_answers() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_longest_durations_are_no_limit() {
+    let mut server = Server::bind("no_limit").await;
+    let builder = server
+        .builder()
+        .keep_alive(10 * SECOND)
+        .head_start(Duration::MAX)
+        .fallback_memory(Duration::MAX)
+        .connect_timeout(Duration::MAX)
+        .ping_timeout(Duration::MAX)
+        .disconnect_timeout(Duration::MAX);
+    let (client, mut peer) = server.pair(builder).await;
+    // PINGREQ leaves meanwhile, and gets no answer.
+    tokio::time::sleep(60 * SECOND).await;
+    assert!(client.is_connected());
+    let (ended, _) = tokio::join!(client.disconnect(), peer.closed());
+    ended.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn disconnect_while_offline_ends_at_once_or_at_the_deadline() {
     let server = Server::bind("offline_end").await;
     let start = tokio::time::Instant::now();

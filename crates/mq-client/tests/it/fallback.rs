@@ -139,6 +139,21 @@ async fn without_a_memory_each_connection_begins_with_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_longest_memory_has_no_end() {
+    let hole = Hole::new("hole_for_good").await;
+    let mut server = Server::bind("for_good").await;
+    let builder = hole.client(&["mem://for_good"]).keep_alive(Duration::ZERO);
+    let client = builder.fallback_memory(Duration::MAX).start().unwrap();
+    let peer = server.client().await;
+    client.connected().await.unwrap();
+    tokio::time::sleep(Duration::from_hours(24)).await;
+    drop(peer);
+    let start = Instant::now();
+    let _peer = server.client().await;
+    assert_eq!(start.elapsed(), SECOND);
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_all_fail_each_is_named() {
     let builder = Client::builder("mem://nobody_3").unwrap();
     let built = builder.fallback("mem://nobody_4").unwrap().build().await;
