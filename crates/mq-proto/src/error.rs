@@ -62,6 +62,12 @@ pub enum ProtocolError {
     /// `[MQTT-4.12.1-1]`.
     #[error("the authentication method is not that of CONNECT")]
     AuthenticationMethod,
+    /// A CONNACK with Session Present 1 to a CONNECT with Clean Start 1 `[MQTT-3.2.2-2]`, `[MQTT-3.2.2-4]`.
+    #[error("a session is present, and CONNECT asked for a clean start")]
+    SessionPresent,
+    /// A CONNACK whose Maximum Packet Size has no room for an acknowledgement: the size in bytes.
+    #[error("the server takes packets of {0} bytes at most, and an acknowledgement has more")]
+    MaximumPacketSize(u32),
     /// A data lane that the peer ended in the middle of a packet.
     #[error("{0} ends in the middle of a packet")]
     Incomplete(LaneId),
@@ -80,6 +86,8 @@ impl ProtocolError {
             Self::ReceiveMaximum(_) => ReasonCode::ReceiveMaximumExceeded,
             Self::Qos => ReasonCode::QosNotSupported,
             Self::Retain => ReasonCode::RetainNotSupported,
+            // A valid packet, with which this side cannot go on.
+            Self::MaximumPacketSize(_) => ReasonCode::ImplementationSpecificError,
             Self::Unexpected(_)
             | Self::UnknownTopicAlias(_)
             | Self::WrongAnswer { .. }
@@ -87,6 +95,7 @@ impl ProtocolError {
             | Self::UnknownRequest { .. }
             | Self::SubscriptionId
             | Self::AuthenticationMethod
+            | Self::SessionPresent
             | Self::Incomplete(_)
             | Self::Flow(_) => ReasonCode::ProtocolError,
         }

@@ -165,6 +165,9 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
+        if ack.session_present && config.connect.clean_start {
+            return Err(ProtocolError::SessionPresent);
+        }
         self.decoder
             .set_max_packet_size(config.max_packet_size.get());
         self.session_ids = config.lanes != DataLanes::None
@@ -182,6 +185,11 @@ impl Connection {
             maximum_qos: properties.maximum_qos.unwrap_or(QoS::ExactlyOnce),
             retain_available: properties.retain_available.unwrap_or(true),
         };
+        if let Some(size) = self.peer.maximum_packet_size
+            && size < LEAST_PACKET_SIZE
+        {
+            return Err(ProtocolError::MaximumPacketSize(size));
+        }
         self.session.server_limits = Some(Box::new(self.peer.clone()));
         self.window.limit(self.peer.receive_maximum);
         if config.use_topic_aliases {
@@ -219,6 +227,10 @@ impl Connection {
         self.send_again(now);
     }
 }
+
+/// Least Maximum Packet Size of a server, in bytes, with which a client goes on: an acknowledgement with its reason code
+/// has as many, and cannot be left out.
+const LEAST_PACKET_SIZE: u32 = 5;
 
 /// The greatest number of topic aliases that a client uses, whatever the server would allow: each keeps a topic
 /// in memory.

@@ -664,6 +664,59 @@ fn sending_again_respects_a_smaller_receive_maximum() {
 }
 
 #[test]
+fn a_session_that_is_present_after_clean_start_is_refused() {
+    for version in [Version::V3_1_1, Version::V5] {
+        for clean_start in [true, false] {
+            let mut config = client(version);
+            config.connect.clean_start = clean_start;
+            let (now, server) = (Instant::now(), ServerConfig::default());
+            let mut pair = Pair::new(now, config, server, Session::new());
+            pair.client.connection.connect(now).unwrap();
+            pair.exchange();
+            let mut ack = success();
+            ack.session_present = true;
+            pair.accept(Session::new(), ack);
+            pair.exchange();
+            let error = ProtocolError::SessionPresent;
+            assert_eq!(error.reason_code(), ReasonCode::ProtocolError);
+            let refused = clean_start.then_some(CloseReason::Protocol(error));
+            assert_eq!(pair.client.closed, refused, "{version:?}");
+            // Before 5.0 a client has no DISCONNECT with a reason.
+            let goodbye = Disconnect::new(ReasonCode::ProtocolError);
+            let told = (clean_start && version >= Version::V5)
+                .then_some(CloseReason::ByPeer(Box::new(goodbye)));
+            assert_eq!(pair.server.closed, told, "{version:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_takes_no_acknowledgement_is_refused() {
+    for (size, is_refused) in [(1, true), (4, true), (5, false)] {
+        let (now, server) = (Instant::now(), ServerConfig::default());
+        let mut pair = Pair::new(now, client(Version::V5), server, Session::new());
+        pair.client.connection.connect(now).unwrap();
+        pair.exchange();
+        let mut ack = success();
+        ack.properties.maximum_packet_size = NonZeroU32::new(size);
+        // The answer to the second has a reason code.
+        let release = Ack::new(PacketId::FIRST, ReasonCode::Success);
+        for packet in [Packet::from(ack), Packet::PubRel(release)] {
+            let inbox = &mut pair.client.inbox;
+            packet.encode(Version::V5, inbox).unwrap();
+        }
+        pair.client.take(now);
+        let refused = CloseReason::Protocol(ProtocolError::MaximumPacketSize(size));
+        assert_eq!(pair.client.closed, is_refused.then_some(refused));
+        for packet in sent(&mut pair.client.connection) {
+            let mut bytes = BytesMut::new();
+            packet.encode(Version::V5, &mut bytes).unwrap();
+            assert!(bytes.len() <= size as usize, "{packet:?}");
+        }
+    }
+}
+
+#[test]
 fn a_message_that_the_next_server_does_not_take_is_refused_and_not_sent_again() {
     let server = ServerConfig {
         maximum_qos: QoS::AtLeastOnce,
