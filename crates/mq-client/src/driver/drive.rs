@@ -42,8 +42,10 @@ struct Current {
     connected_at: Option<Instant>,
     /// Bytes that the link has taken.
     flushed: u64,
-    /// The position in bytes after which each message is written.
-    marks: VecDeque<(u64, u64)>,
+    /// Batches of messages that are not written yet, in order.
+    marks: VecDeque<Mark>,
+    /// Number of QoS 0 messages that were put into the outbox and are not written yet.
+    unwritten: usize,
     lanes: Lanes,
     /// Bytes of answers to the server's packets that were put into the outbox since it was last empty.
     answers: usize,
@@ -53,6 +55,16 @@ struct Current {
     backlogged: bool,
     /// The error of the link.
     failure: Option<Error>,
+}
+
+/// Messages that were put into the outbox together.
+struct Mark {
+    /// Bytes that the link has taken once the messages are written.
+    end: u64,
+    /// Number of the last message.
+    last: u64,
+    /// Number of messages at QoS 0.
+    at_qos_0: usize,
 }
 
 /// The outcome of one wait.
@@ -118,6 +130,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
+            unwritten: 0,
             lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries, resumed),
             answers: 0,
             progress: SendProgress::default(),
@@ -128,7 +141,10 @@ impl Driver {
             Ok(()) => self.drive_to_end(&mut current, race).await,
             Err(error) => Outcome::Lost(Error::NotSent(error), None),
         };
-        self.after(current).await;
+        let unwritten = self.after(current).await;
+        if self.end_at.is_some() {
+            self.unwritten += unwritten;
+        }
         outcome
     }
 
@@ -427,6 +443,7 @@ impl Driver {
         // SUBSCRIBE goes before messages, also while it waits for the end of the handshake.
         let held_up = is_early && self.requests.is_waiting();
         let (mut messages, mut bytes) = (0, 0);
+        let before = current.unwritten;
         while !held_up && current.connection.outbox().len() < WRITE_BATCH_BYTES {
             let Some(next) = self.pending.pop_front() else {
                 if self.shared.queue.take(&mut self.pending, WRITE_BATCH_BYTES) {
@@ -445,7 +462,11 @@ impl Driver {
         if messages > 0 {
             self.shared.queue.sent(messages, bytes);
             let end = current.flushed + current.connection.outbox().len() as u64;
-            current.marks.push_back((end, self.last_handed));
+            current.marks.push_back(Mark {
+                end,
+                last: self.last_handed,
+                at_qos_0: current.unwritten - before,
+            });
         }
     }
 
@@ -478,6 +499,7 @@ impl Driver {
             connection,
             link,
             lanes,
+            unwritten,
             ..
         } = current;
         let as_datagram = queued.datagram || self.settings.config.datagrams;
@@ -503,7 +525,10 @@ impl Driver {
                 Way::Wait => return Err(queued),
             };
             match connection.publish_on(now, lane, queued.delivery) {
-                Ok(id) => Ok(id),
+                Ok(id) => {
+                    *unwritten += usize::from(id.is_none());
+                    Ok(id)
+                }
                 Err((
                     CommandError::WindowFull
                     | CommandError::NotConnected
@@ -537,12 +562,11 @@ impl Driver {
         if current.link.data_lanes() > 0 && !current.connection.outbox().is_empty() {
             return;
         }
+        let flushed = current.flushed;
         let mut written = None;
-        while let Some((end, seq)) = current.marks.front().copied()
-            && end <= current.flushed
-        {
-            current.marks.pop_front();
-            written = Some(seq);
+        while let Some(mark) = current.marks.pop_front_if(|mark| mark.end <= flushed) {
+            current.unwritten -= mark.at_qos_0;
+            written = Some(mark.last);
         }
         if let Some(seq) = written {
             self.shared.written.advance(seq);
@@ -581,17 +605,21 @@ impl Driver {
         }
     }
 
-    /// Writes the last packets, and keeps the session for the next connection.
-    async fn after(&mut self, current: Current) {
+    /// Writes the last packets, and keeps the session for the next connection. Returns the number of QoS 0 messages that
+    /// were not written.
+    async fn after(&mut self, current: Current) -> usize {
         let Current {
             mut connection,
             mut link,
+            unwritten,
             failure: _,
             ..
         } = current;
+        let mut is_written = false;
         if !connection.outbox().is_empty() && connection.is_closed() {
             let goodbye = async {
-                if link.flush(connection.outbox()).await.is_ok() {
+                is_written = link.flush(connection.outbox()).await.is_ok();
+                if is_written {
                     link.close(GOODBYE_TIMEOUT).await;
                 }
             };
@@ -601,13 +629,16 @@ impl Driver {
         self.session = connection.into_session();
         let up_to = self.shared.written.up_to();
         if up_to < self.last_handed {
-            self.shared
-                .written
-                .fail(up_to + 1, self.last_handed, Error::LostUnsent);
+            if !is_written {
+                self.shared
+                    .written
+                    .fail(up_to + 1, self.last_handed, Error::LostUnsent);
+            }
             self.shared.written.advance(self.last_handed);
         }
         self.requests.link_lost(&mut self.streams);
         self.streams.link_lost();
+        if is_written { 0 } else { unwritten }
     }
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct Driver {
     reconnect_asked: bool,
     /// Time at which draining stops, once the client is to end.
     end_at: Option<Instant>,
+    /// Number of QoS 0 messages that were in outboxes when their connections ended, since the client is to end.
+    unwritten: usize,
     /// The error with which the client ends.
     ended: Error,
 }
@@ -146,6 +148,7 @@ impl Driver {
             resent: None,
             last_handed: 0,
             end_at: None,
+            unwritten: 0,
             ended: Error::Closed,
         }
     }
@@ -338,7 +341,7 @@ impl Driver {
 
     /// Returns the error of a client that has ended in order.
     fn farewell(&self) -> Error {
-        let unsent = self.shared.queue.len();
+        let unsent = self.shared.queue.len() + self.unwritten;
         let unacknowledged = self.in_flight.len();
         if unsent + unacknowledged == 0 {
             return Error::Closed;

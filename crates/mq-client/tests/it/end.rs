@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::{Bytes, Error, Outgoing, QoS, ReasonCode};
+use mq_client::{Bytes, Client, Error, Outgoing, QoS, ReasonCode, Receipt};
 use mq_proto::{CloseReason, LaneId, Outbox};
 
 use crate::util::Server;
@@ -84,6 +84,50 @@ async fn disconnect_has_a_deadline_while_the_server_does_not_read_the_answers() 
     ended.expect("the deadline has passed").unwrap();
     // With the time that the last bytes have.
     assert_eq!(start.elapsed().as_secs(), 5);
+}
+
+/// Sends two messages at QoS 0 of which a link in memory that is not read takes a part.
+async fn send_large(client: &Client) -> Receipt {
+    let mut last = None;
+    for _ in 0..2 {
+        let large = Outgoing::to("a/b", vec![0; 300_000]).unwrap();
+        last = Some(client.send(large).await.unwrap());
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(client.queued(), 0, "both should be in the outbox");
+    last.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn disconnect_counts_messages_at_qos_0_that_were_not_written() {
+    let mut server = Server::bind("deadline_qos_0").await;
+    let builder = server.builder().disconnect_timeout(3 * SECOND);
+    let (client, _silent) = server.pair(builder).await;
+    let mut receipt = send_large(&client).await;
+    let ended = client.disconnect().await;
+    let expected = Error::Undelivered {
+        unsent: 2,
+        unacknowledged: 0,
+    };
+    assert_eq!(ended.unwrap_err().to_string(), expected.to_string());
+    let written = receipt.written().await;
+    assert!(matches!(written, Err(Error::LostUnsent)), "{written:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_are_written_with_the_last_bytes_are_delivered() {
+    let mut server = Server::bind("last_bytes").await;
+    let builder = server.builder().disconnect_timeout(3 * SECOND);
+    let (client, mut peer) = server.pair(builder).await;
+    let mut receipt = send_large(&client).await;
+    let (ended, payloads) = tokio::join!(client.disconnect(), async {
+        // After the deadline, and within the time that the last bytes have.
+        tokio::time::sleep(4 * SECOND).await;
+        peer.serve().await
+    });
+    ended.unwrap();
+    assert_eq!(payloads.len(), 2);
+    receipt.written().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
