@@ -30,8 +30,9 @@ use crate::{TicketCache, tls::ClientTls};
 
 /// Opens links; cheap to clone.
 ///
-/// Clones share tickets, verifier, client certificate and QUIC sockets. QUIC sockets belong to the
-/// tokio runtime in which they are first used, and are opened then.
+/// Clones share tickets, verifier, client certificate and QUIC sockets. QUIC sockets belong to the tokio runtime that
+/// connects, and are opened then. A connector that connects from another runtime opens others, so that connections do
+/// not end with a runtime that is not theirs.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(crate) shared: Arc<Shared>,

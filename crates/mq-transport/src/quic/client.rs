@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
+use quinn::{ConnectError, Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
+use tokio::runtime::{self, Handle};
 
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
@@ -26,14 +27,21 @@ use crate::{
 /// The sockets that a client's connections share, one for each IP version, bound when needed.
 #[derive(Debug, Default)]
 pub(crate) struct ClientEndpoints {
-    v4: Mutex<Option<Endpoint>>,
-    v6: Mutex<Option<Endpoint>>,
+    v4: Mutex<Option<Kept>>,
+    v6: Mutex<Option<Kept>>,
     /// Address validation tokens, which save the round trip of a Retry.
     tokens: Arc<TokenMemoryCache>,
     /// The address of each host that its last handshake was completed with.
     last_peers: Mutex<HashMap<Address, SocketAddr>>,
     /// The addresses whose port was closed at the last attempt.
     closed: Mutex<HashSet<SocketAddr>>,
+}
+
+/// An endpoint for further connections, and the runtime that drives it.
+#[derive(Debug)]
+struct Kept {
+    endpoint: Endpoint,
+    runtime: runtime::Id,
 }
 
 /// Hosts whose address a connector remembers, and closed ports, as many as hosts in a ticket cache; for one more it
@@ -67,11 +75,18 @@ impl ClientEndpoints {
         };
         config.transport_config(Arc::new(transport));
 
-        let endpoint = self.endpoint(peer, options)?;
         let repeater = Repeater::of_client(&options.quic, notes);
-        let connecting = begin(repeater.as_ref(), || {
-            endpoint.connect_with(config, peer, server_name)
-        });
+        let begin_at = |endpoint: &Endpoint| {
+            begin(repeater.as_ref(), || {
+                endpoint.connect_with(config.clone(), peer, server_name)
+            })
+        };
+        let mut connecting = begin_at(&self.endpoint(peer, options)?);
+        if let Err(ConnectError::EndpointStopping) = connecting {
+            // Its socket has failed, or its runtime is ending.
+            *self.slot(peer) = None;
+            connecting = begin_at(&self.endpoint(peer, options)?);
+        }
         let connecting = connecting.map_err(|error| Error::Unreachable {
             address: address.clone(),
             source: std::io::Error::other(error),
@@ -85,7 +100,7 @@ impl ClientEndpoints {
 
     /// Returns the local address for connections to `peer`; `None` if no socket is bound yet.
     pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
-        self.slot(peer).as_ref()?.local_addr().ok()
+        self.slot(peer).as_ref()?.endpoint.local_addr().ok()
     }
 
     /// Returns the address that the host's last handshake was completed with.
@@ -121,22 +136,28 @@ impl ClientEndpoints {
     }
 
     /// Locks the slot of the endpoint for connections to `peer`.
-    fn slot(&self, peer: SocketAddr) -> MutexGuard<'_, Option<Endpoint>> {
+    fn slot(&self, peer: SocketAddr) -> MutexGuard<'_, Option<Kept>> {
         lock(if peer.is_ipv4() { &self.v4 } else { &self.v6 })
     }
 
+    /// Returns the endpoint of the caller's runtime, which is made if another runtime has connected last. Connections
+    /// end with the runtime that drives their endpoint.
     fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
+        let runtime = Handle::current().id();
         let mut slot = self.slot(peer);
-        if let Some(endpoint) = &*slot {
-            return Ok(endpoint.clone());
+        if let Some(kept) = &*slot
+            && kept.runtime == runtime
+        {
+            return Ok(kept.endpoint.clone());
         }
         let local = local_for(peer, options.local_address);
-        let made = Endpoint::new_with_abstract_socket(
+        let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config(&options.quic)?,
             None,
             socket(bind_udp(local, &options.socket)?, &options.quic)?,
             Arc::new(PooledRuntime),
         )?;
-        Ok(slot.insert(made).clone())
+        let kept = slot.insert(Kept { endpoint, runtime });
+        Ok(kept.endpoint.clone())
     }
 }

@@ -356,6 +356,36 @@ async fn bytes_that_go_with_a_stopped_lane_are_reported_as_flushed(scheme: Schem
     assert_eq!((flushed, queued.len()), (Progress::Flushed, 0));
 }
 
+/// Connects over QUIC to a listener of the same runtime; returns both ends and the listener.
+async fn connect_here(connector: &Connector) -> (Link, Link, Listener) {
+    let mut listener = listen(Scheme::Quic).await;
+    let connecting = connect(connector, &mut listener);
+    let connected = tokio::time::timeout(SOON, connecting).await;
+    let (client, server) = connected.expect("it should not hang");
+    (client, server, listener)
+}
+
+#[test]
+fn a_connector_goes_on_over_quic_when_the_runtime_of_earlier_connections_ends() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let connector = Connector::new(connect_options()).unwrap();
+    let (first, second, third) = (runtime(), runtime(), runtime());
+    drop(first.block_on(connect_here(&connector)));
+    let (mut client, mut server, listener) = second.block_on(connect_here(&connector));
+    drop(first);
+    second.block_on(async {
+        let exchange = async {
+            send(&mut client, b"hello").await;
+            receive(&mut server, 5).await
+        };
+        let received = tokio::time::timeout(SOON, exchange).await;
+        assert_eq!(received.expect("it should not hang"), b"hello");
+    });
+    drop((client, server, listener));
+    drop(second);
+    drop(third.block_on(connect_here(&connector)));
+}
+
 over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic, ws, wss);
 async fn last_words_can_be_read_though_writing_fails(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
