@@ -26,8 +26,10 @@ pub(super) struct Entry {
     pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
     /// `true` if SUBSCRIBE may leave before the link's handshake is complete.
     pub(super) early: bool,
+    /// `true` if SUBSCRIBE was sent, on this connection or an earlier one: the server may have the subscription.
+    pub(super) sent: bool,
     /// `true` if the server has granted the subscription in the current session.
-    pub(super) active: bool,
+    active: bool,
     way: Way,
 }
 
@@ -72,6 +74,7 @@ impl Entry {
             ending: Vec::new(),
             user_properties: options.user_properties,
             early: options.early,
+            sent: false,
             active: false,
             way: Way::new(outlet),
         }
@@ -133,6 +136,13 @@ impl Streams {
 
     pub(super) fn get(&self, id: SubscriptionId) -> Option<&Entry> {
         self.find(id).ok().map(|index| &self.entries[index])
+    }
+
+    /// Records that SUBSCRIBE was sent.
+    pub(super) fn sent(&mut self, id: SubscriptionId) {
+        if let Ok(index) = self.find(id) {
+            self.entries[index].sent = true;
+        }
     }
 
     /// Returns `true` if a subscription has this filter.

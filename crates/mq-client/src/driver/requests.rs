@@ -76,11 +76,9 @@ impl Requests {
         let Some(entry) = streams.remove(id) else {
             return;
         };
-        let before = self.waiting.len();
         self.waiting
             .retain(|pending| !matches!(pending, Pending::Subscribe(other, _) if *other == id));
-        if self.waiting.len() < before && !entry.active {
-            // Its SUBSCRIBE was never sent.
+        if !entry.sent {
             return;
         }
         let filters: Vec<_> = entry
@@ -142,7 +140,12 @@ impl Requests {
                 }
             };
             match sent {
-                Ok(id) => self.asked.push_back((id, pending)),
+                Ok(id) => {
+                    if let Pending::Subscribe(subscription, _) = &pending {
+                        streams.sent(*subscription);
+                    }
+                    self.asked.push_back((id, pending));
+                }
                 Err(CommandError::NotConnected | CommandError::NoPacketId) => {
                     self.waiting.push_front(pending);
                     return;

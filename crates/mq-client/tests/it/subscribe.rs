@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mq_client::{Error, QoS, ReasonCode, SubscribeOptions, Subscription, TopicFilter, Version};
+use mq_client::{
+    Error, Event, QoS, ReasonCode, SubscribeOptions, Subscription, TopicFilter, Version,
+};
+use mq_proto::Session;
 
 use crate::util::{Peer, Server};
 
@@ -328,6 +331,46 @@ async fn messages_not_taken_before_a_loss_arrive_once_more_not_twice() {
     }
     assert_eq!(rest, ["0", "1", "2"]);
     serving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_given_up_while_offline_ends_at_the_server() {
+    let mut server = Server::bind("given_up").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut events = client.events();
+    {
+        let subscribing = client.subscribe("a", QoS::AtLeastOnce);
+        tokio::pin!(subscribing);
+        tokio::select! {
+            _ = &mut subscribing => panic!("not granted yet"),
+            _ = peer.subscribe() => {}
+        }
+        drop(peer);
+        while !matches!(events.recv().await.unwrap(), Event::Reconnecting { .. }) {}
+    }
+    // The server has granted it, and keeps it with the session.
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.accept(Session::new(), true).await;
+    let ended = tokio::time::timeout(SECOND, peer.unsubscribe()).await;
+    assert_eq!(ended.expect("the client should unsubscribe"), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_was_not_sent_is_given_up_without_a_packet() {
+    let mut server = Server::bind("given_up_unsent").await;
+    let (client, peer) = server.pair(server.builder()).await;
+    let mut events = client.events();
+    drop(peer);
+    while !matches!(events.recv().await.unwrap(), Event::Reconnecting { .. }) {}
+    let subscribing = client.subscribe("a", QoS::AtLeastOnce);
+    let given_up = tokio::time::timeout(SECOND / 2, subscribing).await;
+    assert!(given_up.is_err());
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.accept(Session::new(), true).await;
+    let nothing = tokio::time::timeout(SECOND, peer.event()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
 }
 
 #[tokio::test(start_paused = true)]
