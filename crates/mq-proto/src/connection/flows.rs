@@ -325,7 +325,9 @@ impl Connection {
         let keeps_qos = keeps && flow.keeps_qos();
         if keeps_qos && !self.session_ids {
             self.session.park(sent);
-            self.window.forget_sent(sent.len());
+            for id in sent {
+                self.window.forget(*id);
+            }
         } else if !self.session_ids {
             for id in sent {
                 self.complete(now, *id, ReasonCode::UnspecifiedError);

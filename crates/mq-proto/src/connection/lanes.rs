@@ -319,6 +319,10 @@ impl Connection {
                 leave,
             )
         {
+            // Others may go in the place of messages that wait for the flow's next lane.
+            if self.state == State::Open {
+                self.send_again(now);
+            }
             return;
         }
         let mut anew = Vec::new();

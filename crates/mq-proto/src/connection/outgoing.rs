@@ -24,7 +24,7 @@ pub(super) struct SendWindow {
     maximum: u16,
     /// Number of QoS 1 and 2 messages that were sent on this connection and are not complete.
     sent: usize,
-    /// Messages in flight that are to be sent again and were not yet, in order.
+    /// Messages in flight that are to be sent again and were not yet, in order. None of them counts in `sent`.
     again: VecDeque<PacketId>,
 }
 
@@ -73,9 +73,11 @@ impl SendWindow {
         usize::from(maximum).saturating_sub(self.sent)
     }
 
-    /// Marks messages that were sent on this connection to be sent again.
+    /// Marks messages to be sent again, whether this connection has sent them or not.
     pub(super) fn send_anew(&mut self, ids: Vec<PacketId>) {
-        self.forget_sent(ids.len());
+        for id in &ids {
+            self.forget(*id);
+        }
         self.send_later(ids);
     }
 
@@ -84,13 +86,16 @@ impl SendWindow {
         self.again.extend(ids);
     }
 
-    /// Frees the window of messages that were sent on this connection and do not count any more.
-    pub(super) fn forget_sent(&mut self, count: usize) {
-        self.sent = self.sent.saturating_sub(count);
-    }
-
-    fn completed(&mut self) {
-        self.sent = self.sent.saturating_sub(1);
+    /// Forgets a message in flight. Returns `true` if it was sent on this connection, which frees its place in the
+    /// window, and `false` if it still waited to be sent again.
+    pub(super) fn forget(&mut self, id: PacketId) -> bool {
+        let waiting = self.again.iter().position(|waiting| *waiting == id);
+        if let Some(index) = waiting {
+            self.again.remove(index);
+        } else {
+            self.sent = self.sent.saturating_sub(1);
+        }
+        waiting.is_none()
     }
 }
 
@@ -245,7 +250,6 @@ impl Connection {
             let Some(id) = self.window.again.pop_front() else {
                 return;
             };
-            // One that has gone back to waiting for its flow has none.
             let Some(lane) = self.session.lane_of(id) else {
                 continue;
             };
@@ -359,8 +363,9 @@ impl Connection {
             delivery,
         });
         if let Some(lane) = lane {
-            self.window.completed();
-            self.completed_on(lane);
+            if self.window.forget(id) {
+                self.completed_on(lane);
+            }
             self.finish_if_done(now, lane);
         }
         if self.state == State::Open {

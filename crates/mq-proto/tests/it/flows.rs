@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    num::NonZeroU16,
     time::{Duration, Instant},
 };
 
@@ -50,7 +51,11 @@ fn ack(id: u16) -> Ack {
 
 /// Makes a server that has accepted a client with the head of a control flow.
 fn server(now: Instant, session: Session, present: bool) -> Connection {
-    let mut server = Connection::server(now, ServerConfig::default());
+    server_with(now, ServerConfig::default(), session, present)
+}
+
+fn server_with(now: Instant, config: ServerConfig, session: Session, present: bool) -> Connection {
+    let mut server = Connection::server(now, config);
     server.allow_flows();
     let mut bytes = BytesMut::from(&[0x11, 0, 0][..]);
     bytes.unsplit(encode(&connect(Version::V5).into()));
@@ -349,6 +354,99 @@ fn qos1_of_recovered_flows_arrives_both_ways_in_order() {
 #[test]
 fn qos2_of_recovered_flows_arrives_exactly_once_both_ways_in_order() {
     check(QoS::ExactlyOnce);
+}
+
+/// Makes a server whose window has room for two messages.
+fn narrow(now: Instant) -> Connection {
+    let config = ServerConfig {
+        max_inflight: NonZeroU16::new(2).unwrap(),
+        ..ServerConfig::default()
+    };
+    server_with(now, config, Session::new(), false)
+}
+
+/// Sends a message at QoS 1 and returns its packet identifier.
+fn send(now: Instant, server: &mut Connection, lane: LaneId) -> u16 {
+    let message = Message::new(TopicName::new("t").unwrap(), "x");
+    let delivery = Delivery::new(message, QoS::AtLeastOnce);
+    let id = server.publish_on(now, lane, delivery).unwrap();
+    id.unwrap().get()
+}
+
+fn puback(now: Instant, server: &mut Connection, id: u16) {
+    let answer = encode(&Packet::PubAck(ack(id)));
+    hear(now, server, LaneId::CONTROL, &answer);
+}
+
+/// Fills the window of a server by two messages on the control lane, while two of flow 2 wait to be sent again on lane
+/// 8. Returns the packet identifiers of both on the control lane, and of both on the flow.
+fn with_waiting(now: Instant) -> (Connection, [u16; 2], [u16; 2]) {
+    let mut server = narrow(now);
+    begin(now, &mut server, LaneId(4), 2, KEPT);
+    let waiting = [(); 2].map(|()| send(now, &mut server, LaneId(4)));
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+    let sent = [(); 2].map(|()| send(now, &mut server, LaneId::CONTROL));
+    begin(now, &mut server, LaneId(8), 2, KEPT);
+    assert!(said(&mut server, LaneId(8)).is_empty());
+    (server, sent, waiting)
+}
+
+#[test]
+fn messages_that_wait_for_the_window_free_no_place_when_their_lane_breaks() {
+    let now = Instant::now();
+    let (mut server, sent, waiting) = with_waiting(now);
+    server.handle_lane_closed(now, LaneId(8), LaneEnd::Abort(0));
+    assert_eq!(server.window(), 0);
+    puback(now, &mut server, sent[0]);
+    assert_eq!(server.window(), 1);
+    begin(now, &mut server, LaneId(12), 2, KEPT);
+    assert_eq!(said(&mut server, LaneId(12)).len(), 1);
+    for id in [sent[1], waiting[0], waiting[1]] {
+        puback(now, &mut server, id);
+    }
+    assert_eq!((server.window(), server.in_flight()), (2, 0));
+    assert_eq!(said(&mut server, LaneId(12)).len(), 1, "each is sent once");
+    assert!(server.is_lane_quiet(LaneId(12)));
+}
+
+#[test]
+fn messages_that_wait_for_the_window_free_no_place_when_they_are_complete() {
+    let now = Instant::now();
+    for lane_is_discarded in [false, true] {
+        let (mut server, sent, waiting) = with_waiting(now);
+        if lane_is_discarded {
+            server.handle_lane_closed(now, LaneId(8), LaneEnd::Abort(0xBF));
+        } else {
+            // The answers to the first sending come late.
+            for id in waiting {
+                puback(now, &mut server, id);
+            }
+        }
+        assert_eq!((server.window(), server.in_flight()), (0, 2));
+        for id in sent {
+            puback(now, &mut server, id);
+        }
+        assert_eq!((server.window(), server.in_flight()), (2, 0));
+    }
+}
+
+#[test]
+fn a_flow_whose_lane_breaks_makes_room_for_messages_of_another() {
+    let now = Instant::now();
+    let mut server = narrow(now);
+    for (lane, flow) in [(LaneId(4), 2), (LaneId(8), 4)] {
+        begin(now, &mut server, lane, flow, KEPT);
+        send(now, &mut server, lane);
+        server.handle_lane_closed(now, lane, LaneEnd::Abort(0));
+    }
+    send(now, &mut server, LaneId::CONTROL);
+    begin(now, &mut server, LaneId(12), 2, KEPT);
+    begin(now, &mut server, LaneId(16), 4, KEPT);
+    assert_eq!(said(&mut server, LaneId(12)).len(), 1);
+    assert!(said(&mut server, LaneId(16)).is_empty());
+    server.handle_lane_closed(now, LaneId(12), LaneEnd::Abort(0));
+    assert_eq!(said(&mut server, LaneId(16)).len(), 1);
+    assert_eq!(server.window(), 0);
 }
 
 #[test]
