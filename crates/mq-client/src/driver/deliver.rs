@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, TopicName};
+use mq_codec::{ByteStr, QoS, ReasonCode, Subscription, SubscriptionId, TopicFilter, TopicName};
 use mq_proto::{AckTicket, Connection, Message, Received};
 
 use crate::{
@@ -414,13 +414,25 @@ impl Streams {
         dirty.is_empty() && leaving.is_empty() && !*catch_all_dirty
     }
 
-    /// Drops unacknowledged messages, since the link is lost: the server sends them again.
-    pub(super) fn link_lost(&mut self) {
-        self.acks.clear();
+    /// Drops unacknowledged messages, since the link is lost: the server sends them again. Messages at QoS 2 stay and
+    /// count as taken, unless the application acknowledges them: another stream may have its copy already, and their
+    /// repetition must not be delivered.
+    pub(super) fn link_lost(&mut self, connection: &mut Connection, now: Instant) {
+        let (acks, manual_ack) = (&mut self.acks, self.manual_ack);
         let entries = self.entries.iter_mut().chain(&mut self.leaving);
         let ways = entries.map(|entry| &mut entry.way);
         for way in ways.chain(self.catch_all.as_mut()) {
-            way.staged.retain(|staged| staged.ticket.is_none());
+            way.staged.retain_mut(|staged| {
+                let may_stay = !manual_ack && staged.message.qos == QoS::ExactlyOnce;
+                let ticket = staged.ticket.as_ref();
+                if may_stay && ticket.is_some_and(AckTicket::is_of_session) {
+                    acks.extend(staged.ticket.take());
+                }
+                staged.ticket.is_none()
+            });
+        }
+        for ticket in acks.drain(..) {
+            connection.ack(now, ticket, ReasonCode::Success);
         }
         // Without a connection a stream would wait for its end.
         self.leaving.retain(|entry| {

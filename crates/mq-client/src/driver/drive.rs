@@ -201,8 +201,9 @@ impl Driver {
                 connection, link, ..
             } = current;
             let before = connection.outbox().len();
+            // What waits for room is of an earlier connection before CONNACK, which does not wait for it.
+            let may_read = takes_answers && (has_room || !connection.is_open());
             let step = poll_fn(|cx| {
-                let may_read = has_room && takes_answers;
                 match link.poll_progress_or_handshake(cx, connection.outbox(), may_read) {
                     Poll::Ready(Some(progress)) => return Poll::Ready(Step::Link(progress)),
                     Poll::Ready(None) => return Poll::Ready(Step::Secured),
@@ -626,6 +627,7 @@ impl Driver {
             // Packets that cannot be written in time are dropped.
             let _ = tokio::time::timeout(2 * GOODBYE_TIMEOUT, goodbye).await;
         }
+        self.streams.link_lost(&mut connection, now());
         self.session = connection.into_session();
         let up_to = self.shared.written.up_to();
         if up_to < self.last_handed {
@@ -637,7 +639,6 @@ impl Driver {
             self.shared.written.advance(self.last_handed);
         }
         self.requests.link_lost(&mut self.streams);
-        self.streams.link_lost();
         if is_written { 0 } else { unwritten }
     }
 }

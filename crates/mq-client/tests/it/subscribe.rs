@@ -334,6 +334,66 @@ async fn messages_not_taken_before_a_loss_arrive_once_more_not_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_of_two_streams_comes_once_to_each_though_the_link_is_lost_while_one_is_full() {
+    let mut server = Server::bind("overlapping").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut wide = subscribe(&client, &mut peer, "a/#").await;
+    let options = SubscribeOptions::new(filter("a/+"), QoS::ExactlyOnce).capacity(1);
+    let (narrow, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+    let mut narrow = narrow.unwrap();
+    for n in 0..2 {
+        peer.send("a/b", &n.to_string(), QoS::ExactlyOnce, None)
+            .await;
+    }
+    for n in 0..2 {
+        assert_eq!(next(&mut wide).await, n.to_string());
+    }
+    let session = peer.connection.into_session();
+    drop(peer.link);
+    client.reconnect().unwrap();
+    let mut peer = server.link().await;
+    peer.connect().await;
+    // The server sends again what it knows nothing of.
+    peer.accept(session, true).await;
+    let serving = tokio::spawn(async move { peer.closed().await });
+    for n in 0..2 {
+        assert_eq!(next(&mut narrow).await, n.to_string());
+    }
+    assert!(is_quiet(&mut narrow).await && is_quiet(&mut wide).await);
+    assert_eq!(client.unmatched(), 0);
+    serving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_stream_does_not_keep_its_client_from_connecting_again() {
+    let mut server = Server::bind("full_again").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut events = client.events();
+    let options = SubscribeOptions::new(filter("a"), QoS::AtMostOnce).capacity(1);
+    let (stream, _) = tokio::join!(client.subscribe_with(options), peer.grant());
+    let mut stream = stream.unwrap();
+    for n in 0..2 {
+        peer.send("a", &n.to_string(), QoS::AtMostOnce, Some(1))
+            .await;
+    }
+    tokio::time::sleep(SECOND).await;
+    client.reconnect().unwrap();
+    let _peer = server.client().await;
+    let connected = async {
+        loop {
+            if let Event::Connected(_) = events.recv().await.unwrap() {
+                break;
+            }
+        }
+    };
+    let waited = tokio::time::timeout(SECOND, connected).await;
+    waited.expect("CONNACK should be read");
+    for n in 0..2 {
+        assert_eq!(next(&mut stream).await, n.to_string());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_subscription_that_is_given_up_while_offline_ends_at_the_server() {
     let mut server = Server::bind("given_up").await;
     let (client, mut peer) = server.pair(server.builder()).await;
