@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use mq_codec::{Decoder, Packet, Publish};
+use mq_codec::{ByteStr, Decoder, Packet, Publish, PublishProperties, SubscriptionId};
 
 use super::{Connection, State};
 use crate::{Event, LaneId, ProtocolError};
@@ -16,6 +16,21 @@ pub(super) struct Discarding {
     /// Number of bytes of the packet that were received so far.
     received: usize,
     to_come: usize,
+}
+
+impl Discarding {
+    /// Returns the approximate memory of the packet without its payload, in bytes. A user property of 5 bytes takes
+    /// many times as much.
+    fn held_bytes(&self) -> usize {
+        let properties = &self.publish.properties;
+        let bytes = size_of::<Self>() + Decoder::MAX_PEEKED;
+        if properties.is_untouched() {
+            return bytes;
+        }
+        let texts = properties.user_properties.capacity() * size_of::<(ByteStr, ByteStr)>();
+        let ids = properties.subscription_ids.capacity() * size_of::<SubscriptionId>();
+        bytes + size_of::<PublishProperties>() + texts + ids
+    }
 }
 
 impl Connection {
@@ -93,8 +108,9 @@ impl Connection {
         discarding.map_or(buffer.len(), |discarding| discarding.received)
     }
 
-    /// Returns the approximate memory of messages whose payload is dropped, in bytes: the heads of them are read whole.
+    /// Returns the approximate memory of messages whose payload is dropped, in bytes.
     pub(super) fn discarding_bytes(&self) -> usize {
-        self.discarding.len() * (size_of::<Discarding>() + Decoder::MAX_PEEKED)
+        let each = self.discarding.values();
+        each.map(|discarding| discarding.held_bytes()).sum()
     }
 }

@@ -948,6 +948,22 @@ fn a_payload_without_room_is_dropped_as_it_comes_and_its_message_stays_in_order(
 }
 
 #[test]
+fn the_head_of_a_message_whose_payload_is_dropped_counts_with_all_its_properties() {
+    const PROPERTIES: usize = 500;
+    let mut pair = Pair::open(Version::V5);
+    let server = &mut pair.server.connection;
+    let mut large = Publish::new(TopicName::new("t").unwrap(), vec![7; 100_000]);
+    let empty = (ByteStr::empty(), ByteStr::empty());
+    large.properties.user_properties = vec![empty; PROPERTIES];
+    let (packet, mut bytes) = (Packet::from(large), BytesMut::new());
+    packet.encode(Version::V5, &mut bytes).unwrap();
+    bytes.truncate(10_000);
+    assert!(server.discard_payload(LaneId::CONTROL, &mut bytes));
+    let held = PROPERTIES * size_of::<(ByteStr, ByteStr)>();
+    assert!(server.held_bytes() > held, "{}", server.held_bytes());
+}
+
+#[test]
 fn nothing_but_the_payload_of_an_incomplete_publish_is_dropped() {
     let mut pair = Pair::open(Version::V5);
     let server = &mut pair.server.connection;
