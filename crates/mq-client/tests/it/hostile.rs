@@ -1,12 +1,16 @@
-//! Servers that send more than a client should keep.
+//! Servers that send more than a client should keep, or what they may not send.
 
 use std::time::Duration;
 
-use mq_client::{Client, Error};
+use mq_client::{Client, ConnectOptions, Connector, Error, Outgoing, QoS, QuicStreams, Trust};
+use mq_proto::{Connection, LaneId, Outbox, ServerConfig, Session};
+use mq_transport::{Listener, Progress};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
 };
+
+use crate::util::{self, Peer};
 
 /// A step that takes longer has stopped.
 const STALLED: Duration = Duration::from_secs(2);
@@ -89,6 +93,60 @@ async fn a_client_reads_again_once_its_answers_are_taken() {
             .chunks(5)
             .all(|answer| answer == [0x70, 3, 0, 7, 0x92])
     );
+}
+
+/// Connects a client over QUIC with a stream for each topic, and returns it with the server's end of its connection.
+async fn with_streams() -> (Client, Peer, Listener) {
+    let mut listener = util::listen("quic").await;
+    let url = listener.local_address().to_string();
+    let connector = Connector::new(ConnectOptions::new().trust(Trust::Insecure)).unwrap();
+    let builder = Client::builder(&url).unwrap().connector(connector);
+    let builder = builder.quic_streams(QuicStreams::PerTopic { most: 4 });
+    let accepting = async {
+        let incoming = listener.accept().await.unwrap();
+        let mut peer = Peer {
+            link: incoming.handshake().await.unwrap(),
+            connection: Connection::server(util::now(), ServerConfig::default()),
+        };
+        peer.connect().await;
+        peer.accept(Session::new(), false).await;
+        peer
+    };
+    let (client, peer) = tokio::join!(builder.build(), accepting);
+    (client.unwrap(), peer, listener)
+}
+
+/// Waits for the first bytes on a data lane, and returns the lane.
+async fn first_lane(peer: &mut Peer) -> LaneId {
+    loop {
+        match peer.link.progress(&mut Outbox::new(), true).await.unwrap() {
+            Progress::Received(LaneId::CONTROL) | Progress::Flushed | Progress::Datagrams => {}
+            Progress::Received(lane) => return lane,
+            ended => panic!("{ended:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_goes_on_without_a_stream_that_its_server_misuses_while_bytes_wait_for_it() {
+    let (client, mut peer, _listener) = with_streams().await;
+    let exchange = async {
+        // More than the windows take of a stream that is not read: some always wait.
+        let large = |_| Outgoing::to("a/b", vec![b'x'; 500_000]).unwrap();
+        let batch = (0..8).map(large).collect();
+        drop(client.send_batch(batch).await.unwrap());
+        let lane = first_lane(&mut peer).await;
+        // DISCONNECT belongs on the control lane.
+        let mut wrong = Outbox::new();
+        wrong.put_body(lane, &mq_client::Bytes::from_static(&[0xE0, 0]));
+        peer.link.flush(&mut wrong).await.unwrap();
+        tokio::select! {
+            published = client.publish("b", "on", QoS::AtLeastOnce) => published.unwrap(),
+            _ = peer.serve() => panic!("the connection should go on"),
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_mins(1), exchange).await;
+    done.expect("the client should go on");
 }
 
 #[tokio::test(flavor = "multi_thread")]

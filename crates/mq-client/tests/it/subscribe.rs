@@ -334,6 +334,18 @@ async fn messages_not_taken_before_a_loss_arrive_once_more_not_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_repeats_a_subscription_identifier_comes_once() {
+    let mut server = Server::bind("repeated_identifier").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut stream = subscribe(&client, &mut peer, "a").await;
+    peer.put("a", "x", QoS::AtLeastOnce, [1, 1]);
+    peer.flush().await;
+    assert_eq!(next(&mut stream).await, "x");
+    acknowledges(&mut peer, 1).await;
+    assert!(is_quiet(&mut stream).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_of_two_streams_comes_once_to_each_though_the_link_is_lost_while_one_is_full() {
     let mut server = Server::bind("overlapping").await;
     let (client, mut peer) = server.pair(server.builder()).await;
