@@ -28,6 +28,7 @@ mod energy;
 mod examples;
 mod faults;
 mod home;
+mod hooks;
 mod idle_streams;
 #[cfg(unix)]
 mod inspect;

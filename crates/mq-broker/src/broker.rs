@@ -796,6 +796,7 @@ fn hub_of(
         store,
         cluster: persistence.nodes(),
         worker_channels: Arc::clone(worker_channels),
+        hooks: settings.hooks.clone(),
     };
     Hub::new(hub_settings, parts, kept)
 }

@@ -35,6 +35,7 @@
 //! | the configuration file | [`config`] |
 //! | routing: the sessions that receive a message | [`router`] |
 //! | the state that survives a restart | [`store`] |
+//! | what the program sees, changes and refuses | [`hooks`] |
 //! | counters | [`Metrics`] |
 //! | connected clients, sessions and the like | [`view`] |
 //! | operators: HTTP, a page, a socket | [`AdminSettings`] |
@@ -79,6 +80,7 @@ mod error;
 mod escaped;
 mod files;
 mod fnv;
+pub mod hooks;
 mod hub;
 mod journal;
 mod lock;

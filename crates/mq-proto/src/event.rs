@@ -48,6 +48,8 @@ pub enum Event {
     Released {
         /// The packet identifier that [`publish`](crate::Connection::publish) returned.
         packet_id: PacketId,
+        /// The message, which is no longer kept.
+        delivery: Delivery,
     },
     /// PUBREL was received for a QoS 2 message that was received and acknowledged: its identifier is free
     /// again, and PUBCOMP is in the outbox.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mq_codec::{ConnAck, Connect, ConnectProperties, ReasonCode, Version, Will};
+use mq_codec::{ConnAck, Connect, ConnectProperties, PacketType, ReasonCode, Version, Will};
 use tracing::{debug, info};
 
 use super::{
@@ -17,6 +17,7 @@ use crate::{
     broker_mark::BrokerMark,
     clock,
     escaped::Escaped,
+    hooks::{self, HookClient},
     hub::ReadAhead,
     refusal_log::ClientLine,
     session::{KeptWill, MemberState, Presence, Session},
@@ -92,6 +93,9 @@ impl Admission {
         if user.is_some_and(|user| wire.hub.bans.has_user(user, clock::now())) {
             return refuse(wire, ReasonCode::Banned, "banned", &client_id, who);
         }
+        if let Err(reason) = ask_hooks(wire, &client_id, who) {
+            return refuse(wire, reason, hooks::REFUSED, &client_id, who);
+        }
         let will = match will.map(|will| keep_will(wire, who, will)).transpose() {
             Ok(will) => will,
             Err((reason, why)) => return refuse(wire, reason, why, &client_id, who),
@@ -160,6 +164,13 @@ impl Admission {
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
             end_if_banned(wire, &hold.session, who.and_then(Principal::user));
             log_connected(wire, version, &client_id, who.and_then(Principal::user));
+            if let Some(called) = &wire.hub.hooks {
+                let client = HookClient {
+                    client_id: &client_id,
+                    principal: who,
+                };
+                called.on_connect(client, hold.session_present);
+            }
             // Data received after CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
         }
@@ -174,6 +185,23 @@ impl Admission {
             connack_at,
         ))
     }
+}
+
+/// Asks the program's hooks about a client that has logged in.
+///
+/// # Errors
+/// If they refuse it, with the reason for CONNACK.
+fn ask_hooks(wire: &Wire, client_id: &str, who: Option<&Principal>) -> Result<(), ReasonCode> {
+    let Some(called) = &wire.hub.hooks else {
+        return Ok(());
+    };
+    let client = HookClient {
+        client_id,
+        principal: who,
+    };
+    called
+        .on_authenticated(client)
+        .map_err(|reason| hooks::allowed_in(PacketType::ConnAck, reason))
 }
 
 /// Ends the connection of a client that was banned while it was let in: the ban has ended those that operators saw by then.

@@ -14,6 +14,7 @@ use crate::hub::end_flow;
 use crate::{
     clock,
     escaped::Escaped,
+    hooks::HookClient,
     hub::{HeldSession, Publisher, ReadAhead, RoutedMessage},
     journal::StoreFailed,
     refusal_log::{ClientLine, RefusalDetails},
@@ -124,6 +125,7 @@ impl Closing {
             session_end.will = None;
         }
         log_end(&wire, &hold.session, &reason);
+        tell_hooks(&wire, &hold.session, &reason);
         let version = wire.connection.version();
         let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
@@ -166,6 +168,18 @@ impl Closing {
             reason,
             code,
         }
+    }
+}
+
+/// Tells the program's hooks that a client's connection has ended.
+fn tell_hooks(wire: &Wire, session: &Session, reason: &CloseReason) {
+    if let Some(hooks) = &wire.hub.hooks {
+        let principal = session.principal();
+        let client = HookClient {
+            client_id: &session.client_id,
+            principal: principal.as_ref(),
+        };
+        hooks.on_disconnect(client, reason);
     }
 }
 

@@ -57,6 +57,7 @@ use crate::{
     Quotas,
     auth::{AccessControl, TakeOverPolicy},
     broker_mark::BrokerMark,
+    hooks::Hooks,
     journal::Journal,
     lock::read,
     mailbox::MailboxRules,
@@ -131,6 +132,7 @@ pub(crate) struct HubParts {
     /// The other nodes, if the broker is one of a cluster, which is its store as well.
     pub(crate) cluster: Option<Arc<dyn Nodes>>,
     pub(crate) worker_channels: Arc<WorkerChannels>,
+    pub(crate) hooks: Option<Arc<dyn Hooks>>,
 }
 
 /// The state that all connections of a broker share.
@@ -153,6 +155,7 @@ pub(crate) struct Hub {
     pub(crate) violations: Violations,
 
     pub(crate) access_control: AccessControl,
+    pub(crate) hooks: Option<Arc<dyn Hooks>>,
     store_writer: Option<Arc<StoreWriter>>,
     cluster: Option<Arc<dyn Nodes>>,
     worker_channels: Arc<WorkerChannels>,
@@ -178,6 +181,7 @@ impl Hub {
             store,
             cluster,
             worker_channels,
+            hooks,
         } = parts;
         let quotas = settings.quotas;
         let memory = HubMemory::new(quotas.memory);
@@ -203,6 +207,7 @@ impl Hub {
             refusal_log: RefusalLog::default(),
             settings,
             access_control,
+            hooks,
             store_writer,
             cluster,
             worker_channels,

@@ -17,6 +17,7 @@ use crate::{
     auth::{Access, TakeOverPolicy},
     cluster::ClusterSettings,
     files,
+    hooks::Hooks,
     store::StoreError,
 };
 pub use bridge::{
@@ -124,6 +125,8 @@ pub struct Settings {
     /// The policy about another user's CONNECT with a session's client identifier. Default: only
     /// the session's own user takes it over.
     pub take_over: TakeOverPolicy,
+    /// Calls to the program while the broker serves clients; `None`, the default, makes none.
+    pub hooks: Option<Arc<dyn Hooks>>,
     /// Bridges to remote brokers. Default none.
     pub bridges: Vec<BridgeSettings>,
     /// Makes the broker a node of a cluster, which keeps what survives a restart: there is no
@@ -218,6 +221,7 @@ impl Settings {
             access: Access::Open,
             failures_per_minute: NonZeroU32::new(10),
             take_over: TakeOverPolicy::SameUser,
+            hooks: None,
             bridges: Vec::new(),
             cluster: None,
         }

@@ -314,8 +314,13 @@ impl Connection {
             return Ok(());
         }
         let reason = if known {
-            if self.session.release(id).is_some() {
-                self.events.push_back(Event::Released { packet_id: id });
+            if let Some(delivery) = self.session.release(id) {
+                let packet_id = id;
+                let released = Event::Released {
+                    packet_id,
+                    delivery,
+                };
+                self.events.push_back(released);
             }
             ReasonCode::Success
         } else {

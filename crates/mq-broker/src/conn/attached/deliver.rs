@@ -144,6 +144,7 @@ impl Attached<'_> {
         {
             metrics.messages_out.add(1);
             self.messages_sent += 1;
+            self.note_delivered(&delivery);
             return Ok(());
         }
         if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
@@ -163,6 +164,8 @@ impl Attached<'_> {
         if !passes {
             return Ok(());
         }
+        let shown = (hub.hooks.is_some() && delivery.qos == QoS::AtMostOnce)
+            .then(|| Arc::clone(&delivery.message));
         let sent = connection.publish_on(now, lane, delivery);
         if ends {
             connection.finish_lane(lane);
@@ -174,6 +177,9 @@ impl Attached<'_> {
                 if let (Some(number), Some(packet_id)) = (number, packet_id) {
                     journal.record_of(session, SessionChange::Sent { number, packet_id });
                     session.mailbox.unqueued(number, journal.position().0);
+                }
+                if let Some(message) = shown {
+                    self.note_delivered_at(&message, QoS::AtMostOnce);
                 }
             }
             // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.

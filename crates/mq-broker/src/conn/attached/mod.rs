@@ -5,6 +5,7 @@ mod bridge;
 mod deliver;
 #[cfg(feature = "mqtt-next")]
 mod flows;
+mod hooked;
 mod idle;
 mod lanes;
 #[cfg(not(feature = "mqtt-next"))]
@@ -447,9 +448,22 @@ impl<'a> Attached<'a> {
             Event::Unsubscribe { lane, unsubscribe } => self.unsubscribe(now, lane, &unsubscribe),
             Event::Auth(auth) => self.auth(auth),
             Event::Closed(reason) => self.wire.closed = Some(reason),
-            Event::Released { packet_id } => self.record(SessionChange::Released { packet_id }),
+            Event::Released {
+                packet_id,
+                delivery,
+            } => {
+                self.note_delivered(&delivery);
+                self.record(SessionChange::Released { packet_id });
+            }
             // The window has opened as well; `fill` uses it.
-            Event::Acked { packet_id, .. } => {
+            Event::Acked {
+                packet_id,
+                reason,
+                delivery,
+            } => {
+                if let Some(delivery) = delivery.filter(|_| !reason.is_error()) {
+                    self.note_delivered(&delivery);
+                }
                 self.record(SessionChange::Completed { packet_id });
             }
             Event::IncomingReleased { packet_id, flow } => {

@@ -61,8 +61,11 @@ impl Attached<'_> {
             }
             return;
         }
-        let hub = &self.wire.hub;
-        let routed = hub.publish(Some(session), received, now, publisher);
+        if !self.passes_hooks(now, &mut received) {
+            return;
+        }
+        let (hub, session) = (&self.wire.hub, &self.hold.session);
+        let routed = hub.publish(Some(session), received, now, &mut self.publisher);
         if routed.is_delivered() {
             self.acknowledge(routed, now);
         } else {
@@ -95,6 +98,8 @@ impl Attached<'_> {
             .map(|subscription| {
                 let reason = if router::is_too_deep(subscription.filter.as_bytes()) {
                     ReasonCode::TopicFilterInvalid
+                } else if let Err(refused) = self.ask_hooks(subscription) {
+                    refused
                 } else {
                     let wanted = self.as_bridge_wants(subscription);
                     let journal = &mut self.publisher.journal;

@@ -6,6 +6,7 @@ use mq_proto::{Message, Received};
 use super::{Publisher, RoutedMessage};
 use crate::{
     clock,
+    hooks::{HookClient, HookPublish, PublishAnswer},
     hub::{Hub, OWN_TOPIC},
     journal::Journal,
     lock::read,
@@ -59,10 +60,26 @@ impl Hub {
         if !access_control.may_publish(who.as_ref(), &message.topic, qos, retain) {
             return refuse("will not authorized");
         }
-        let received = Received {
+        let mut received = Received {
             retain,
             ..Received::own(message, qos)
         };
+        if let Some(called) = &self.hooks {
+            let client = HookClient {
+                client_id: &session.client_id,
+                principal: who.as_ref(),
+            };
+            let publish = HookPublish {
+                message: &received.message,
+                qos,
+                retain,
+            };
+            match called.on_publish(client, publish) {
+                PublishAnswer::Deliver => {}
+                PublishAnswer::Replace(message) => received.message = message,
+                PublishAnswer::Refuse(_) | PublishAnswer::Drop => return,
+            }
+        }
         let mut publisher = self.publisher();
         publisher.is_of_will = true;
         let routed = self.publish(Some(session), received, clock::now(), &mut publisher);
