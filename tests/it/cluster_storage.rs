@@ -123,7 +123,10 @@ async fn no_client_joins_a_shared_subscription_while_the_storage_is_full() {
     world.set_fill_percent(None);
     until_taken(&publisher, "after").await;
     assert_eq!(next(&mut messages).await, "after");
-    reader.subscribe("$share/h/t/#", QoS::AtLeastOnce).await.unwrap();
+    reader
+        .subscribe("$share/h/t/#", QoS::AtLeastOnce)
+        .await
+        .unwrap();
     drop(other);
 }
 

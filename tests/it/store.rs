@@ -184,8 +184,7 @@ impl FullStore {
             let reader = ManualClient::connect_by(&connector, &address, "reader", keep);
             let mut reader = reader.await;
             reader.subscribe("t", QoS::AtLeastOnce).await;
-            let mut filler =
-                ManualClient::connect_by(&connector, &address, "filler", |_| {}).await;
+            let mut filler = ManualClient::connect_by(&connector, &address, "filler", |_| {}).await;
             filler.publish("t", "first", QoS::AtLeastOnce).await;
             filler.read_for(Duration::from_secs(1)).await;
             (reader, filler)

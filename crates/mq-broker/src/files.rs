@@ -6,16 +6,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Reads a text file of the configuration.
+/// Mark that Windows' editors put in front of text.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Reads a text file of the configuration, without the byte-order mark that some editors begin it with.
 ///
 /// # Errors
-/// The file cannot be read, is no regular file or is not UTF-8.
+/// If the file cannot be read, is no regular file or, in the line that is named, is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = mq_transport::read_regular_file(path)?;
-    String::from_utf8(bytes).map_err(|_| {
-        let problem = "not UTF-8 text";
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let problem = format!("line {line}: not UTF-8 text");
         io::Error::new(io::ErrorKind::InvalidData, problem)
-    })
+    })?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len_utf8());
+    }
+    Ok(text)
 }
 
 /// Returns the name, in the same folder, of the file that will replace another.
@@ -104,4 +113,24 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     #[cfg(not(unix))]
     let _ = path;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_read_without_its_mark_and_a_line_that_is_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        let read = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            read_text(&path).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(b"\xef\xbb\xbfuser a\r\n").unwrap(), "user a\r\n");
+        assert_eq!(read("Grüße".as_bytes()).unwrap(), "Grüße");
+        assert_eq!(read(b"").unwrap(), "");
+        let problem = read(b"one\ntwo\nth\xfcr\n").unwrap_err();
+        assert_eq!(problem, "line 3: not UTF-8 text");
+    }
 }

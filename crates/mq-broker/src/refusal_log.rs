@@ -97,7 +97,9 @@ impl ClientLine {
             Self::Connected => "connected",
             Self::Disconnected => "disconnected",
             Self::StreamEnded => "data stream ended",
-            Self::StreamsBlocked => "client waits for more QUIC streams than max_streams of [quic] allows",
+            Self::StreamsBlocked => {
+                "client waits for more QUIC streams than max_streams of [quic] allows"
+            }
         }
     }
 }

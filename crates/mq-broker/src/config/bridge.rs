@@ -237,9 +237,7 @@ impl BridgeConfig {
         }
         settings.clean = self.clean;
         settings.start = match (self.start, self.idle_timeout_s) {
-            (Some(Start::Lazy), timeout) => {
-                BridgeStart::Lazy(seconds_from(timeout.unwrap_or(60)))
-            }
+            (Some(Start::Lazy), timeout) => BridgeStart::Lazy(seconds_from(timeout.unwrap_or(60))),
             (_, timeout) => {
                 if timeout.is_some() {
                     mistakes.push("idle_timeout_s is for `start = \"lazy\"`");

@@ -214,9 +214,9 @@ impl Streams {
     /// Ends the subscriptions that have no filter any more, each once its stream has the messages that were received
     /// before.
     fn remove_without_filters(&mut self) {
-        let gone = self
-            .entries
-            .extract_if(.., |entry| entry.filters.is_empty() && entry.ending.is_empty());
+        let gone = self.entries.extract_if(.., |entry| {
+            entry.filters.is_empty() && entry.ending.is_empty()
+        });
         self.leaving.extend(gone);
     }
 

@@ -122,7 +122,10 @@ impl Queue {
         let mut seen = HashSet::new();
         let mut kept = VecDeque::new();
         for item in self.items.drain(..).rev() {
-            let is_last = item.member.as_ref().is_none_or(|member| seen.insert(member.clone()));
+            let is_last = item
+                .member
+                .as_ref()
+                .is_none_or(|member| seen.insert(member.clone()));
             if is_last {
                 kept.push_front(item);
             } else {
@@ -468,7 +471,10 @@ mod tests {
             position: Position(position),
             answers: None,
             member: member.map(|(client, filter)| {
-                (ByteStr::new(client).unwrap(), TopicFilter::new(filter).unwrap())
+                (
+                    ByteStr::new(client).unwrap(),
+                    TopicFilter::new(filter).unwrap(),
+                )
             }),
         }
     }
@@ -482,7 +488,11 @@ mod tests {
         let mut queue = Queue::default();
         queue.push(item(1, None));
         for position in 2..100_000 {
-            let filter = if position % 2 == 0 { "$share/g/a" } else { "$share/g/b" };
+            let filter = if position % 2 == 0 {
+                "$share/g/a"
+            } else {
+                "$share/g/b"
+            };
             queue.push(item(position, Some(("c", filter))));
             let dropped = queue.drop_replaced();
             assert!(dropped.iter().all(|dropped| dropped.0 < position - 1));
