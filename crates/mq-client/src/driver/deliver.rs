@@ -20,6 +20,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: SubscriptionId,
+    /// Place in the order in which the application has made its subscriptions, from 1.
+    place: u64,
     pub(super) filters: Vec<Subscription>,
     /// Filters whose UNSUBSCRIBE is on its way: until UNSUBACK their messages are still for this stream.
     ending: Vec<TopicFilter>,
@@ -55,6 +57,8 @@ pub(super) struct Streams {
     manual_ack: bool,
     /// Subscriptions, sorted by their identifiers.
     entries: Vec<Entry>,
+    /// Number of subscriptions that the application has made, those that have ended included.
+    made: u64,
     /// Subscriptions that have ended in order and whose streams have no room yet for all that was received before.
     leaving: Vec<Entry>,
     catch_all: Option<Way>,
@@ -70,6 +74,7 @@ impl Entry {
     pub(super) fn new(id: SubscriptionId, options: SubscribeOptions, outlet: Outlet) -> Self {
         Self {
             id,
+            place: 0,
             filters: options.filters,
             ending: Vec::new(),
             user_properties: options.user_properties,
@@ -110,6 +115,7 @@ impl Streams {
             shared,
             manual_ack,
             entries: Vec::new(),
+            made: 0,
             leaving: Vec::new(),
             catch_all: None,
             dirty: Vec::new(),
@@ -128,10 +134,17 @@ impl Streams {
         !self.entries.is_empty() || lock(&self.shared.catch_all).is_some()
     }
 
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, mut entry: Entry) {
         if let Err(index) = self.find(entry.id) {
+            self.made += 1;
+            entry.place = self.made;
             self.entries.insert(index, entry);
         }
+    }
+
+    /// Returns the number of subscriptions that the application has made so far.
+    pub(super) fn made(&self) -> u64 {
+        self.made
     }
 
     pub(super) fn get(&self, id: SubscriptionId) -> Option<&Entry> {
@@ -191,9 +204,10 @@ impl Streams {
         }
     }
 
-    /// Takes filters whose UNSUBSCRIBE leaves from their subscriptions. Messages match them until UNSUBACK.
-    pub(super) fn forget_filters(&mut self, filters: &[TopicFilter]) {
-        for entry in &mut self.entries {
+    /// Takes filters whose UNSUBSCRIBE leaves from the first `made` subscriptions. Messages match them until UNSUBACK.
+    /// A later subscription has its SUBSCRIBE behind the UNSUBSCRIBE, and keeps them.
+    pub(super) fn forget_filters(&mut self, filters: &[TopicFilter], made: u64) {
+        for entry in self.up_to(made) {
             let gone = entry
                 .filters
                 .extract_if(.., |subscription| filters.contains(&subscription.filter));
@@ -203,12 +217,19 @@ impl Streams {
         }
     }
 
-    /// Records an UNSUBACK, and ends the subscriptions that have no filter any more.
-    pub(super) fn unsubscribed(&mut self, filters: &[TopicFilter]) {
-        for entry in &mut self.entries {
+    /// Records an UNSUBACK for filters of the first `made` subscriptions, and ends the subscriptions that have no filter
+    /// any more.
+    pub(super) fn unsubscribed(&mut self, filters: &[TopicFilter], made: u64) {
+        for entry in self.up_to(made) {
             entry.ending.retain(|filter| !filters.contains(filter));
         }
         self.remove_without_filters();
+    }
+
+    /// Returns those of the first `made` subscriptions that have not ended.
+    fn up_to(&mut self, made: u64) -> impl Iterator<Item = &mut Entry> {
+        let entries = self.entries.iter_mut();
+        entries.filter(move |entry| entry.place <= made)
     }
 
     /// Ends the subscriptions that have no filter any more, each once its stream has the messages that were received

@@ -18,7 +18,11 @@ use crate::{
 #[derive(Debug)]
 enum Pending {
     Subscribe(SubscriptionId, Reply<Vec<ReasonCode>>),
-    Unsubscribe(UnsubscribeRequest),
+    Unsubscribe {
+        request: UnsubscribeRequest,
+        /// Number of subscriptions that the application had made by then; later ones keep their filters.
+        made: u64,
+    },
 }
 
 impl Pending {
@@ -26,7 +30,7 @@ impl Pending {
         match self {
             // A subscription that has ended is not sent.
             Self::Subscribe(id, _) => streams.get(*id).is_none_or(|entry| entry.early),
-            Self::Unsubscribe(_) => false,
+            Self::Unsubscribe { .. } => false,
         }
     }
 }
@@ -66,7 +70,10 @@ impl Requests {
                     streams.insert(Entry::new(request.id, request.options, request.outlet));
                     Pending::Subscribe(request.id, request.reply)
                 }
-                Request::Unsubscribe(request) => Pending::Unsubscribe(request),
+                Request::Unsubscribe(request) => {
+                    let made = streams.made();
+                    Pending::Unsubscribe { request, made }
+                }
             });
         }
     }
@@ -91,7 +98,9 @@ impl Requests {
         if !filters.is_empty() {
             let reply = None;
             let request = UnsubscribeRequest { filters, reply };
-            self.waiting.push_back(Pending::Unsubscribe(request));
+            let made = streams.made();
+            self.waiting
+                .push_back(Pending::Unsubscribe { request, made });
         }
     }
 
@@ -133,8 +142,8 @@ impl Requests {
                     };
                     connection.subscribe_on(now, lane(), entry.filters.clone(), properties)
                 }
-                Pending::Unsubscribe(request) => {
-                    streams.forget_filters(&request.filters);
+                Pending::Unsubscribe { request, made } => {
+                    streams.forget_filters(&request.filters, *made);
                     let properties = UnsubscribeProperties::default();
                     connection.unsubscribe(now, request.filters.clone(), properties)
                 }
@@ -173,10 +182,10 @@ impl Requests {
     }
 
     pub(super) fn unsuback(&mut self, ack: &UnsubAck, streams: &mut Streams) {
-        let Some(Pending::Unsubscribe(request)) = self.answered(ack.packet_id) else {
+        let Some(Pending::Unsubscribe { request, made }) = self.answered(ack.packet_id) else {
             return;
         };
-        streams.unsubscribed(&request.filters);
+        streams.unsubscribed(&request.filters, made);
         let refused = ack.reasons.iter().find(|reason| reason.is_error());
         let outcome = match refused {
             Some(reason) => Err(Error::UnsubscribeRefused { reason: *reason }),
@@ -216,7 +225,7 @@ impl Requests {
         for pending in asked.chain(self.waiting.drain(..)) {
             match pending {
                 Pending::Subscribe(_, reply) => answer(reply, Err(error.clone())),
-                Pending::Unsubscribe(request) => answer(request.reply, Err(error.clone())),
+                Pending::Unsubscribe { request, .. } => answer(request.reply, Err(error.clone())),
             };
         }
     }
@@ -233,7 +242,7 @@ fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
                 tracing::warn!(%error, "subscription refused and ended");
             }
         }
-        Pending::Unsubscribe(request) => {
+        Pending::Unsubscribe { request, .. } => {
             answer(request.reply, Err(error.clone()));
         }
     }

@@ -156,6 +156,32 @@ async fn dropping_a_stream_unsubscribes_and_unsubscribing_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_filter_that_is_subscribed_to_right_behind_its_end_belongs_to_the_new_stream() {
+    let mut server = Server::bind("end_and_again").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut first = subscribe(&client, &mut peer, "a").await;
+    // The driver takes both requests together.
+    let serving = async {
+        let ended = peer.unsubscribe().await;
+        (ended, peer.grant().await)
+    };
+    let (ended, second, served) = tokio::join!(
+        client.unsubscribe("a"),
+        client.subscribe("a", QoS::AtLeastOnce),
+        tokio::time::timeout(SECOND, serving)
+    );
+    ended.unwrap();
+    let (filters, subscribe) = served.expect("SUBSCRIBE should leave behind UNSUBSCRIBE");
+    assert_eq!(filters, ["a"]);
+    assert_eq!(&*subscribe.subscriptions[0].filter, "a");
+    assert!(has_ended(&mut first).await);
+    let mut second = second.unwrap();
+    let id = second.id().map(mq_client::SubscriptionId::get);
+    peer.send("a", "x", QoS::AtMostOnce, id).await;
+    assert_eq!(next(&mut second).await, "x");
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_read_together_with_unsuback_reach_their_stream() {
     for version in [Version::V5, Version::V3_1_1] {
         let mut server = Server::bind("with_unsuback").await;
