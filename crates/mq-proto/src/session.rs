@@ -220,7 +220,7 @@ impl Session {
     }
 
     /// Moves the messages in flight to the control lane, the first lane of a new connection, except those that
-    /// wait for a flow.
+    /// wait for a flow. Call it before the connection sends anything: afterwards some are on lanes of its own.
     pub(crate) fn leave_all_lanes(&mut self) {
         let all = self.outgoing.values_mut();
         for outgoing in all.filter(|outgoing| outgoing.lane != PARKED_LANE) {

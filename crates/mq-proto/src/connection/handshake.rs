@@ -89,6 +89,7 @@ impl Connection {
         }
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(ack))?;
         self.session = session;
+        self.session.leave_all_lanes();
         self.open(now);
         Ok(())
     }
@@ -221,7 +222,6 @@ impl Connection {
         self.turn = Turn::Nobody;
         self.handshake_deadline = None;
         self.carried_incoming = self.session.incoming.len();
-        self.session.leave_all_lanes();
         self.resume_flows(now);
         self.window.resume(&self.session);
         self.send_again(now);

@@ -152,7 +152,9 @@ impl Connection {
     ///
     /// `session` is empty or comes from an earlier connection with the same client identifier.
     #[must_use]
-    pub fn client(now: Instant, config: ClientConfig, session: Session) -> Self {
+    pub fn client(now: Instant, config: ClientConfig, mut session: Session) -> Self {
+        // The lanes of the earlier connection have ended with it.
+        session.leave_all_lanes();
         let version = config.connect.version;
         Self {
             role: Role::Client,

@@ -24,7 +24,8 @@ pub(super) struct SendWindow {
     maximum: u16,
     /// Number of QoS 1 and 2 messages that were sent on this connection and are not complete.
     sent: usize,
-    /// Messages in flight that are to be sent again and were not yet, in order. None of them counts in `sent`.
+    /// Messages in flight that are to be sent again and were not yet, in order; before CONNACK those whose lane has
+    /// broken. None of them counts in `sent`.
     again: VecDeque<PacketId>,
 }
 
@@ -48,17 +49,22 @@ impl SendWindow {
         self.maximum = self.maximum.min(receive_maximum.get());
     }
 
-    /// Returns the number of messages in flight that were not sent on this connection.
+    /// Returns the number of messages in flight that were not sent on this connection. Counts before
+    /// [`resume`](Self::resume) alone.
     pub(super) fn carried_over(&self, session: &Session) -> usize {
-        (session.in_flight() - session.parked()).saturating_sub(self.sent)
+        let of_this_connection = self.sent + self.again.len();
+        (session.in_flight() - session.parked()).saturating_sub(of_this_connection)
     }
 
     /// Marks the messages in flight of earlier connections to be sent again, in order: they come first in
-    /// the session, before those of this connection.
+    /// the session, before those of this connection. Of those, the ones whose lane has broken already are sent again
+    /// as well.
     pub(super) fn resume(&mut self, session: &Session) {
-        let mut ids = session.in_order_not_parked();
-        ids.truncate(self.carried_over(session));
-        self.again = ids.into();
+        let carried_over = self.carried_over(session);
+        let broken = core::mem::take(&mut self.again);
+        let ids = session.in_order_not_parked().into_iter().enumerate();
+        let again = ids.filter(|(place, id)| *place < carried_over || broken.contains(id));
+        self.again = again.map(|(_, id)| id).collect();
     }
 
     fn free(&self) -> usize {
@@ -105,9 +111,11 @@ impl Connection {
     pub fn window(&self) -> usize {
         match self.state {
             State::Open if self.window.again.is_empty() => self.window.free(),
-            // Before CONNACK, messages of an earlier connection have to go first.
+            // Before CONNACK, messages of an earlier connection have to go first, and those whose lane has broken.
             State::Connecting
-                if self.may_be_early() && self.window.carried_over(&self.session) == 0 =>
+                if self.may_be_early()
+                    && self.window.again.is_empty()
+                    && self.window.carried_over(&self.session) == 0 =>
             {
                 self.window.free_early(self.limits_before_connack())
             }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
-use mq_codec::{ConnAck, Packet, Publish, QoS, ReasonCode, TopicName, Version};
+use mq_codec::{ConnAck, Decoder, Packet, Publish, QoS, ReasonCode, TopicName, Version};
 use mq_proto::{
     AckTicket, ClientConfig, Connection, DataLanes, Delivery, Event, LaneEnd, LaneId, Message,
     ProtocolError, ServerConfig, Session,
@@ -685,6 +685,83 @@ fn packets_on_a_data_lane_wait_until_the_client_is_let_in() {
     server.accept(now, Session::new(), ack).unwrap();
     server.handle_bytes(now, LaneId(4), &mut early);
     assert_eq!(received(&mut server).len(), 1);
+}
+
+/// Makes a client that waits for CONNACK, and has sent one message at QoS 1 on each of these lanes, numbered from 1.
+fn connecting(lanes: impl IntoIterator<Item = LaneId>) -> (Instant, Connection) {
+    let now = Instant::now();
+    let mut client = Connection::client(now, client_config(), Session::new());
+    client.connect(now).unwrap();
+    while client.outbox().take(LaneId::CONTROL).is_some() {}
+    for (number, lane) in (1..).zip(lanes) {
+        let delivery = Delivery::new(message(number, 1), QoS::AtLeastOnce);
+        client.publish_on(now, lane, delivery).unwrap();
+        assert!(payloads(&mut client, lane).contains(&number.to_string()));
+    }
+    (now, client)
+}
+
+/// Takes what waits to be sent on a lane; returns the payloads of the messages in it.
+fn payloads(from: &mut Connection, lane: LaneId) -> Vec<String> {
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = from.outbox().take(lane) {
+        bytes.extend_from_slice(&chunk.bytes);
+    }
+    let mut decoder = Decoder::new(Some(Version::V5), u32::MAX);
+    let mut payloads = Vec::new();
+    while let Some(packet) = decoder.decode(&mut bytes).unwrap() {
+        if let Packet::Publish(publish) = packet {
+            payloads.push(String::from_utf8(publish.payload.to_vec()).unwrap());
+        }
+    }
+    payloads
+}
+
+fn connack(now: Instant, client: &mut Connection) -> Vec<Event> {
+    let ack = ConnAck::new(ReasonCode::Success);
+    say(now, client, LaneId::CONTROL, &Packet::from(ack));
+    std::iter::from_fn(|| client.poll_event()).collect()
+}
+
+fn puback(id: u16) -> Packet {
+    let id = mq_codec::PacketId::new(id).unwrap();
+    Packet::PubAck(mq_codec::Ack::new(id, ReasonCode::Success))
+}
+
+#[test]
+fn the_messages_of_a_lane_that_breaks_before_connack_are_sent_again_and_no_others() {
+    let (now, mut client) = connecting([LaneId::CONTROL, LaneId(4), LaneId(8), LaneId(4)]);
+    client.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+    assert_eq!(client.window(), 0, "they go first");
+    let events = connack(now, &mut client);
+    let has_lost = |event: &Event| matches!(event, Event::SessionLost { .. });
+    assert!(!events.iter().any(has_lost), "{events:?}");
+    assert_eq!(payloads(&mut client, LaneId::CONTROL), ["2", "4"]);
+    assert_eq!(client.in_flight(), 4);
+    for id in 1..=4 {
+        let lane = if id == 3 { LaneId(8) } else { LaneId::CONTROL };
+        say(now, &mut client, lane, &puback(id));
+    }
+    assert_eq!(client.in_flight(), 0);
+}
+
+#[test]
+fn the_messages_of_a_lane_that_began_before_connack_are_sent_again_when_it_breaks_later() {
+    let (now, mut client) = connecting([LaneId(4)]);
+    connack(now, &mut client);
+    assert!(payloads(&mut client, LaneId::CONTROL).is_empty());
+    client.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+    assert_eq!(payloads(&mut client, LaneId::CONTROL), ["1"]);
+}
+
+#[test]
+fn a_lane_that_is_finished_before_connack_ends_with_the_acknowledgement() {
+    let (now, mut client) = connecting([LaneId(4)]);
+    client.finish_lane(LaneId(4));
+    connack(now, &mut client);
+    assert_eq!(client.outbox().take_end(LaneId(4)), None);
+    say(now, &mut client, LaneId(4), &puback(1));
+    assert_eq!(client.outbox().take_end(LaneId(4)), Some(LaneEnd::Finish));
 }
 
 #[test]
