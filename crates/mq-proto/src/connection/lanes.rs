@@ -201,27 +201,31 @@ impl Connection {
     }
 
     pub(super) fn finish_if_complete(&mut self, lane: LaneId) {
-        let is_own = self.is_own(lane);
-        if self.is_lane_quiet(lane)
-            && let Some(data) = self.lanes.get_mut(&lane)
-            && data.own_side == OwnSide::Finishing
-        {
+        let data = self.lanes.get(&lane);
+        let is_finishing = data.is_some_and(|data| data.own_side == OwnSide::Finishing);
+        if !is_finishing || !self.is_lane_quiet(lane) {
+            return;
+        }
+        if let Some(data) = self.lanes.get_mut(&lane) {
             data.own_side = OwnSide::Finished;
-            self.outbox.end(lane, LaneEnd::Finish);
-            if lane.is_unidirectional() && is_own {
-                // The peer has no side of it that could end.
-                self.lanes.remove(&lane);
-            }
+        }
+        self.outbox.end(lane, LaneEnd::Finish);
+        if lane.is_unidirectional() && self.is_own(lane) {
+            // The peer has no side of it that could end.
+            self.lanes.remove(&lane);
         }
     }
 
     /// Returns `true` if no exchange is in flight on a data lane, in either direction: every message that was
-    /// sent is complete, every message that was received is answered and released.
+    /// sent is complete, no message waits to be sent again, every message that was received is answered and released.
     #[must_use]
     pub fn is_lane_quiet(&self, lane: LaneId) -> bool {
         let data = self.lanes.get(&lane);
         data.is_none_or(|data| {
-            data.in_flight == 0 && data.acks.len() == 0 && data.receiving.len() == 0
+            data.in_flight == 0
+                && data.acks.len() == 0
+                && data.receiving.len() == 0
+                && !self.waits_for(lane)
         })
     }
 
@@ -275,7 +279,8 @@ impl Connection {
             return;
         };
         let has_finished = data.own_side == OwnSide::Finished;
-        let is_over = data.own_side != OwnSide::Open && data.in_flight == 0;
+        let is_over =
+            data.own_side != OwnSide::Open && data.in_flight == 0 && !self.waits_for(lane);
         let goes_on = self.is_servers_own(lane) && !is_over;
         if data.peer_finished && data.acks.len() == 0 && !goes_on {
             self.leave_lane(now, lane, Leave::Done);

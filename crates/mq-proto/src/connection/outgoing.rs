@@ -274,6 +274,8 @@ impl Connection {
                             reason: refusal(&error),
                             delivery: Some(delivery),
                         });
+                        // A lane may have waited for this message alone.
+                        self.finish_if_done(now, lane);
                         continue;
                     }
                 }
@@ -286,6 +288,12 @@ impl Connection {
             self.window.sent += 1;
             self.sent_on(lane);
         }
+    }
+
+    /// Returns `true` if a message waits to be sent again on a lane.
+    pub(super) fn waits_for(&self, lane: LaneId) -> bool {
+        let mut again = self.window.again.iter();
+        again.any(|id| self.session.lane_of(*id) == Some(lane))
     }
 
     pub(super) fn puback_received(&mut self, now: Instant, ack: &Ack) -> Result<(), ProtocolError> {

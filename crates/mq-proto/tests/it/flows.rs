@@ -431,6 +431,24 @@ fn messages_that_wait_for_the_window_free_no_place_when_they_are_complete() {
 }
 
 #[test]
+fn a_lane_that_is_finished_stays_for_the_messages_that_wait_to_be_sent_again_on_it() {
+    let now = Instant::now();
+    let (mut server, sent, waiting) = with_waiting(now);
+    assert!(!server.is_lane_quiet(LaneId(8)));
+    server.finish_lane(LaneId(8));
+    assert_eq!(server.outbox().take_end(LaneId(8)), None);
+    for id in sent {
+        puback(now, &mut server, id);
+    }
+    assert_eq!(said(&mut server, LaneId(8)).len(), 2);
+    for id in waiting {
+        assert_eq!(server.outbox().take_end(LaneId(8)), None);
+        puback(now, &mut server, id);
+    }
+    assert_eq!(server.outbox().take_end(LaneId(8)), Some(LaneEnd::Finish));
+}
+
+#[test]
 fn a_flow_whose_lane_breaks_makes_room_for_messages_of_another() {
     let now = Instant::now();
     let mut server = narrow(now);
