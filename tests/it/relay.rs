@@ -232,6 +232,21 @@ async fn a_broker_that_comes_back_is_reached_after_the_pause() {
 }
 
 #[tokio::test]
+async fn times_without_limit_are_no_error() {
+    let broker = TestBroker::start().await;
+    let addresses = [broker.address(Scheme::Tcp), nobody().await];
+    let mut options = from_tcp(addresses);
+    options.connect_options.connect_timeout = Duration::MAX;
+    options.connect_time = Duration::MAX;
+    options.head_start = Duration::MAX;
+    options.fallback_memory = Duration::MAX;
+    let relay = Serving::start(options).await;
+    let connecting = timeout(SOON, relay.client("x").build()).await;
+    let client = connecting.expect("an answer in time").unwrap();
+    client.disconnect().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_broker_that_says_nothing_is_a_connack_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = local(&silent);

@@ -9,7 +9,10 @@ use mq_transport::{
     QuicOptions,
 };
 
-/// Options of a [`Relay`](crate::Relay).
+/// Longest time that the broker has to answer: about 30 years, which every system's clock can add to the present.
+const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
+
+/// Options of a [`Relay`](crate::Relay). [`Duration::MAX`] means no limit.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
     /// Addresses to listen at, at least one.
@@ -80,6 +83,11 @@ impl RelayOptions {
                 .try_for_each(ProxyHeader::check_address),
             None => Ok(()),
         }
+    }
+
+    /// Returns the time that the broker has for its first byte from the client's CONNECT on.
+    pub(crate) fn answer_time(&self) -> Duration {
+        self.connect_options.connect_timeout.min(LONGEST)
     }
 
     /// Returns the options of the listeners that a relay uses.

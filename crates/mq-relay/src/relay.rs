@@ -420,7 +420,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
     let id = first.client_id.to_string();
     let version = first.version;
     let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, version);
-    let answer_by = Instant::now() + route.options.connect_options.connect_timeout;
+    let answer_by = Instant::now() + route.options.answer_time();
     let mut client = Side::new(client);
     let connector = route.upstream.connector_for(&client.link);
     let connecting = route.upstream.connect(&first, connector, answer_by);

@@ -28,6 +28,10 @@ mod networks;
 
 pub use networks::{Networks, Remembered, order};
 
+/// Longest head start and longest memory of a network: about 30 years, which every system's clock can add to the
+/// present. Longer ones count as this.
+const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
+
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A link that a race has made.
@@ -84,7 +88,8 @@ struct Leader {
 
 impl<E: From<Error> + Display> Race<E> {
     /// Starts a race of `addresses` in the order of `order`, which has indices of `addresses` and is not empty. An address
-    /// has `head_start` before the next is tried as well. Only the first may use early data, and only where `dial` allows it.
+    /// has `head_start` before the next is tried as well, 30 years at most. Only the first may use early data, and only where
+    /// `dial` allows it.
     #[must_use]
     pub fn new(
         connector: Connector,
@@ -93,6 +98,7 @@ impl<E: From<Error> + Display> Race<E> {
         head_start: Duration,
         dial: Dial,
     ) -> Self {
+        let head_start = head_start.min(LONGEST);
         let mut race = Self {
             connector,
             addresses,
@@ -230,5 +236,23 @@ impl<E> Debug for Race<E> {
             .field("addresses", &self.addresses)
             .field("waiting", &self.waiting)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConnectOptions;
+
+    #[tokio::test]
+    async fn a_head_start_without_limit_counts_as_thirty_years() {
+        let connector = Connector::new(ConnectOptions::default()).unwrap();
+        let addresses = ["mem://nobody_a", "mem://nobody_b"].map(|url| url.parse().unwrap());
+        let order = VecDeque::from([0, 1]);
+        let dial = Dial::default();
+        let mut race: Race<Error> =
+            Race::new(connector, addresses.to_vec(), order, Duration::MAX, dial);
+        // An address that fails does not hold up the next.
+        assert_eq!(race.next().await.unwrap_err().len(), 2);
     }
 }

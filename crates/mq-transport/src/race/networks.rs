@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::LONGEST;
 use crate::{Address, Connector};
 
 /// Networks that are remembered; for one more, the oldest is forgotten. A device moves among few.
@@ -31,12 +32,12 @@ struct Entry {
 }
 
 impl Networks {
-    /// Makes an empty memory that keeps each winner for `keep`.
+    /// Makes an empty memory that keeps each winner for `keep`, 30 years at most.
     #[must_use]
     pub fn new(keep: Duration) -> Self {
         Self {
             entries: VecDeque::new(),
-            keep,
+            keep: keep.min(LONGEST),
         }
     }
 
@@ -140,6 +141,16 @@ mod tests {
         assert_eq!(networks.entries[0].until, start + 10 * MINUTE);
         networks.won(0, here, start + 9 * MINUTE);
         assert!(networks.entries.is_empty());
+    }
+
+    #[test]
+    fn a_memory_without_limit_lasts() {
+        let start = Instant::now();
+        let here: Option<IpAddr> = Some([10, 0, 0, 1].into());
+        let mut networks = Networks::new(Duration::MAX);
+        networks.won(1, here, start);
+        let later = start + Duration::from_hours(24 * 365);
+        assert_eq!(networks.remembered(later), [(1, here)]);
     }
 
     #[test]
