@@ -106,12 +106,17 @@ impl Qlog {
         }
         match self.open(side, limits.bytes) {
             Err(error) => {
-                if !std::mem::replace(&mut lock(&self.traces).has_failed, true) {
-                    tracing::warn!(%error, "qlog: cannot write traces");
-                }
+                self.note_failure(&error);
                 Ok(None)
             }
             opened => opened,
+        }
+    }
+
+    /// Logs the first failure.
+    fn note_failure(&self, error: &dyn fmt::Display) {
+        if !std::mem::replace(&mut lock(&self.traces).has_failed, true) {
+            tracing::warn!(%error, "qlog: cannot write traces");
         }
     }
 
@@ -137,7 +142,7 @@ impl Qlog {
             group: None,
             time: 0.0,
             room,
-            _trace: Trace {
+            trace: Trace {
                 qlog: self.clone(),
                 path,
             },
@@ -236,7 +241,7 @@ struct Corrector {
     /// Bytes that the file may still grow.
     room: u64,
     /// Declared after the file, which is complete when the trace is dropped.
-    _trace: Trace,
+    trace: Trace,
 }
 
 /// Byte that begins a JSON text sequence's record (RFC 7464 §2.2).
@@ -248,7 +253,11 @@ impl Write for Corrector {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             self.record.extend_from_slice(&rest[..end]);
             rest = &rest[end + 1..];
-            self.end_record()?;
+            if let Err(error) = self.end_record() {
+                // A full disk ends the trace. Quinn would log an error for each event.
+                self.room = 0;
+                self.trace.qlog.note_failure(&error);
+            }
         }
         self.record.extend_from_slice(rest);
         Ok(bytes.len())
@@ -374,6 +383,33 @@ mod tests {
         assert!(Qlog::all(&nowhere).begin("client").is_err());
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_ends_a_trace_without_an_error_for_each_event() {
+        let qlog = Qlog::all("traces");
+        lock(&qlog.traces).open += 1;
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut corrector = Corrector {
+            file: BufWriter::new(full),
+            side: "client",
+            began: Instant::now(),
+            record: Vec::new(),
+            group: None,
+            time: 0.0,
+            room: u64::MAX,
+            trace: Trace {
+                qlog: qlog.clone(),
+                path: PathBuf::new(),
+            },
+        };
+        let event = format!("\u{1e}{{\"name\":\"{}\"}}\n", "x".repeat(5_000));
+        for _ in 0..10 {
+            corrector.write_all(event.as_bytes()).unwrap();
+        }
+        assert_eq!(corrector.room, 0);
+        assert!(lock(&qlog.traces).has_failed);
+    }
+
     #[test]
     fn a_record_is_corrected_however_it_is_written_and_none_is_cut_off() {
         let directory = tempfile::tempdir().unwrap();
@@ -393,7 +429,7 @@ mod tests {
                 group: None,
                 time: 0.0,
                 room: 350,
-                _trace: Trace {
+                trace: Trace {
                     qlog: qlog.clone(),
                     path: path.clone(),
                 },
