@@ -7,7 +7,9 @@ use mq_client::{Client, Outgoing, QoS, ReasonCode, Version, Will, WillProperties
 use mq_codec::{Connect, Decoder, Packet, TopicName};
 use mq_relay::{Relay, RelayHandle, RelayOptions, RelayStats};
 use mq_testkit::{Scheme, TestBroker, next, over_each_transport, refused};
-use mq_transport::{Address, EarlyDataPolicy, ServerIdentity, Trust};
+use mq_transport::{
+    Address, ConnectOptions, Connector, EarlyDataPolicy, LaneId, Outbox, ServerIdentity, Trust,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -358,6 +360,38 @@ async fn what_is_no_connect_in_time_ends() {
     );
     relay.idle().await;
     assert_eq!(relay.handle.stats().refused, 9);
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_connect_takes_no_place_among_the_tickets() {
+    let broker = TestBroker::start().await;
+    for scheme in [Scheme::Tls, Scheme::Quic] {
+        let identity = ServerIdentity::self_signed().unwrap();
+        let connector = Connector::new(ConnectOptions {
+            trust: Trust::Fingerprint(identity.fingerprint()),
+            ..ConnectOptions::default()
+        });
+        let connector = connector.unwrap();
+        let mut options = RelayOptions::new([loopback(scheme)], [broker.address(Scheme::Tcp)]);
+        options.listen_options.identity = Some(identity);
+        let tickets = options.listen_options.ticket_store.clone();
+        let relay = Serving::start(options).await;
+        let mut link = connector.connect(&relay.address).await.unwrap();
+        // The beginning of a CONNECT, without which a QUIC stream does not exist.
+        let mut outbox = Outbox::new();
+        outbox.put_body(LaneId::CONTROL, &Bytes::from_static(b"\x10"));
+        link.flush(&mut outbox).await.unwrap();
+        link.handshake_complete().await.unwrap();
+        link.close(SOON).await;
+        relay.refused(1).await;
+        relay.idle().await;
+        assert_eq!(tickets.len(), 0, "{scheme:?}");
+        let client = relay.client("x").connector(connector);
+        let client = client.build().await.unwrap();
+        assert_eq!(tickets.len(), 2, "{scheme:?}");
+        client.disconnect().await.unwrap();
+    }
+    broker.shutdown().await;
 }
 
 #[tokio::test]

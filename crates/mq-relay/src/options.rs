@@ -17,8 +17,9 @@ const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
 pub struct RelayOptions {
     /// Addresses to listen at, at least one.
     pub listen: Vec<Address>,
-    /// Options of the listeners. Early data of clients is [`ListenOptions::early_data`]. QUIC clients get one stream and no
-    /// datagrams, whatever the options say: see [the crate](crate).
+    /// Options of the listeners. Early data of clients is [`ListenOptions::early_data`]. Whatever the options say, QUIC clients
+    /// get one stream and no datagrams (see [the crate](crate)), and tickets become valid once there is a connection to the
+    /// broker ([`ListenOptions::hold_tickets`]).
     pub listen_options: ListenOptions,
     /// Addresses of the upstream broker, at least one, the preferred one first. They are tried as RFC 8305 has it.
     pub upstream: Vec<Address>,
@@ -94,6 +95,8 @@ impl RelayOptions {
     pub(crate) fn front(&self) -> ListenOptions {
         let options = self.listen_options.clone();
         ListenOptions {
+            // A client that sends no CONNECT must not evict the tickets of others.
+            hold_tickets: true,
             quic: QuicOptions {
                 // The control stream.
                 max_bidi_streams: 1,
