@@ -8,7 +8,8 @@ use mq_codec::{Connect, Decoder, Packet, TopicName};
 use mq_relay::{Relay, RelayHandle, RelayOptions, RelayStats};
 use mq_testkit::{Scheme, TestBroker, next, over_each_transport, refused};
 use mq_transport::{
-    Address, ConnectOptions, Connector, EarlyDataPolicy, LaneId, Outbox, ServerIdentity, Trust,
+    Address, ConnectOptions, Connector, EarlyDataPolicy, LaneId, Link, ListenOptions, Listener,
+    Outbox, ServerIdentity, Trust,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -246,6 +247,51 @@ async fn times_without_limit_are_no_error() {
     let connecting = timeout(SOON, relay.client("x").build()).await;
     let client = connecting.expect("an answer in time").unwrap();
     client.disconnect().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_turn_comes_late_keeps_no_other_out() {
+    let [front, back] = ["mem://late_turn_front", "mem://late_turn_back"]
+        .map(|url| url.parse::<Address>().unwrap());
+    let narrow = ListenOptions {
+        backlog: 1,
+        ..ListenOptions::default()
+    };
+    let mut broker = Listener::bind(&back, &narrow).await.unwrap();
+    let connector = Connector::new(ConnectOptions::default()).unwrap();
+    // Takes the only place of the backlog.
+    let filler = connector.connect(&back).await.unwrap();
+    let mut options = RelayOptions::new([front], [back]);
+    options.dials = NonZeroUsize::MIN;
+    options.connect_options.connect_timeout = Duration::from_secs(3);
+    let relay = Serving::start(options).await;
+    let _first = in_memory(&connector, &relay.address).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let _second = in_memory(&connector, &relay.address).await;
+    tokio::time::sleep(Duration::from_millis(2_900)).await;
+    // The first gets its connection, and the second its turn, with a tenth of a second left.
+    drop(broker.accept().await.unwrap());
+    drop(filler);
+    let is_late = relay.until(|stats| stats.timed_out == 1);
+    timeout(SOON, is_late).await.expect("the second is refused");
+    let _third = in_memory(&connector, &relay.address).await;
+    for whose in ["the first's connection", "the third's"] {
+        let dialled = timeout(SOON, broker.accept()).await;
+        drop(dialled.expect(whose).unwrap());
+    }
+    assert_eq!(relay.handle.stats().paused, 0);
+}
+
+/// Connects in memory, and sends a CONNECT of 3.1.1.
+async fn in_memory(connector: &Connector, to: &Address) -> Link {
+    let mut link = connector.connect(to).await.unwrap();
+    let connect = Packet::from(Connect::new(Version::V3_1_1, "x".try_into().unwrap()));
+    let mut outbox = Outbox::new();
+    outbox
+        .put(LaneId::CONTROL, |out| connect.encode(Version::V3_1_1, out))
+        .unwrap();
+    link.flush(&mut outbox).await.unwrap();
+    link
 }
 
 #[tokio::test]
