@@ -13,7 +13,7 @@ use mq_transport::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     time::timeout,
 };
 
@@ -550,6 +550,49 @@ async fn further_clients_than_allowed_are_turned_away_and_a_drain_waits_for_thos
     one.disconnect().await.unwrap();
     assert_eq!(draining.drain(SOON).await, 0);
     broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn first_packets_that_others_have_forged_do_not_keep_an_address_out() {
+    let broker = TestBroker::start().await;
+    let identity = ServerIdentity::self_signed().unwrap();
+    let connector = Connector::new(ConnectOptions {
+        trust: Trust::Fingerprint(identity.fingerprint()),
+        ..ConnectOptions::default()
+    });
+    let connector = connector.unwrap();
+    let upstream = [broker.address(Scheme::Tcp)];
+    let mut options = RelayOptions::new([loopback(Scheme::Quic)], upstream);
+    options.listen_options.identity = Some(identity);
+    options.connections_per_address = NonZeroUsize::new(2);
+    let relay = Serving::start(options).await;
+    // From this address as well, and nobody there hears the answers.
+    for _ in 0..4 {
+        let packet = first_packet_of(&connector).await;
+        let forger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let to = ("127.0.0.1", relay.address.port);
+        forger.send_to(&packet, to).await.unwrap();
+        let taken = relay.until(|stats| stats.clients > 0);
+        timeout(SOON, taken).await.expect("the first takes a place");
+    }
+    let client = relay.client("x").connector(connector);
+    let client = timeout(SOON, client.build()).await.expect("an answer");
+    client.unwrap().disconnect().await.unwrap();
+    broker.shutdown().await;
+}
+
+/// Returns the first datagram of a QUIC connection to a port at which nobody answers.
+async fn first_packet_of(connector: &Connector) -> Vec<u8> {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let address = Address::new(Scheme::Quic, "127.0.0.1", port);
+    let mut packet = vec![0; 2048];
+    let (size, _) = tokio::select! {
+        connected = connector.connect(&address) => panic!("{connected:?}"),
+        came = timeout(SOON, silent.recv_from(&mut packet)) => came.expect("a packet").unwrap(),
+    };
+    packet.truncate(size);
+    packet
 }
 
 #[tokio::test]

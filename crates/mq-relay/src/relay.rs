@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
@@ -290,10 +290,11 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
         };
         match incoming {
             Ok(incoming) => {
-                let is_crowded = shared.arriving.available_permits() == 0;
+                let is_crowded = shared.arriving.available_permits() == 0
+                    || shared.is_half_taken(incoming.peer_address());
                 if is_crowded && incoming.can_be_asked_for_its_address() {
                     incoming.ask_for_its_address();
-                } else if let Some(place) = Place::take(&shared) {
+                } else if let Some(place) = Place::take_for(&shared, &incoming) {
                     tokio::spawn(serve(incoming, place));
                 } else {
                     shared.count(|stats| stats.refused += 1);
@@ -319,6 +320,14 @@ struct Place {
 }
 
 impl Place {
+    /// Takes a place for a client, and counts it for the client's address if that is known without a PROXY header.
+    fn take_for(shared: &Arc<Shared>, client: &Incoming) -> Option<Self> {
+        let mut place = Self::take(shared)?;
+        let address = client.peer_address().map(|peer| peer.ip());
+        let is_counted = client.awaits_proxy_header() || place.count_for(address);
+        is_counted.then_some(place)
+    }
+
     fn take(shared: &Arc<Shared>) -> Option<Self> {
         let most = shared.route().options.connections as u64;
         let is_taken = shared.stats.send_if_modified(|stats| {
@@ -373,13 +382,15 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
     let peer = incoming.peer_address();
     let arrived = tokio::time::timeout(route.options.connect_time, async {
         let arriving = shared.arriving.try_acquire();
-        incoming
-            .read_proxy_header()
-            .await
-            .map_err(NoConnect::from)?;
-        let peer = incoming.peer_address();
-        if !place.count_for(peer.map(|peer| peer.ip())) {
-            return Err(NoConnect::TooMany);
+        if incoming.awaits_proxy_header() {
+            incoming
+                .read_proxy_header()
+                .await
+                .map_err(NoConnect::from)?;
+            let peer = incoming.peer_address();
+            if !place.count_for(peer.map(|peer| peer.ip())) {
+                return Err(NoConnect::TooMany);
+            }
         }
         let mut link = incoming.handshake().await.map_err(NoConnect::from)?;
         drop(arriving);
@@ -544,6 +555,18 @@ impl Route {
 impl Shared {
     fn route(&self) -> Arc<Route> {
         Arc::clone(&lock(&self.route))
+    }
+
+    /// Returns `true` if half of the clients that an address may have are there. Further ones over QUIC have to prove it
+    /// first: packets with a false source must not take all of its places.
+    fn is_half_taken(&self, peer: Option<SocketAddr>) -> bool {
+        let most = self.route().options.connections_per_address;
+        let (Some(peer), Some(most)) = (peer, most) else {
+            return false;
+        };
+        let by_address = lock(&self.by_address);
+        let present = by_address.get(&network_of(peer.ip())).copied();
+        present.unwrap_or_default() >= most.get() / 2
     }
 
     /// Enters a phase, unless the relay is in a later one.
