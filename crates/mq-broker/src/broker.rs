@@ -542,7 +542,9 @@ impl Acceptor {
         connections: &mut JoinSet<Option<MovableConnection>>,
     ) {
         let peer = incoming.peer_address();
-        if self.is_loaded() && incoming.can_be_asked_for_its_address() {
+        let must_prove_address =
+            self.is_loaded() || self.networks.is_half_full(peer.map(|peer| peer.ip()));
+        if must_prove_address && incoming.can_be_asked_for_its_address() {
             debug!(
                 peer = peer.map(display),
                 "address validation requested from client"

@@ -214,6 +214,16 @@ impl PerNetwork {
         Some(Place { network, counts })
     }
 
+    /// Returns `true` if half of the places for connections from that address are taken. The others are for clients that
+    /// have proved their address: packets with a false source must not take all of them.
+    pub(crate) fn is_half_full(&self, peer: Option<IpAddr>) -> bool {
+        let Some(network) = peer.map(network_of) else {
+            return false;
+        };
+        let count = self.lock().get(&network).copied();
+        count.unwrap_or_default() >= self.most / 2
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         // Each change is complete in itself.
         lock(&self.counts)
@@ -301,6 +311,19 @@ mod tests {
         assert!(enter("2001:db8::3").is_none());
         assert!(enter("2001:db8:0:1::3").is_some());
         assert!((0..9).all(|_| networks.enter(None).is_some()));
+    }
+
+    #[test]
+    fn half_of_the_places_of_an_address_are_for_clients_that_have_proved_it() {
+        let networks = PerNetwork::new(2);
+        let peer: Option<IpAddr> = Some("192.0.2.1".parse().unwrap());
+        assert!(!networks.is_half_full(peer));
+        let _forged = networks.enter(peer).expect("there is room");
+        assert!(networks.is_half_full(peer));
+        let _proved = networks.enter(peer).expect("the other half");
+        assert!(!networks.is_half_full(None));
+        assert!(PerNetwork::new(1).is_half_full(peer));
+        assert!(!PerNetwork::new(usize::MAX).is_half_full(peer));
     }
 
     #[test]
