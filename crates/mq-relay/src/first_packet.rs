@@ -10,6 +10,9 @@ pub(crate) const MAX_CONNECT: u32 = 64 * 1024;
 /// Length of the longest fixed header, in bytes (§2.1.4).
 const MAX_HEADER: usize = 5;
 
+/// Characters of a client identifier that a line of the log has.
+const MAX_SHOWN: usize = 128;
+
 /// A CONNECT as the client has sent it.
 #[derive(Debug)]
 pub(crate) struct FirstPacket {
@@ -36,6 +39,26 @@ pub(crate) enum NoConnect {
         /// Version of the refusal; `None` if the bytes are not MQTT.
         version: Option<Version>,
     },
+}
+
+impl FirstPacket {
+    /// Returns the client identifier for a line of the log. The client chooses it: it must neither end the line, nor fill
+    /// it, nor look like another field.
+    pub(crate) fn shown_id(&self) -> String {
+        let id = self.client_id.as_str();
+        let end = id.char_indices().nth(MAX_SHOWN).map(|(end, _)| end);
+        let head = &id[..end.unwrap_or(id.len())];
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'=');
+        let mut shown = if !head.is_empty() && head.bytes().all(is_plain) {
+            head.to_owned()
+        } else {
+            format!("{head:?}")
+        };
+        if end.is_some() {
+            shown.push('…');
+        }
+        shown
+    }
 }
 
 /// Reads the first packet. Bytes behind it stay in the link.
@@ -93,4 +116,27 @@ pub(crate) fn put_refusal(reason: ReasonCode, version: Version, outbox: &mut Out
     let refusal = Packet::from(ConnAck::new(reason));
     // A CONNACK without properties can be encoded in every version that has a code for the reason.
     let _ = outbox.put(LaneId::CONTROL, |out| refusal.encode(version, out));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(id: &str) -> String {
+        let first = FirstPacket {
+            bytes: Bytes::new(),
+            version: Version::V5,
+            clean_start: true,
+            client_id: ByteStr::new(id).unwrap(),
+        };
+        first.shown_id()
+    }
+
+    #[test]
+    fn a_client_identifier_stays_within_its_place_in_a_line() {
+        assert_eq!(shown("sensor-7"), "sensor-7");
+        assert_eq!(shown("a\nWARN b=c"), r#""a\nWARN b=c""#);
+        let long = "ä".repeat(30_000);
+        assert_eq!(shown(&long).chars().count(), MAX_SHOWN + 3);
+    }
 }

@@ -428,7 +428,7 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
 
 /// Connects to the broker and passes the client's connection on until it ends.
 async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacket) {
-    let id = first.client_id.to_string();
+    let id = first.shown_id();
     let version = first.version;
     let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, version);
     let answer_by = Instant::now() + route.options.answer_time();
