@@ -13,6 +13,10 @@ use rustls::{
 
 use crate::{Address, sync::lock};
 
+/// Bytes of a session for each place of a store, of all its sessions together. A session has some 100 bytes, and the
+/// certificates that the client has shown: the client may have added others to them, 64 KiB at most.
+const BYTES_PER_PLACE: usize = 1024;
+
 /// The scope of a ticket: see [`ListenOptions::ticket_scope`](crate::ListenOptions::ticket_scope).
 pub(crate) type Scope = [u8; 32];
 
@@ -33,19 +37,35 @@ pub struct TicketStore {
 struct Tickets {
     /// Each session, with the scope under which it was made in front of it.
     by_id: HashMap<Vec<u8>, Vec<u8>>,
+    /// Bytes of all sessions in `by_id`.
+    bytes: usize,
     /// Ids from oldest to newest; ids of used tickets stay until a sweep.
     order: VecDeque<Vec<u8>>,
     capacity: usize,
 }
 
+impl Tickets {
+    fn remove(&mut self, id: &[u8]) -> Option<Vec<u8>> {
+        let tagged = self.by_id.remove(id)?;
+        self.bytes -= tagged.len();
+        Some(tagged)
+    }
+
+    fn is_too_full(&self) -> bool {
+        let most = self.capacity.saturating_mul(BYTES_PER_PLACE);
+        self.by_id.len() > self.capacity || self.bytes > most
+    }
+}
+
 impl TicketStore {
-    /// Makes an empty store for at most `capacity` tickets, of about 200 bytes each (more where clients show
-    /// certificates).
+    /// Makes an empty store for at most `capacity` tickets, of about 200 bytes each. Where clients show certificates a ticket
+    /// is larger, and the store holds fewer of them: 1 KiB for each place in all.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             inner: Arc::new(Mutex::new(Tickets {
                 by_id: HashMap::new(),
+                bytes: 0,
                 order: VecDeque::new(),
                 capacity,
             })),
@@ -68,6 +88,7 @@ impl TicketStore {
     pub fn clear(&self) {
         self.with(|tickets| {
             tickets.by_id.clear();
+            tickets.bytes = 0;
             tickets.order.clear();
         });
     }
@@ -79,6 +100,7 @@ impl TicketStore {
         self.with(|tickets| {
             let order = std::mem::take(&mut tickets.order);
             let mut by_id = std::mem::take(&mut tickets.by_id);
+            tickets.bytes = 0;
             let live = order.into_iter();
             live.filter_map(|id| {
                 let session = by_id.remove(&id)?;
@@ -109,6 +131,7 @@ impl TicketStore {
     pub(crate) fn forget(&self, scope: &Scope) {
         self.with(|tickets| {
             tickets.by_id.retain(|_, tagged| !tagged.starts_with(scope));
+            tickets.bytes = tickets.by_id.values().map(Vec::len).sum();
             let live = &tickets.by_id;
             tickets.order.retain(|id| live.contains_key(id));
         });
@@ -119,12 +142,14 @@ impl TicketStore {
             if tickets.capacity == 0 {
                 return false;
             }
-            if tickets.by_id.insert(id.clone(), tagged).is_none() {
-                tickets.order.push_back(id);
+            tickets.bytes += tagged.len();
+            match tickets.by_id.insert(id.clone(), tagged) {
+                Some(before) => tickets.bytes -= before.len(),
+                None => tickets.order.push_back(id),
             }
-            while tickets.by_id.len() > tickets.capacity {
+            while tickets.is_too_full() {
                 match tickets.order.pop_front() {
-                    Some(oldest) => tickets.by_id.remove(&oldest),
+                    Some(oldest) => tickets.remove(&oldest),
                     None => break,
                 };
             }
@@ -186,7 +211,7 @@ impl StoresServerSessions for ScopedTickets {
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
         self.store.with(|tickets| {
             let session = tickets.by_id.get(id)?.strip_prefix(&self.scope)?.to_vec();
-            tickets.by_id.remove(id);
+            tickets.remove(id);
             Some(session)
         })
     }
@@ -353,6 +378,22 @@ mod tests {
         }
         assert_eq!(store.len(), 2);
         assert_eq!(store.drain(), [(vec![8], vec![8]), (vec![9], vec![9])]);
+    }
+
+    #[test]
+    fn a_store_with_large_sessions_holds_fewer_of_them() {
+        let store = TicketStore::new(64);
+        for id in 0..64 {
+            store.put(vec![id], vec![id; 4 * BYTES_PER_PLACE]);
+        }
+        assert_eq!(store.len(), 16);
+        let scoped = store.scoped([63; 32]);
+        assert!(scoped.take(&[63]).is_some(), "the newest");
+        store.put(vec![64], vec![64; 4 * BYTES_PER_PLACE]);
+        assert_eq!(store.len(), 16, "a place that is free again");
+        store.forget(&[64; 32]);
+        assert_eq!(store.drain().len(), 15);
+        store.with(|tickets| assert_eq!(tickets.bytes, 0));
     }
 
     #[test]
