@@ -1,15 +1,15 @@
 //! The relay: clients and brokers that do not know of it, and ends that are not there.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use mq_client::{Client, Outgoing, QoS, ReasonCode, Version, Will, WillProperties};
 use mq_codec::{Connect, Decoder, Packet, TopicName};
 use mq_relay::{Relay, RelayHandle, RelayOptions, RelayStats};
-use mq_testkit::{Scheme, TestBroker, next, over_each_transport, refused};
+use mq_testkit::{Scheme, TestBroker, UdpProxy, next, over_each_transport, refused};
 use mq_transport::{
     Address, ConnectOptions, Connector, EarlyDataPolicy, LaneId, Link, ListenOptions, Listener,
-    Outbox, ServerIdentity, Trust,
+    Outbox, ProxyVersion, ServerIdentity, Trust,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -265,16 +265,16 @@ async fn a_client_whose_turn_comes_late_keeps_no_other_out() {
     options.dials = NonZeroUsize::MIN;
     options.connect_options.connect_timeout = Duration::from_secs(3);
     let relay = Serving::start(options).await;
-    let _first = in_memory(&connector, &relay.address).await;
+    let _first = with_connect(&connector, &relay.address).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
-    let _second = in_memory(&connector, &relay.address).await;
+    let _second = with_connect(&connector, &relay.address).await;
     tokio::time::sleep(Duration::from_millis(2_900)).await;
     // The first gets its connection, and the second its turn, with a tenth of a second left.
     drop(broker.accept().await.unwrap());
     drop(filler);
     let is_late = relay.until(|stats| stats.timed_out == 1);
     timeout(SOON, is_late).await.expect("the second is refused");
-    let _third = in_memory(&connector, &relay.address).await;
+    let _third = with_connect(&connector, &relay.address).await;
     for whose in ["the first's connection", "the third's"] {
         let dialled = timeout(SOON, broker.accept()).await;
         drop(dialled.expect(whose).unwrap());
@@ -282,8 +282,8 @@ async fn a_client_whose_turn_comes_late_keeps_no_other_out() {
     assert_eq!(relay.handle.stats().paused, 0);
 }
 
-/// Connects in memory, and sends a CONNECT of 3.1.1.
-async fn in_memory(connector: &Connector, to: &Address) -> Link {
+/// Connects, and sends a CONNECT of 3.1.1.
+async fn with_connect(connector: &Connector, to: &Address) -> Link {
     let mut link = connector.connect(to).await.unwrap();
     let connect = Packet::from(Connect::new(Version::V3_1_1, "x".try_into().unwrap()));
     let mut outbox = Outbox::new();
@@ -579,6 +579,59 @@ async fn first_packets_that_others_have_forged_do_not_keep_an_address_out() {
     let client = timeout(SOON, client.build()).await.expect("an answer");
     client.unwrap().disconnect().await.unwrap();
     broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_proxy_header_does_not_name_an_address_that_may_be_forged() {
+    for proxy_protocol in [None, Some(ProxyVersion::V1)] {
+        let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let identity = ServerIdentity::self_signed().unwrap();
+        let connector = Connector::new(ConnectOptions {
+            trust: Trust::Fingerprint(identity.fingerprint()),
+            early_data: true,
+            ..ConnectOptions::default()
+        });
+        let connector = connector.unwrap();
+        let mut options = RelayOptions::new([loopback(Scheme::Quic)], [local(&broker)]);
+        options.listen_options.identity = Some(identity);
+        options.listen_options.early_data = EarlyDataPolicy::Connect;
+        options.proxy_protocol = proxy_protocol;
+        options.connect_time = Duration::from_secs(1);
+        let relay = Serving::start(options).await;
+        let target = SocketAddr::from(([127, 0, 0, 1], relay.address.port));
+        let path = UdpProxy::start(target, Duration::ZERO).await.unwrap();
+        let address = Address::new(Scheme::Quic, "127.0.0.1", path.address().port());
+        // A connection that brings a ticket.
+        let mut link = with_connect(&connector, &address).await;
+        let (mut stream, _) = timeout(SOON, broker.accept()).await.unwrap().unwrap();
+        stream.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+        let answered = timeout(SOON, link.progress(&mut Outbox::new(), true)).await;
+        answered.expect("an answer").unwrap();
+        link.close(SOON).await;
+        drop(stream);
+        relay.idle().await;
+        // The next first flight comes from elsewhere, and nobody there hears the answers.
+        path.set_losing(true);
+        let before = path.recorded().len();
+        let _link = with_connect(&connector, &address).await;
+        let forger = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+        let forging = async {
+            while relay.handle.stats().refused == 0 {
+                for (_, datagram) in path.recorded().split_off(before) {
+                    forger.send_to(&datagram, target).await.unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let is_told = tokio::select! {
+            _ = broker.accept() => true,
+            ended = timeout(SOON, forging) => {
+                ended.expect("the end of the client's time");
+                false
+            }
+        };
+        assert_eq!(is_told, proxy_protocol.is_none());
+    }
 }
 
 /// Returns the first datagram of a QUIC connection to a port at which nobody answers.

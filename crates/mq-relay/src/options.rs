@@ -30,7 +30,8 @@ pub struct RelayOptions {
     /// Default: CONNECT.
     pub early: EarlyDataPolicy,
     /// PROXY header in front of each connection to the upstream broker, with the client's address; version 2 also has the common name
-    /// of the client's certificate. Upstream addresses over QUIC are then refused. Default: none.
+    /// of the client's certificate. Upstream addresses over QUIC are then refused, and early data of a QUIC client whose address could be
+    /// forged waits for the end of the handshake. Default: none.
     pub proxy_protocol: Option<ProxyVersion>,
     /// Time that an address of the upstream broker has before the next is tried as well. Default: 500 ms.
     pub head_start: Duration,

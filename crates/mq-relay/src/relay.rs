@@ -395,7 +395,14 @@ async fn serve(mut incoming: Incoming, mut place: Place) {
         let mut link = incoming.handshake().await.map_err(NoConnect::from)?;
         drop(arriving);
         match first_packet::read(&mut link).await {
-            Ok(first) => Ok((link, first)),
+            Ok(first) => {
+                if route.options.proxy_protocol.is_some() && !link.is_peer_address_proved() {
+                    // The broker is told the address, and may act on it.
+                    let proved = link.handshake_complete().await;
+                    proved.map_err(NoConnect::from)?;
+                }
+                Ok((link, first))
+            }
             Err(error) => {
                 if let NoConnect::Malformed { error, version } = &error
                     && let Some(version) = error.reason_code().malformed_connect_version(*version)

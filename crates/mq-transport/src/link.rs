@@ -526,6 +526,17 @@ impl Link {
         with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
+    /// Returns `true` unless the peer's address may be forged: on a server, that of a client whose [early data](Self::is_early) is
+    /// received over QUIC, until a token or the end of the handshake has proved it (RFC 9000 §8.1).
+    #[must_use]
+    pub fn is_peer_address_proved(&self) -> bool {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.is_peer_address_proved(),
+            _ => true,
+        }
+    }
+
     /// Records that the application has admitted the client. Its tickets become valid, where the server
     /// [holds them back](crate::ListenOptions::hold_tickets), and its windows may grow, where their
     /// [memory is bounded](crate::ListenOptions::window_memory).

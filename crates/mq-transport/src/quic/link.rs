@@ -61,6 +61,10 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 /// client: early data -+-> accepted
 ///                     +-> rejected -> opening a new stream -> sending again -> as without
 /// ```
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four facts that are true or not by themselves"
+)]
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
     /// State for datagrams that are [sent again](crate::Repeat), if the options ask for it.
@@ -74,6 +78,8 @@ pub(crate) struct QuicLink {
     side: Side,
     /// Local address of the endpoint's socket; its IP address may be the wildcard.
     bound: Option<SocketAddr>,
+    /// `true` on a server if a token has proved the client's address before the handshake (RFC 9000 §8.1).
+    is_validated: bool,
     server_name: Option<String>,
     /// Resolves when the handshake ends; taken then.
     handshake_end: Option<ZeroRttAccepted>,
@@ -179,6 +185,7 @@ impl QuicLink {
             recv,
             side,
             bound: None,
+            is_validated: false,
             server_name: None,
             handshake_end,
             closed_port: None,
@@ -607,6 +614,17 @@ impl QuicLink {
     pub(crate) fn with_bound(mut self, bound: Option<SocketAddr>) -> Self {
         self.bound = bound;
         self
+    }
+
+    /// Records that a token has proved the client's address.
+    pub(crate) fn with_validated(mut self, validated: bool) -> Self {
+        self.is_validated = validated;
+        self
+    }
+
+    /// See [`Link::is_peer_address_proved`](crate::Link::is_peer_address_proved).
+    pub(crate) fn is_peer_address_proved(&self) -> bool {
+        self.is_validated || !self.is_early()
     }
 
     /// Ends the link with the error of `closed_port` if that resolves before the handshake ends.

@@ -603,7 +603,7 @@ impl QuicIncoming {
             drop((self.server, self.shard, self.unanswered));
             let (begun, guard) = answered?;
             let link = QuicLink::accept(begun, guard).await?;
-            Ok((link.with_bound(bound), held))
+            Ok((link.with_bound(bound).with_validated(validated), held))
         };
         pool.run(handshake).await
     }
