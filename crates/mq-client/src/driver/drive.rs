@@ -28,6 +28,10 @@ const WRITE_BATCH_BYTES: usize = 64 * 1024;
 /// the answers to its messages is always read.
 const ANSWERS_LIMIT: usize = 512 * 1024;
 
+/// Bytes on all streams that wait for CONNACK before the server is not read any more: several times QUIC's window for a
+/// connection, so that a server may send messages on its streams while its CONNACK is lost and sent again.
+const MAX_BEFORE_CONNACK: usize = 8 << 20;
+
 /// Time that the last bytes of a connection have to be sent.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -202,7 +206,12 @@ impl Driver {
             } = current;
             let before = connection.outbox().len();
             // What waits for room is of an earlier connection before CONNACK, which does not wait for it.
-            let may_read = takes_answers && (has_room || !connection.is_open());
+            let may_read = takes_answers
+                && if connection.is_open() {
+                    has_room
+                } else {
+                    link.received_len() <= MAX_BEFORE_CONNACK
+                };
             let step = poll_fn(|cx| {
                 match link.poll_progress_or_handshake(cx, connection.outbox(), may_read) {
                     Poll::Ready(Some(progress)) => return Poll::Ready(Step::Link(progress)),

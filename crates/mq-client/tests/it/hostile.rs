@@ -116,6 +116,30 @@ async fn with_streams() -> (Client, Peer, Listener) {
     (client.unwrap(), peer, listener)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_floods_a_stream_in_the_place_of_connack_is_not_read() {
+    let mut listener = util::listen("quic").await;
+    let url = listener.local_address().to_string();
+    let connector = Connector::new(ConnectOptions::new().trust(Trust::Insecure)).unwrap();
+    let builder = Client::builder(&url).unwrap().connector(connector);
+    let connecting = tokio::spawn(builder.build());
+    let incoming = listener.accept().await.unwrap();
+    let mut link = incoming.handshake().await.unwrap();
+    let lane = link.open_lane().expect("the client grants a stream");
+    let chunk = mq_client::Bytes::from(vec![0; 1 << 20]);
+    let mut taken = 0;
+    while taken < FLOOD_BYTES {
+        let mut outbox = Outbox::new();
+        outbox.put_body(lane, &chunk);
+        match tokio::time::timeout(STALLED, link.flush(&mut outbox)).await {
+            Ok(Ok(())) => taken += chunk.len(),
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    assert!(taken < FLOOD_BYTES, "the client took {taken} bytes");
+    connecting.abort();
+}
+
 /// Waits for the first bytes on a data lane, and returns the lane.
 async fn first_lane(peer: &mut Peer) -> LaneId {
     loop {
