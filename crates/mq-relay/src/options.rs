@@ -44,7 +44,7 @@ pub struct RelayOptions {
     /// Greatest number of clients of one IPv4 address, or of one IPv6 network of 64 bits. Default: no limit of its own.
     pub connections_per_address: Option<NonZeroUsize>,
     /// Bytes by which the flow-control windows of all QUIC clients together may grow, from the 32 KiB that each has at first. A window is
-    /// memory that a client can make the relay hold. Default: 64 MiB.
+    /// memory that a client can make the relay hold. [`ListenOptions::window_memory`] goes before it. Default: 64 MiB.
     #[cfg(feature = "quic")]
     pub window_memory: usize,
     /// Greatest number of connections to the upstream broker that are being made at once; further clients wait. Default: 64.
@@ -104,7 +104,10 @@ impl RelayOptions {
                 ..one_stream(options.quic)
             },
             #[cfg(feature = "quic")]
-            window_memory: Some(std::sync::Arc::new(WindowBudget::new(self.window_memory))),
+            window_memory: options.window_memory.clone().or_else(|| {
+                let budget = WindowBudget::new(self.window_memory);
+                Some(std::sync::Arc::new(budget))
+            }),
             ..options
         }
     }
