@@ -93,7 +93,7 @@ fn url(name: &str) -> String {
 }
 
 fn client(name: &str, id: &str) -> ClientBuilder {
-    let builder = Client::builder(&url(name)).unwrap().client_id(id);
+    let builder = Client::builder(&url(name)).unwrap().client_id(id).unwrap();
     builder.reconnect(Reconnect::never())
 }
 

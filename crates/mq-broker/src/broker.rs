@@ -67,14 +67,7 @@ impl Broker {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn start(mut settings: Settings) -> Result<Self, Error> {
-        if settings.listeners.is_empty() {
-            return Err(Error::NoListener);
-        }
-        #[cfg(not(feature = "tls"))]
-        if settings.ticket_file.is_some() {
-            let scheme = mq_transport::Scheme::Tls;
-            return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
-        }
+        check(&settings)?;
         let stamps = FirstStamps::take(&mut settings);
         // Before any listener is bound: the store may not be readable.
         let persistence = Persistence::open(&settings).await?;
@@ -773,6 +766,19 @@ fn prepare(listen: &mut ListenOptions, worker_pool: &WorkerPool, hub: &Hub) {
 }
 
 /// Makes the state that all connections share, with the state that an earlier broker has kept.
+/// Checks what no file has to be read for.
+fn check(settings: &Settings) -> Result<(), Error> {
+    if settings.listeners.is_empty() {
+        return Err(Error::NoListener);
+    }
+    #[cfg(not(feature = "tls"))]
+    if settings.ticket_file.is_some() {
+        let scheme = mq_transport::Scheme::Tls;
+        return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
+    }
+    Ok(())
+}
+
 fn hub_of(
     settings: &Settings,
     persistence: &Persistence,

@@ -17,7 +17,7 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = mq_transport::read_regular_file(path)?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let line = before.split(|byte| *byte == b'\n').count();
         let problem = format!("line {line}: not UTF-8 text");
         io::Error::new(io::ErrorKind::InvalidData, problem)
     })?;

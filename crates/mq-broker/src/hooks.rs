@@ -109,7 +109,7 @@ pub trait Hooks: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Called for a client that is let in. `session_present` is that of CONNACK.
+    /// Called for a client that has its session, before CONNACK, whose `session_present` this is.
     fn on_connect(&self, client: HookClient<'_>, session_present: bool) {
         let _ = (client, session_present);
     }
@@ -140,7 +140,7 @@ pub trait Hooks: fmt::Debug + Send + Sync {
         let _ = (client, message, qos);
     }
 
-    /// Called for a client that was let in, at the end of its connection.
+    /// Called at the end of the connection of a client that has had its session.
     fn on_disconnect(&self, client: HookClient<'_>, reason: &CloseReason) {
         let _ = (client, reason);
     }

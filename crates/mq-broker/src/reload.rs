@@ -169,6 +169,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         bridges,
         cluster,
         // These settings are used by the program.
+        hooks: _,
         watch_files: _,
         log: _,
         workers: _,

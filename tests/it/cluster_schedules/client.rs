@@ -304,7 +304,7 @@ impl ScheduledClient {
                         connection.ack(now, ticket, ReasonCode::Success);
                     }
                 }
-                Happened::Released { packet_id } => {
+                Happened::Released { packet_id, .. } => {
                     let known = state.in_flight.iter().find(|(id, _)| *id == packet_id);
                     if let Some((_, number)) = known {
                         self.history.note(Event::Acknowledged { number: *number });

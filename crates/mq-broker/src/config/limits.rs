@@ -1,9 +1,6 @@
 //! The `[limits]` table of the configuration file.
 
-use std::{
-    num::{NonZeroU16, NonZeroU32},
-    time::Duration,
-};
+use std::num::{NonZeroU16, NonZeroU32};
 
 use mq_codec::QoS;
 use serde::Deserialize;

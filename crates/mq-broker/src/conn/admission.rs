@@ -89,14 +89,7 @@ impl Admission {
             ..
         } = *connect;
         let who = principal.as_ref();
-        let user = who.and_then(Principal::user);
-        if user.is_some_and(|user| wire.hub.bans.has_user(user, clock::now())) {
-            return refuse(wire, ReasonCode::Banned, "banned", &client_id, who);
-        }
-        if let Err(reason) = ask_hooks(wire, &client_id, who) {
-            return refuse(wire, reason, hooks::REFUSED, &client_id, who);
-        }
-        let will = match will.map(|will| keep_will(wire, who, will)).transpose() {
+        let will = match examine(wire, &client_id, who, will) {
             Ok(will) => will,
             Err((reason, why)) => return refuse(wire, reason, why, &client_id, who),
         };
@@ -147,6 +140,7 @@ impl Admission {
             return None;
         }
         ack.session_present = hold.session_present;
+        tell_hooks(wire, &client_id, who, ack.session_present);
         let protocol = hold.state.take_protocol();
         hold.session.serve_on_this_worker();
         if hold.session.mailbox.connect() {
@@ -164,13 +158,6 @@ impl Admission {
             hold.show_to_operators(presence(wire, version, clean_start, keep_alive, expiry));
             end_if_banned(wire, &hold.session, who.and_then(Principal::user));
             log_connected(wire, version, &client_id, who.and_then(Principal::user));
-            if let Some(called) = &wire.hub.hooks {
-                let client = HookClient {
-                    client_id: &client_id,
-                    principal: who,
-                };
-                called.on_connect(client, hold.session_present);
-            }
             // Data received after CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
         }
@@ -187,21 +174,42 @@ impl Admission {
     }
 }
 
-/// Asks the program's hooks about a client that has logged in.
+/// Looks at a client that has logged in, and keeps its will.
 ///
 /// # Errors
-/// If they refuse it, with the reason for CONNACK.
-fn ask_hooks(wire: &Wire, client_id: &str, who: Option<&Principal>) -> Result<(), ReasonCode> {
-    let Some(called) = &wire.hub.hooks else {
-        return Ok(());
-    };
-    let client = HookClient {
-        client_id,
-        principal: who,
-    };
-    called
-        .on_authenticated(client)
-        .map_err(|reason| hooks::allowed_in(PacketType::ConnAck, reason))
+/// If the client is refused, with the reason for CONNACK and that for the log.
+fn examine(
+    wire: &Wire,
+    client_id: &str,
+    who: Option<&Principal>,
+    will: Option<Will>,
+) -> Result<Option<Box<KeptWill>>, (ReasonCode, &'static str)> {
+    let user = who.and_then(Principal::user);
+    if user.is_some_and(|user| wire.hub.bans.has_user(user, clock::now())) {
+        return Err((ReasonCode::Banned, "banned"));
+    }
+    if let Some(called) = &wire.hub.hooks {
+        let client = HookClient {
+            client_id,
+            principal: who,
+        };
+        called.on_authenticated(client).map_err(|reason| {
+            let reason = hooks::allowed_in(PacketType::ConnAck, reason);
+            (reason, hooks::REFUSED)
+        })?;
+    }
+    will.map(|will| keep_will(wire, who, will)).transpose()
+}
+
+/// Tells the program's hooks of a client that has its session.
+fn tell_hooks(wire: &Wire, client_id: &str, who: Option<&Principal>, session_present: bool) {
+    if let Some(called) = &wire.hub.hooks {
+        let client = HookClient {
+            client_id,
+            principal: who,
+        };
+        called.on_connect(client, session_present);
+    }
 }
 
 /// Ends the connection of a client that was banned while it was let in: the ban has ended those that operators saw by then.

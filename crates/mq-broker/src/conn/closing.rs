@@ -124,8 +124,7 @@ impl Closing {
             // The client has not proved that it is there, so its will is not published.
             session_end.will = None;
         }
-        log_end(&wire, &hold.session, &reason);
-        tell_hooks(&wire, &hold.session, &reason);
+        note_end(&wire, &hold.session, &reason);
         let version = wire.connection.version();
         let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
@@ -171,8 +170,9 @@ impl Closing {
     }
 }
 
-/// Tells the program's hooks that a client's connection has ended.
-fn tell_hooks(wire: &Wire, session: &Session, reason: &CloseReason) {
+/// Logs the end of a client's connection, and tells the program's hooks. A protocol error has the next client from its
+/// address wait.
+fn note_end(wire: &Wire, session: &Session, reason: &CloseReason) {
     if let Some(hooks) = &wire.hub.hooks {
         let principal = session.principal();
         let client = HookClient {
@@ -181,10 +181,6 @@ fn tell_hooks(wire: &Wire, session: &Session, reason: &CloseReason) {
         };
         hooks.on_disconnect(client, reason);
     }
-}
-
-/// Logs the end of a client's connection. A protocol error has the next client from its address wait.
-fn log_end(wire: &Wire, session: &Session, reason: &CloseReason) {
     let (now, link) = (clock::now(), wire.link.info());
     if matches!(reason, CloseReason::Protocol(_)) && !wire.is_unproved() {
         wire.hub.violations.note(link.peer_address, now);

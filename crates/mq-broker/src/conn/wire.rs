@@ -11,7 +11,7 @@ use mq_codec::{Auth, AuthProperties, ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
-use tracing::{debug, field::display, info};
+use tracing::{debug, info};
 
 use super::{
     early::{self, Early},
@@ -153,7 +153,7 @@ impl Wire {
         }
         if let Some(left_out) = self.hub.refusal_log.admit(ClientLine::StreamsBlocked, now) {
             info!(
-                peer = self.link.info().peer_address.map(display),
+                peer = self.link.info().peer_address.map(tracing::field::display),
                 open = self.link.data_lanes() + 1,
                 left_out = (left_out > 0).then_some(left_out),
                 "client waits for more QUIC streams than max_streams of [quic] allows"

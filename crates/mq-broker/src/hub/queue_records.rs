@@ -63,7 +63,6 @@ mod tests {
 
     use mq_codec::ByteStr;
 
-    use super::*;
     use crate::{
         MailboxLimits, MemoryStore, Quotas, Store as _, clock,
         hub::{Hub, ReadAhead, RoutedMessage},

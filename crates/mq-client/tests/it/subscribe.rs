@@ -165,13 +165,13 @@ async fn a_filter_that_is_subscribed_to_right_behind_its_end_belongs_to_the_new_
         let ended = peer.unsubscribe().await;
         (ended, peer.grant().await)
     };
-    let (ended, second, served) = tokio::join!(
+    let (ended, second, requests) = tokio::join!(
         client.unsubscribe("a"),
         client.subscribe("a", QoS::AtLeastOnce),
         tokio::time::timeout(SECOND, serving)
     );
     ended.unwrap();
-    let (filters, subscribe) = served.expect("SUBSCRIBE should leave behind UNSUBSCRIBE");
+    let (filters, subscribe) = requests.expect("SUBSCRIBE should leave behind UNSUBSCRIBE");
     assert_eq!(filters, ["a"]);
     assert_eq!(&*subscribe.subscriptions[0].filter, "a");
     assert!(has_ended(&mut first).await);
