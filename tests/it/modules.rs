@@ -57,6 +57,7 @@ const BROKER: &[&str] = &[
     "store_writer",
     "metrics",
     "session",
+    "hooks",
     "auth",
     "view",
     "escaped",

@@ -11,7 +11,7 @@ use mq_client::{
     Client, ClientBuilder, CloseReason, Error, Outgoing, QoS, ReasonCode, Reconnect, Subscription,
     Version,
 };
-use mq_codec::{ByteStr, Disconnect};
+use mq_codec::ByteStr;
 use mq_proto::{ClientConfig, Event, LaneId};
 use mq_testkit::{ManualClient, SlowStore, refused};
 use mq_transport::{Address, ConnectOptions, Connector};
@@ -161,15 +161,15 @@ async fn a_store_that_has_failed_ends_the_connections_that_need_it() {
 struct FullStore {
     store: Arc<SlowStore>,
     broker: Broker,
-    connector: Connector,
-    address: Address,
+    /// Has a kept session, and a message that it has not read.
+    reader: ManualClient,
+    other: ManualClient,
     /// Keeps the store full.
     _filler: ManualClient,
 }
 
 impl FullStore {
-    /// Starts a broker with a client that reads `t` and has got the message `first`, then fills the store.
-    async fn start(name: &str) -> (Self, ManualClient) {
+    async fn start(name: &str) -> Self {
         let store = Arc::new(SlowStore::default());
         let address: Address = url(name).parse().unwrap();
         let mut settings = Settings::new(vec![address.clone()]);
@@ -177,54 +177,66 @@ impl FullStore {
         settings.store = Some(Arc::clone(&store).into());
         let broker = Broker::start(settings).await.unwrap();
         let connector = Connector::new(ConnectOptions::new()).unwrap();
-        let connecting = async {
+        let connect = async |id, filter| {
             let keep = |config: &mut ClientConfig| {
                 config.connect.properties.session_expiry_interval = Some(u32::MAX);
             };
-            let reader = ManualClient::connect_by(&connector, &address, "reader", keep);
-            let mut reader = reader.await;
-            reader.subscribe("t", QoS::AtLeastOnce).await;
-            let mut filler = ManualClient::connect_by(&connector, &address, "filler", |_| {}).await;
+            let client = ManualClient::connect_by(&connector, &address, id, keep);
+            let mut client = client.await;
+            client.subscribe(filter, QoS::AtLeastOnce).await;
+            client
+        };
+        let connecting = async {
+            let reader = connect("reader", "t").await;
+            let other = connect("other", "fill").await;
+            let mut filler = connect("filler", "nothing").await;
             filler.publish("t", "first", QoS::AtLeastOnce).await;
             filler.read_for(Duration::from_secs(1)).await;
-            (reader, filler)
+            (reader, other, filler)
         };
-        let (reader, mut filler) = tokio::select! {
+        let (reader, other, mut filler) = tokio::select! {
             () = settle_for_ever(&store) => unreachable!("it does not end"),
-            both = connecting => both,
+            all = connecting => all,
         };
         let filling = async {
             loop {
                 let payload = vec![b'x'; 64 * 1024];
-                filler.publish("t", payload, QoS::AtLeastOnce).await;
+                filler.publish("fill", payload, QoS::AtLeastOnce).await;
             }
         };
         timeout(Duration::from_secs(5), filling)
             .await
             .expect_err("the broker does not read it any more");
-        let pending = store.pending();
-        assert!(pending > 0);
-        let full = Self {
+        assert!(store.pending() > 0);
+        Self {
             store,
             broker,
-            connector,
-            address,
+            reader,
+            other,
             _filler: filler,
-        };
-        (full, reader)
+        }
     }
+}
+
+/// Writes a packet behind what waits.
+async fn put(client: &mut ManualClient, packet: &[u8]) {
+    let put = client.connection().outbox().put(LaneId::CONTROL, |out| {
+        out.extend_from_slice(packet);
+        Ok::<_, core::convert::Infallible>(())
+    });
+    put.unwrap();
+    client.flush().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_acknowledged_right_before_disconnect_is_over_although_the_store_was_full() {
-    let (full, mut reader) = FullStore::start("full-left").await;
-    let received = reader.message().await;
+    let mut full = FullStore::start("full-left").await;
+    let received = full.reader.message().await;
     assert_eq!(received.message.payload, "first");
-    reader.acknowledge(received);
-    let disconnect = Disconnect::new(ReasonCode::Success);
-    reader.connection().disconnect(disconnect);
-    reader.flush().await;
-    drop(reader);
+    full.reader.acknowledge(received);
+    // DISCONNECT, in one write with PUBACK.
+    put(&mut full.reader, &[0xE0, 0]).await;
+    drop(full.reader);
     sleep(Duration::from_secs(1)).await;
     let _ = timeout(Duration::from_secs(5), settle_for_ever(&full.store)).await;
     let kept = full.store.load().unwrap();
@@ -235,20 +247,17 @@ async fn a_message_acknowledged_right_before_disconnect_is_over_although_the_sto
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_breaks_the_protocol_is_disconnected_although_the_store_is_full() {
-    let (full, reader) = FullStore::start("full-broken").await;
-    let mut breaking =
-        ManualClient::connect_by(&full.connector, &full.address, "breaking", |_| {}).await;
-    breaking.publish("t", "waits", QoS::AtLeastOnce).await;
-    // A PUBREL with the flags of PUBLISH's QoS 0.
-    let put = breaking.connection().outbox().put(LaneId::CONTROL, |out| {
-        out.extend_from_slice(&[0x60, 2, 0, 1]);
-        Ok::<_, core::convert::Infallible>(())
-    });
-    put.unwrap();
-    breaking.flush().await;
-    let end = breaking.next().await;
-    assert!(matches!(end, Event::Closed(_)), "{end:?}");
-    drop(reader);
+    let mut full = FullStore::start("full-broken").await;
+    full.other.publish("t", "waits", QoS::AtLeastOnce).await;
+    // A PUBREL with the flags of another packet.
+    put(&mut full.other, &[0x60, 2, 0, 1]).await;
+    loop {
+        match full.other.next().await {
+            Event::Closed(_) => break,
+            Event::Publish(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
     full.broker.shutdown().await;
 }
 

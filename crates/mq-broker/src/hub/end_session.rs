@@ -427,17 +427,12 @@ mod tests {
         let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
         let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
         let [one, other] = ["one", "other"].map(|id| ByteStr::new(id).unwrap());
-        let away = Some(Duration::from_hours(1));
-        let leave = |hold| {
-            let (now, none) = (clock::now(), ReadAhead::default());
-            hub.detach(hold, now, None, away, none, &mut hub.journal());
-        };
-        leave(hub.begin(&one, "$share/g/t", &mut journal).await);
+        hub.leave(hub.begin(&one, "$share/g/t", &mut journal).await);
         hub.publish_for_test(5, &mut publisher);
-        leave(hub.begin(&other, "$share/g/t", &mut journal).await);
+        hub.leave(hub.begin(&other, "$share/g/t", &mut journal).await);
         assert_eq!(store.load().unwrap().sessions[&one].queued.len(), 5);
         // Another session of the client ends the first one.
-        leave(hub.begin(&one, "u", &mut journal).await);
+        hub.leave(hub.begin(&one, "u", &mut journal).await);
         let kept = store.load().unwrap();
         assert_eq!(kept.sessions[&other].queued.len(), 5);
         let readers = lock(&store.readers);

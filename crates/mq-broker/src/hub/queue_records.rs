@@ -59,13 +59,13 @@ pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Jou
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use mq_codec::ByteStr;
 
     use crate::{
-        MailboxLimits, MemoryStore, Quotas, Store as _, clock,
-        hub::{Hub, ReadAhead, RoutedMessage},
+        MailboxLimits, MemoryStore, Quotas, Store as _,
+        hub::{Hub, RoutedMessage},
     };
 
     /// A client ends its session by Clean Start while a message waits for room in the mailbox.
@@ -84,17 +84,12 @@ mod tests {
             let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
             let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
             let client_id = ByteStr::new("reader").unwrap();
-            let away = Some(Duration::from_hours(1));
             let first = hub.begin(&client_id, "t", &mut journal).await;
             let mut blocked = hub.publish_for_test(2, &mut publisher).pop().unwrap();
             assert!(!blocked.is_delivered());
-            let leave = |hold| {
-                let (now, none) = (clock::now(), ReadAhead::default());
-                hub.detach(hold, now, None, away, none, &mut hub.journal());
-            };
-            leave(first);
+            hub.leave(first);
             let second = hub.begin(&client_id, "t", &mut journal).await;
-            leave(second);
+            hub.leave(second);
             let others = hub.publish_for_test(2, &mut publisher);
             assert!(others.iter().all(RoutedMessage::is_delivered));
 

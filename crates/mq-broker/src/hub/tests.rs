@@ -1,11 +1,13 @@
 //! Parts of the tests of several files of the hub.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mq_codec::{ByteStr, QoS, Subscription, TopicFilter, TopicName};
 use mq_proto::{Message, Received};
 
-use super::{HeldSession, Hub, HubParts, HubSettings, OwnTopics, Publisher, RoutedMessage};
+use super::{
+    HeldSession, Hub, HubParts, HubSettings, OwnTopics, Publisher, ReadAhead, RoutedMessage,
+};
 use crate::{
     Quotas,
     auth::TakeOverPolicy,
@@ -56,6 +58,14 @@ impl Hub {
         let granted = self.subscribe(&mut hold, &wanted, None, LaneSlot::CONTROL, journal);
         assert!(!granted.is_error());
         hold
+    }
+
+    /// Leaves a session without a connection, for an hour.
+    pub(super) fn leave(&self, hold: HeldSession) {
+        hold.session.mailbox.disconnect(core::iter::empty());
+        let (now, away) = (clock::now(), Some(Duration::from_hours(1)));
+        let nothing = ReadAhead::default();
+        self.detach(hold, now, None, away, nothing, &mut self.journal());
     }
 
     /// Publishes messages at QoS 1 to the topic `t`.

@@ -271,7 +271,7 @@ impl Cluster {
         Ok(position)
     }
 
-    /// The logs that may have messages of a filter.
+    /// Returns the logs that may have messages of a filter.
     fn shards_of_filter(&self, filter: &TopicFilter) -> &[Shard] {
         if filter.has_wildcard() {
             return &self.shards;
