@@ -13,8 +13,8 @@ pub(crate) enum Counts {
     Unknown,
     /// Progress of a byte stream of the kernel.
     Bytes {
-        /// Bytes that the peer's kernel has acknowledged. Those of TLS and WebSocket around the application's
-        /// bytes are not counted, so that this may be a little low.
+        /// Bytes that the peer's kernel has acknowledged. Those of WebSocket around the application's bytes are not
+        /// counted without TLS, so that this may be a little low.
         acknowledged: u64,
         /// Bytes in the kernel that the peer's kernel has not acknowledged.
         waiting: u64,
@@ -59,7 +59,7 @@ impl SendProgress {
         }
     }
 
-    /// Progress of a stream of the kernel that has taken `sent` bytes of the application.
+    /// Progress of a stream of the kernel that has taken `sent` bytes.
     pub(crate) fn of_stream(sent: u64, waiting: Option<u64>) -> Self {
         Self(waiting.map_or(Counts::Unknown, |waiting| Counts::Bytes {
             acknowledged: sent.saturating_sub(waiting),

@@ -190,3 +190,33 @@ async fn a_server_that_does_not_answer_over_quic_is_given_up() {
     drop(peer);
     relay.abort();
 }
+
+/// Its writes go on into the buffers of the system.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_publishes_all_the_time_finds_a_server_that_is_gone() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let mut server = util::Server::bind("gone_meanwhile").await;
+        let builder = impatient(server.builder()).reconnect(mq_client::Reconnect::default());
+        let builder = builder.probes(mq_client::Probes {
+            quiet: None,
+            busy: None,
+        });
+        let (client, peer) = server.pair(builder).await;
+        let publishing = async {
+            loop {
+                let message = Outgoing::to("t", "x").unwrap().qos(qos);
+                client.send(message).await.unwrap();
+                tokio::time::sleep(SECOND / 10).await;
+            }
+        };
+        let again = async {
+            tokio::select! {
+                () = publishing => unreachable!("it does not end"),
+                again = server.link() => again,
+            }
+        };
+        let again = tokio::time::timeout(10 * SECOND, again).await;
+        assert!(again.is_ok(), "at {qos:?}");
+        drop(peer);
+    }
+}

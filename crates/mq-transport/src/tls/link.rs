@@ -71,6 +71,8 @@ pub(crate) struct TlsLink {
     replay: BytesMut,
     replay_limit: usize,
     bytes_sent: u64,
+    /// Bytes of ciphertext that the kernel has taken.
+    written: u64,
     bytes_received: u64,
 }
 
@@ -134,6 +136,7 @@ impl TlsLink {
             replay: BytesMut::new(),
             replay_limit: 0,
             bytes_sent: 0,
+            written: 0,
             bytes_received: 0,
         }
     }
@@ -258,7 +261,7 @@ impl TlsLink {
                 Ok(0) => {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
                 }
-                Ok(_) => {}
+                Ok(count) => self.written += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
@@ -426,7 +429,7 @@ impl TlsLink {
     }
 
     pub(crate) fn send_progress(&self) -> SendProgress {
-        SendProgress::of_stream(self.bytes_sent, tcp_info::unacknowledged(&self.io))
+        SendProgress::of_stream(self.written, tcp_info::unacknowledged(&self.io))
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

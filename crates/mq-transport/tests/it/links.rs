@@ -71,6 +71,47 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
     assert!(read == data, "bytes were lost or reordered");
 }
 
+over!(bytes_that_the_kernel_does_not_take_are_no_progress: tcp, tls, ws, wss);
+async fn bytes_that_the_kernel_does_not_take_are_no_progress(scheme: Scheme) {
+    let mut listening = listen_options();
+    listening.socket.receive_buffer = Some(64 << 10);
+    let mut connecting = connect_options();
+    connecting.socket.send_buffer = Some(64 << 10);
+    let mut listener = Listener::bind(&any_address(scheme), &listening)
+        .await
+        .unwrap();
+    let connector = Connector::new(connecting).unwrap();
+    let (mut client, _server) = connect(&connector, &mut listener).await;
+    let mut queued = Outbox::new();
+    let put = async |client: &mut Link, queued: &mut Outbox, size: usize| {
+        queued.put_body(LaneId::CONTROL, &vec![7; size].into());
+        let written = client.progress(queued, false);
+        let written = tokio::time::timeout(Duration::from_millis(50), written);
+        written.await.is_ok()
+    };
+    // The server does not read.
+    let mut full = 0;
+    while full < 10 {
+        full += u32::from(!put(&mut client, &mut queued, 2_000).await);
+    }
+    // The kernels may still find room for a while.
+    let mut still = 0;
+    for _ in 0..50 {
+        let before = client.send_progress();
+        let is_written = put(&mut client, &mut queued, 100).await;
+        let has_advanced = client.send_progress().advanced_since(&before);
+        still = if is_written || has_advanced {
+            0
+        } else {
+            still + 1
+        };
+        if still == 5 {
+            return;
+        }
+    }
+    panic!("the link goes on though nobody reads");
+}
+
 over!(a_link_that_does_not_want_to_read_leaves_bytes_alone: tcp, tls, quic, ws, wss, mem);
 async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
