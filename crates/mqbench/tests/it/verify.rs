@@ -6,7 +6,7 @@ use mq_testkit::program;
 
 use crate::program::mqbench;
 
-const SET: &str = "2026-11-24-no-loss";
+const SET: &str = "2026-11-29-handover";
 
 /// Makes a small artifact: one result set, its report, and scripts that find nothing.
 fn artifact(folder: &Path) {
