@@ -191,7 +191,7 @@ async fn a_server_that_does_not_answer_over_quic_is_given_up() {
     relay.abort();
 }
 
-/// Its writes go on into the buffers of the system.
+/// Writes go on into the buffers of the system meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_publishes_all_the_time_finds_a_server_that_is_gone() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
