@@ -443,6 +443,11 @@ async fn with_connect_alone_a_copy_has_nothing_else_acted_on(scheme: Scheme) {
     let _copied = path.copy(before).await;
     assert_come(&mut messages, &[]).await;
     // The broker acted on CONNECT alone.
+    acts_on_two(&broker).await;
+}
+
+/// Waits until two connections are open at the broker.
+async fn acts_on_two(broker: &TestBroker) {
     let connections = || broker.broker().metrics().connections.get();
     let came = async {
         while connections() < 2 {
@@ -484,6 +489,7 @@ async fn a_copy_publishes_no_will(scheme: Scheme) {
     };
     let client = path.client(&connector).will(will).start().unwrap();
     let _copied = path.copy(before).await;
+    acts_on_two(&broker).await;
     path.release();
     timeout(PATIENCE, client.connected())
         .await
