@@ -29,7 +29,7 @@ const MAX_LATE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     messages: Vec<StoredMessage>,
-    /// Their numbers, in order.
+    /// Numbers of the messages, in order.
     numbers: Vec<RangeInclusive<u64>>,
     /// Payload bytes that may still be read.
     bytes_left: usize,
