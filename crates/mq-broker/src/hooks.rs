@@ -68,6 +68,15 @@ pub struct HookClient<'a> {
     pub principal: Option<&'a Principal>,
 }
 
+impl<'a> HookClient<'a> {
+    pub(crate) const fn new(client_id: &'a str, principal: Option<&'a Principal>) -> Self {
+        Self {
+            client_id,
+            principal,
+        }
+    }
+}
+
 /// A PUBLISH of a client that may publish it, or its will.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

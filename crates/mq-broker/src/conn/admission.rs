@@ -189,10 +189,7 @@ fn examine(
         return Err((ReasonCode::Banned, "banned"));
     }
     if let Some(called) = &wire.hub.hooks {
-        let client = HookClient {
-            client_id,
-            principal: who,
-        };
+        let client = HookClient::new(client_id, who);
         called.on_authenticated(client).map_err(|reason| {
             let reason = hooks::allowed_in(PacketType::ConnAck, reason);
             (reason, hooks::REFUSED)
@@ -204,11 +201,7 @@ fn examine(
 /// Tells the program's hooks of a client that has its session.
 fn tell_hooks(wire: &Wire, client_id: &str, who: Option<&Principal>, session_present: bool) {
     if let Some(called) = &wire.hub.hooks {
-        let client = HookClient {
-            client_id,
-            principal: who,
-        };
-        called.on_connect(client, session_present);
+        called.on_connect(HookClient::new(client_id, who), session_present);
     }
 }
 

@@ -175,10 +175,7 @@ impl Closing {
 fn note_end(wire: &Wire, session: &Session, reason: &CloseReason) {
     if let Some(hooks) = &wire.hub.hooks {
         let principal = session.principal();
-        let client = HookClient {
-            client_id: &session.client_id,
-            principal: principal.as_ref(),
-        };
+        let client = HookClient::new(&session.client_id, principal.as_ref());
         hooks.on_disconnect(client, reason);
     }
     let (now, link) = (clock::now(), wire.link.info());

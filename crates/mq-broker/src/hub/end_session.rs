@@ -336,7 +336,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        MailboxLimits, MemoryStore, Quotas,
+        MemoryStore, Quotas,
         lock::lock,
         router::LaneSlot,
         store::{Change, Position, Snapshot, StoreError, User},
@@ -416,15 +416,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_session_reads_the_store_on_no_thread_that_serves_connections() {
         let store = Arc::new(WatchedStore::default());
-        let mailbox = MailboxLimits {
-            messages: 1,
-            bytes: 1 << 20,
-        };
-        let quotas = Quotas {
-            mailbox,
-            ..Quotas::default()
-        };
-        let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
+        let hub = Hub::with_mailboxes_of_one(Arc::clone(&store) as _);
         let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
         let [one, other] = ["one", "other"].map(|id| ByteStr::new(id).unwrap());
         hub.leave(hub.begin(&one, "$share/g/t", &mut journal).await);

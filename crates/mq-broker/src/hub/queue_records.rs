@@ -64,7 +64,7 @@ mod tests {
     use mq_codec::ByteStr;
 
     use crate::{
-        MailboxLimits, MemoryStore, Quotas, Store as _,
+        MemoryStore, Store as _,
         hub::{Hub, RoutedMessage},
     };
 
@@ -73,15 +73,7 @@ mod tests {
     async fn a_message_for_an_ended_session_removes_none_of_its_successor() {
         for gives_up in [false, true] {
             let store = Arc::new(MemoryStore::new());
-            let mailbox = MailboxLimits {
-                messages: 1,
-                bytes: 1 << 20,
-            };
-            let quotas = Quotas {
-                mailbox,
-                ..Quotas::default()
-            };
-            let hub = Hub::for_test(quotas, Some(Arc::clone(&store) as _));
+            let hub = Hub::with_mailboxes_of_one(Arc::clone(&store) as _);
             let (mut journal, mut publisher) = (hub.journal(), hub.publisher());
             let client_id = ByteStr::new("reader").unwrap();
             let first = hub.begin(&client_id, "t", &mut journal).await;

@@ -9,7 +9,7 @@ use super::{
     HeldSession, Hub, HubParts, HubSettings, OwnTopics, Publisher, ReadAhead, RoutedMessage,
 };
 use crate::{
-    Quotas,
+    MailboxLimits, Quotas,
     auth::TakeOverPolicy,
     broker_mark::BrokerMark,
     clock,
@@ -35,6 +35,19 @@ impl Hub {
             ..HubParts::default()
         };
         Self::new(settings, parts, Snapshot::default())
+    }
+
+    /// Makes a hub whose mailboxes have room for one message each; the store takes the others.
+    pub(super) fn with_mailboxes_of_one(store: Arc<dyn Store>) -> Self {
+        let mailbox = MailboxLimits {
+            messages: 1,
+            bytes: 1 << 20,
+        };
+        let quotas = Quotas {
+            mailbox,
+            ..Quotas::default()
+        };
+        Self::for_test(quotas, Some(store))
     }
 
     /// Begins a session that outlives its connection, with one subscription at QoS 1.

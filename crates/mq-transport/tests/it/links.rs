@@ -37,10 +37,8 @@ async fn bytes_go_both_ways(scheme: Scheme) {
     }
 }
 
-over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, ws, wss, mem);
-async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
-    const SIZE: usize = 4 << 20;
-    // Left to itself, a kernel's buffers may grow to more than that.
+/// Connects over small kernel buffers, which left to themselves may grow to more than a test sends.
+async fn pair_with_small_buffers(scheme: Scheme) -> (Link, Link) {
     let mut listening = listen_options();
     listening.socket.receive_buffer = Some(64 << 10);
     let mut connecting = connect_options();
@@ -49,7 +47,13 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
         .await
         .unwrap();
     let connector = Connector::new(connecting).unwrap();
-    let (mut client, mut server) = connect(&connector, &mut listener).await;
+    connect(&connector, &mut listener).await
+}
+
+over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, ws, wss, mem);
+async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
+    const SIZE: usize = 4 << 20;
+    let (mut client, mut server) = pair_with_small_buffers(scheme).await;
     let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
     let mut queued = Outbox::new();
     for piece in data.chunks(3000) {
@@ -73,15 +77,7 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
 
 over!(bytes_that_the_kernel_does_not_take_are_no_progress: tcp, tls, ws, wss);
 async fn bytes_that_the_kernel_does_not_take_are_no_progress(scheme: Scheme) {
-    let mut listening = listen_options();
-    listening.socket.receive_buffer = Some(64 << 10);
-    let mut connecting = connect_options();
-    connecting.socket.send_buffer = Some(64 << 10);
-    let mut listener = Listener::bind(&any_address(scheme), &listening)
-        .await
-        .unwrap();
-    let connector = Connector::new(connecting).unwrap();
-    let (mut client, _server) = connect(&connector, &mut listener).await;
+    let (mut client, _server) = pair_with_small_buffers(scheme).await;
     let mut queued = Outbox::new();
     let put = async |client: &mut Link, queued: &mut Outbox, size: usize| {
         queued.put_body(LaneId::CONTROL, &vec![7; size].into());

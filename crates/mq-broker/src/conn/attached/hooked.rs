@@ -13,10 +13,8 @@ use crate::{
 
 impl Attached<'_> {
     fn as_hooks_see(&self) -> HookClient<'_> {
-        HookClient {
-            client_id: &self.hold.session.client_id,
-            principal: self.client.principal.as_ref(),
-        }
+        let principal = self.client.principal.as_ref();
+        HookClient::new(&self.hold.session.client_id, principal)
     }
 
     /// Asks the hooks about a message, which they may replace. Returns `false` if nobody gets it: it is answered then.

@@ -65,10 +65,7 @@ impl Hub {
             ..Received::own(message, qos)
         };
         if let Some(called) = &self.hooks {
-            let client = HookClient {
-                client_id: &session.client_id,
-                principal: who.as_ref(),
-            };
+            let client = HookClient::new(&session.client_id, who.as_ref());
             let publish = HookPublish {
                 message: &received.message,
                 qos,
