@@ -134,6 +134,7 @@ impl Cell {
             ("packet_threshold", self.packet_threshold.is_some()),
             ("time_threshold", self.time_threshold.is_some()),
             ("repeat", self.repeat != plain.repeat),
+            ("mtu_discovery", self.mtu_discovery),
             ("max_ack_delay", self.max_ack_delay_ns.is_some()),
         ];
         let (key, _) = tuned.into_iter().find(|(_, given)| *given)?;

@@ -92,6 +92,9 @@ pub(crate) struct Cell {
     /// Policy by which small QUIC datagrams are repeated, of clients and broker.
     #[serde(default, skip_serializing_if = "is_default", with = "text")]
     pub(crate) repeat: Repeat,
+    /// `true` if clients and broker probe for a larger QUIC path MTU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) mtu_discovery: bool,
     /// QUIC's initial congestion window in packets of 1,200 bytes; `None` for the default of its congestion control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) initial_window: Option<u32>,
@@ -218,6 +221,7 @@ impl Default for Cell {
             certificate_padding: None,
             initial_rtt_ns: Some(nanoseconds(QuicOptions::default().initial_rtt)),
             repeat: Repeat::Off,
+            mtu_discovery: false,
             initial_window: None,
             packet_threshold: None,
             time_threshold: None,
@@ -325,8 +329,7 @@ impl Cell {
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
             initial_window: self.initial_window,
-            // The value of the first result sets, with which new runs are compared.
-            mtu_discovery: true,
+            mtu_discovery: self.mtu_discovery,
             ..QuicOptions::default()
         };
         if let Some(rtt) = self.initial_rtt_ns {

@@ -17,7 +17,7 @@ use crate::{
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, uplink, uplink_loss, outage, bridge, tiers, medium, stations, loss, retries, \
                     messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, group, certificate_padding, initial_rtt, initial_window, packet_threshold, \
-                    time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, tcp_fast_open, resumption, \
+                    time_threshold, repeat, mtu_discovery, max_ack_delay, tcp_rto_min, tcp_thin, tcp_fast_open, resumption, \
                     handover, on_handover, keep_alive, phase, tickets";
 
 impl Cell {
@@ -64,6 +64,7 @@ impl Cell {
             "streams" => self.streams = parsed(value)?,
             "deliveries" => self.deliveries = parsed(value)?,
             "datagrams" => self.datagrams = yes_or_no(value)?,
+            "mtu_discovery" => self.mtu_discovery = yes_or_no(value)?,
             "keep_alive" => {
                 let ns = time(value)?;
                 let seconds = u16::try_from(ns / 1_000_000_000).ok();

@@ -14,10 +14,11 @@ use super::cell::{Cell, Transport};
 pub(crate) struct Changes(Vec<(String, String)>);
 
 /// Keys that concern QUIC alone.
-const OF_QUIC: [&str; 10] = [
+const OF_QUIC: [&str; 11] = [
     "streams",
     "deliveries",
     "datagrams",
+    "mtu_discovery",
     "quic_congestion",
     "initial_rtt",
     "initial_window",

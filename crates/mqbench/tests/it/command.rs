@@ -96,6 +96,7 @@ fn compare_measures_each_transport_and_writes_its_results() {
         );
         let quic = &result.parameters["stack"]["quic"];
         assert_eq!(quic["initial_rtt_ns"], 333_000_000);
+        assert_eq!(quic["mtu_discovery"], false);
         // Of four transports six pairs, in two quantities.
         let sentences = text.lines().filter(|line| line.ends_with(" %)"));
         assert_eq!(sentences.count(), 12, "{text}");

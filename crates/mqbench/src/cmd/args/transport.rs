@@ -77,9 +77,9 @@ pub(crate) struct TransportArgs {
     /// Switch GSO and GRO off: one datagram a packet
     #[arg(long)]
     pub(crate) no_gso: bool,
-    /// Switch QUIC's path MTU discovery off
+    /// Let QUIC probe for packets larger than 1,200 bytes; the program's own broker does so too
     #[arg(long)]
-    pub(crate) no_mtu_discovery: bool,
+    pub(crate) mtu_discovery: bool,
     /// Write TLS secrets to the file that SSLKEYLOGFILE names, for Wireshark
     #[arg(long)]
     pub(crate) keylog: bool,
@@ -138,7 +138,7 @@ impl TransportArgs {
             initial_window: self.initial_window,
             packet_threshold: self.packet_threshold.unwrap_or(default.packet_threshold),
             time_threshold: self.time_threshold.unwrap_or(default.time_threshold),
-            mtu_discovery: !self.no_mtu_discovery,
+            mtu_discovery: self.mtu_discovery,
             ..default
         }
     }

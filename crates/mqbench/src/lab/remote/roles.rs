@@ -147,6 +147,7 @@ impl RemoteRun<'_> {
         arguments.push(format!("--streams={}", cell.streams));
         arguments.push(format!("--deliveries={}", cell.deliveries));
         arguments.extend(cell.datagrams.then(|| "--datagrams".to_owned()));
+        arguments.extend(cell.mtu_discovery.then(|| "--mtu-discovery".to_owned()));
         let delay = cell.max_ack_delay_ns;
         arguments.extend(delay.map(|ns| time_option("--max-ack-delay", ns)));
         Ok(arguments)
