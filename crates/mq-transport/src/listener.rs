@@ -39,7 +39,7 @@ enum Acceptor {
     #[cfg(feature = "quic")]
     Quic(IncomingConnections),
     /// The socket and its file until the listener is closed.
-    Unix(Option<(UnixListener, SocketFile)>),
+    Unix(Option<(SocketFile, UnixListener)>),
     Mem(MemListener),
 }
 
@@ -178,7 +178,7 @@ impl Listener {
             #[cfg(feature = "quic")]
             Acceptor::Quic(connections) => Accepted::Quic(Box::new(connections.next().await?)),
             Acceptor::Unix(None) => return Err(Error::Closed),
-            Acceptor::Unix(Some((listener, _file))) => {
+            Acceptor::Unix(Some((_file, listener))) => {
                 let (stream, _) = listener.accept().await.map_err(Error::Io)?;
                 Accepted::Unix(stream)
             }

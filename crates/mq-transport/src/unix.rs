@@ -20,11 +20,11 @@ impl Drop for SocketFile {
 }
 
 /// Listens at a Unix socket, whose file gets this mode (`chmod`), or that of the process's `umask`. A socket that an ended process has
-/// left is replaced.
+/// left is replaced. Dropping the pair removes the file before the socket closes, so that it is never the file of the next process.
 ///
 /// # Errors
 /// If another process listens there, another kind of file is there, or the system refuses.
-pub fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
+pub fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<(SocketFile, UnixListener)> {
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             return Err(io::Error::other(
@@ -44,5 +44,5 @@ pub fn listen_unix(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, 
         std::fs::set_permissions(&private, std::fs::Permissions::from_mode(mode))?;
     }
     std::fs::rename(&private, path)?;
-    Ok((listener, SocketFile(path.to_owned())))
+    Ok((SocketFile(path.to_owned()), listener))
 }

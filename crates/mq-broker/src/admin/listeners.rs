@@ -46,7 +46,7 @@ pub(super) enum AdminListener {
 #[derive(Debug, Default)]
 pub(crate) struct AdminListeners {
     http: Option<TcpListener>,
-    socket: Option<(tokio::net::UnixListener, SocketFile)>,
+    socket: Option<(SocketFile, tokio::net::UnixListener)>,
 }
 
 impl AdminListeners {
@@ -100,7 +100,7 @@ impl AdminListeners {
             }
         };
         let socket = async {
-            let Some((listener, _file)) = &self.socket else {
+            let Some((_file, listener)) = &self.socket else {
                 return std::future::pending().await;
             };
             let slots = ConnectionSlots::new(AT_ONCE);

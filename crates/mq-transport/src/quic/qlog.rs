@@ -57,6 +57,9 @@ impl Default for QlogLimits {
     }
 }
 
+/// End of the names of traces.
+const EXTENSION: &str = "sqlog";
+
 /// Files of a sample.
 #[derive(Debug, Default)]
 struct Traces {
@@ -64,6 +67,30 @@ struct Traces {
     open: usize,
     complete: VecDeque<PathBuf>,
     has_failed: bool,
+}
+
+impl Traces {
+    /// Takes the complete traces that earlier processes have left in a directory, the oldest first.
+    fn take_up(&mut self, directory: &Path) {
+        let files = fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut found: Vec<_> = files
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|end| end == EXTENSION))
+            .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+            .collect();
+        found.sort();
+        self.complete.extend(found.into_iter().map(|(_, path)| path));
+    }
+
+    /// Removes the oldest complete traces beyond this number.
+    fn trim(&mut self, files: usize) {
+        while self.complete.len() > files
+            && let Some(oldest) = self.complete.pop_front()
+        {
+            // The file may have been moved away.
+            let _ = fs::remove_file(oldest);
+        }
+    }
 }
 
 impl Qlog {
@@ -79,7 +106,8 @@ impl Qlog {
     }
 
     /// Traces a sample of the connections within `limits`. A connection whose file cannot be made
-    /// goes on without a trace, and the log says so once. For servers.
+    /// goes on without a trace, and the log says so once. The directory belongs to this sample alone: traces of earlier
+    /// processes count, and the oldest are removed. For servers.
     #[must_use]
     pub fn sample(directory: impl Into<PathBuf>, limits: QlogLimits) -> Self {
         Self {
@@ -102,7 +130,10 @@ impl Qlog {
             if is_soon || traces.open >= limits.files {
                 return Ok(None);
             }
-            traces.last_began = Some(now);
+            if traces.last_began.replace(now).is_none() {
+                traces.take_up(&self.directory);
+                traces.trim(limits.files);
+            }
         }
         match self.open(side, limits.bytes) {
             Err(error) => {
@@ -128,10 +159,19 @@ impl Qlog {
         };
         let directory = &self.directory;
         fs::create_dir_all(directory).map_err(failed("qlog directory", directory))?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}-{side}-{number}.sqlog", std::process::id());
-        let path = directory.join(name);
-        let file = File::create(&path).map_err(failed("qlog", &path))?;
+        let (number, path, file) = loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{}-{side}-{number}.{EXTENSION}", std::process::id());
+            let path = directory.join(name);
+            match File::create_new(&path) {
+                // An earlier process had the same number, as in a container.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    let file = made.map_err(failed("qlog", &path))?;
+                    break (number, path, file);
+                }
+            }
+        };
         lock(&self.traces).open += 1;
         let began = Instant::now();
         let notes = Notes(Arc::new(Mutex::new(Corrector {
@@ -216,12 +256,7 @@ impl Drop for Trace {
             return;
         };
         traces.complete.push_back(std::mem::take(&mut self.path));
-        if traces.complete.len() > limits.files
-            && let Some(oldest) = traces.complete.pop_front()
-        {
-            // The file may have been moved away.
-            let _ = fs::remove_file(oldest);
-        }
+        traces.trim(limits.files);
     }
 }
 
@@ -372,6 +407,29 @@ mod tests {
         let qlog = Qlog::sample(directory.path(), QlogLimits::default());
         assert!(qlog.begin("server").unwrap().is_some());
         assert!(qlog.begin("server").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_sample_counts_the_traces_of_earlier_processes_and_overwrites_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mine = std::process::id();
+        for number in 0..200 {
+            let name = format!("{mine}-server-{number}.{EXTENSION}");
+            fs::write(directory.path().join(name), "earlier").unwrap();
+        }
+        fs::write(directory.path().join("notes"), "another's").unwrap();
+        let limits = QlogLimits {
+            files: 3,
+            ..QlogLimits::default()
+        };
+        let qlog = Qlog::sample(directory.path(), limits);
+        let trace = qlog.begin("server").unwrap();
+        assert!(trace.is_some());
+        let left = || fs::read_dir(directory.path()).unwrap().flatten();
+        let earlier = left().filter(|file| fs::read(file.path()).unwrap() == b"earlier");
+        assert_eq!(earlier.count(), 3);
+        drop(trace);
+        assert_eq!(left().count(), 3 + 1, "three traces, and what is no trace");
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Pattern {
         matches!(self, Self::Storm)
     }
 
+    /// Returns true if what is measured depends on when packets leave the emulated links: CPU time and memory do not.
+    pub(crate) fn depends_on_link_times(self) -> bool {
+        !matches!(self, Self::Storm | Self::HalfOpen)
+    }
+
     /// Returns true if messages go one way on a schedule.
     pub(crate) fn is_one_way(self) -> bool {
         matches!(self, Self::Periodic | Self::Coap)

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::{brokers::Brokers, findings::Findings};
 use crate::{
-    campaign::cell::Cell,
+    campaign::cell::{Cell, Transport},
     mqtt::MqttOptions,
     testbed::Testbed,
     workload::half_open::{HalfOpen, Phase},
@@ -63,11 +63,12 @@ pub(super) async fn run(
         testbed.cut_publisher(false, true)?;
     }
     let clients = HalfOpen::reach(cell.phase(), cell.messages, mqtt, (&address, &options)).await?;
+    if cell.phase() == Phase::Dialled {
+        first_packets(cell, testbed).await?;
+    }
     sleep(REST).await;
     let held = Use::of(pid)?;
-    let (up, down) = testbed
-        .publisher_bytes()
-        .context("a channel counts by the sender")?;
+    let (up, down) = carried(testbed)?;
     testbed.cut_publisher(true, true)?;
     sleep(watched(cell)).await;
     let after = Use::of(pid)?;
@@ -83,4 +84,30 @@ pub(super) async fn run(
     findings.set_metric("vanished_cpu", us(held, after));
     findings.set_metric("vanished_memory", kib(after));
     Ok(())
+}
+
+/// Returns the bytes on the clients' link, to the broker and from it.
+fn carried(testbed: &Testbed) -> anyhow::Result<(u64, u64)> {
+    let bytes = testbed.publisher_bytes();
+    bytes.context("a channel counts by the sender")
+}
+
+/// Waits until each client has sent its first packet: a SYN of 74 bytes or an Initial packet of 1,242, with the Ethernet header.
+///
+/// # Errors
+/// If that takes more than 20 s.
+async fn first_packets(cell: &Cell, testbed: &Testbed) -> anyhow::Result<()> {
+    const WITHIN: Duration = Duration::from_secs(20);
+    let first = match cell.transport {
+        Transport::Quic => 1242,
+        Transport::Tcp | Transport::Tls => 74,
+    };
+    let sent = async {
+        while carried(testbed)?.0 < first * cell.messages {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    let sent = tokio::time::timeout(WITHIN, sent).await;
+    sent.context("not all clients have sent their first packet within 20 s")?
 }

@@ -130,16 +130,17 @@ impl Budget {
 
 /// Returns the time that these runs take side by side if the machine disturbs none of them.
 pub(crate) fn best_case(runs: &VecDeque<QueuedRun>) -> Duration {
+    let (_, most) = Budget::new(cpu_monitor::processors()).range;
+    // A run with more load than the whole budget runs alone, and takes no longer for it.
     let request: f64 = runs
         .iter()
-        .map(|run| run.load() * run.expected().as_secs_f64())
+        .map(|run| run.load().min(most) * run.expected().as_secs_f64())
         .sum();
     let longest = runs
         .iter()
         .map(QueuedRun::expected)
         .max()
         .unwrap_or_default();
-    let (_, most) = Budget::new(cpu_monitor::processors()).range;
     longest.max(Duration::from_secs_f64(request / most))
 }
 
@@ -315,7 +316,7 @@ impl TimeEstimate {
 mod tests {
     use super::*;
     use crate::{
-        campaign::{cell::Cell, pattern::Pattern},
+        campaign::{cell::Cell, file::Extent, pattern::Pattern, tests::campaigns},
         lab::plan,
     };
 
@@ -377,6 +378,15 @@ mod tests {
         budget.release(load, false, 1, || false);
         budget.reserve(1e-3);
         assert!(!budget.has_room(load));
+    }
+
+    #[test]
+    fn runs_that_take_all_processors_last_as_long_as_one_after_the_other() {
+        let storm = campaigns(Extent::Full).remove("storm").unwrap();
+        let runs = MissingRuns::of(&[storm], &[]).runs;
+        let together: Duration = runs.iter().map(QueuedRun::expected).sum();
+        let second = Duration::from_secs(1);
+        assert!(together > 60 * second && best_case(&runs).abs_diff(together) < second);
     }
 
     #[test]

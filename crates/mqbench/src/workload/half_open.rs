@@ -13,6 +13,10 @@ use crate::mqtt::MqttOptions;
 /// Time within which a client has to get as far as its phase.
 const REACHED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Round trip that a QUIC client assumes whose first packet is all that comes: it sends it again after three of them, when nobody
+/// watches any more.
+const NO_SECOND_PACKET: Duration = Duration::from_mins(2);
+
 /// The last phase of a connection that a client reaches before it vanishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -68,7 +72,9 @@ impl HalfOpen {
 
 fn dial(count: u64, address: &Address, options: &ConnectOptions) -> anyhow::Result<JoinSet<()>> {
     let mut dials = JoinSet::new();
-    let mut connectors = Connectors::new(options)?;
+    let mut options = options.clone();
+    options.quic.initial_rtt = NO_SECOND_PACKET;
+    let mut connectors = Connectors::new(&options)?;
     for number in 0..count {
         let (connector, address) = (connectors.of(number)?, address.clone());
         dials.spawn(async move {
