@@ -79,7 +79,8 @@ impl Traces {
             .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
             .collect();
         found.sort();
-        self.complete.extend(found.into_iter().map(|(_, path)| path));
+        self.complete
+            .extend(found.into_iter().map(|(_, path)| path));
     }
 
     /// Removes the oldest complete traces beyond this number.

@@ -50,7 +50,7 @@ impl Pattern {
 
     /// Returns true if what is measured depends on when packets leave the emulated links: CPU time and memory do not.
     pub(crate) fn depends_on_link_times(self) -> bool {
-        !matches!(self, Self::Storm | Self::HalfOpen)
+        !self.is_on_broker_host() && self != Self::HalfOpen
     }
 
     /// Returns true if messages go one way on a schedule.

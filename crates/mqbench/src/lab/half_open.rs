@@ -23,7 +23,8 @@ use crate::{
     workload::half_open::{HalfOpen, Phase},
 };
 
-/// Rest before the broker's memory and CPU time are read. A dial without an answer sends its second packet after a second.
+/// Rest before the broker's memory and CPU time are read. The kernel sends a SYN
+/// without an answer again after a second.
 const REST: Duration = Duration::from_millis(700);
 
 /// Returns the time for which the broker is watched once the clients have vanished: it ends their sessions after half of it.
