@@ -8,6 +8,7 @@ use quinn::{
 };
 
 use super::{
+    handshake_window::HandshakeControllers,
     repeater::{ObservedControllers, RepeatingSocket},
     runtime::PooledRuntime,
     socket::disable_udp_gro,
@@ -18,7 +19,7 @@ use crate::{CongestionControl, Error, QuicOptions, Repeat};
 const MTU_STEP: u16 = 127;
 
 /// The size of the packets that an initial window counts, in bytes.
-const WINDOW_PACKET: u64 = 1200;
+pub(super) const WINDOW_PACKET: u64 = 1200;
 
 /// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which are obsolete;
 /// it has no version 2 (RFC 9369).
@@ -132,7 +133,7 @@ pub(super) fn transport_config(
     congestion: Option<CongestionControl>,
 ) -> Result<TransportConfig, Error> {
     let mut config = TransportConfig::default();
-    let controller = controllers(quic, congestion);
+    let controller = Arc::new(HandshakeControllers(controllers(quic, congestion)));
     config.congestion_controller_factory(match quic.repeat {
         Repeat::Off => controller,
         _ => Arc::new(ObservedControllers(controller)),

@@ -4,6 +4,7 @@ mod client;
 mod config;
 mod connect;
 mod error;
+mod handshake_window;
 mod initial_keys;
 mod lanes;
 mod link;
@@ -21,6 +22,8 @@ mod socket;
 #[cfg(test)]
 mod test_crypto;
 mod udp;
+#[cfg(test)]
+mod virtual_pair;
 mod watched_tls;
 mod windows;
 mod write;
