@@ -158,6 +158,19 @@ pub enum Warning {
         /// Number of arrivals of unknown numbers.
         count: u64,
     },
+    /// Connections could not be made.
+    #[error(
+        "{failed} of {tried} connections failed, the last since {last_error}, and times are of the \
+         others only; report them with the times, or look at the broker's log"
+    )]
+    ConnectionsFailed {
+        /// Number of connections that failed.
+        failed: u64,
+        /// Number of connections that were tried.
+        tried: u64,
+        /// The error of the last that failed.
+        last_error: String,
+    },
     /// A part of the run did not end in time.
     #[error(
         "{phase} did not end within {}; allow more time, or look at the broker's log",

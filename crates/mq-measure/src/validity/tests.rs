@@ -125,6 +125,11 @@ fn one_of_each() -> Vec<Warning> {
             received: 2,
         },
         Warning::UnknownMessages { count: 1 },
+        Warning::ConnectionsFailed {
+            failed: 1,
+            tried: 2,
+            last_error: "timed out".into(),
+        },
         Warning::TimedOut {
             phase: "connect".into(),
             after_ns: 5_000_000_000,

@@ -329,6 +329,7 @@ impl CellRun<'_> {
             attempts.push(dialler.dial(&self.mqtt).await.ok());
             tokio::time::sleep(connect::PAUSE).await;
         }
+        findings.validity.note(dialler.failures(attempts.len()));
         findings.add_connections(&connect::samples(kind, &attempts))
     }
 

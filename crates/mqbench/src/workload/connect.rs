@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mq_client::Client;
 use mq_codec::QoS;
 use mq_measure::{
-    Sample, Samples, Summary,
+    Sample, Samples, Summary, Warning,
     result::{ConnectKind, ConnectTimes},
 };
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind, LinkStats, Scheme};
@@ -70,6 +70,8 @@ pub(crate) struct Dialler {
     kind: ConnectKind,
     primed: bool,
     count: u64,
+    failed: u64,
+    last_error: Option<String>,
 }
 
 impl Dialler {
@@ -88,12 +90,23 @@ impl Dialler {
             kind,
             primed: matches!(kind, ConnectKind::Tcp | ConnectKind::Full),
             count: 0,
+            failed: 0,
+            last_error: None,
         })
     }
 
     /// Makes a connection and measures it. For resumed kinds the first call makes one more connection before,
     /// which gets the tickets and is not measured.
     pub(crate) async fn dial(&mut self, mqtt: &MqttOptions) -> anyhow::Result<Connected> {
+        let dialled = self.dial_primed(mqtt).await;
+        if let Err(error) = &dialled {
+            self.failed += 1;
+            self.last_error = Some(format!("{error:#}"));
+        }
+        dialled
+    }
+
+    async fn dial_primed(&mut self, mqtt: &MqttOptions) -> anyhow::Result<Connected> {
         if !self.primed {
             self.dial_once(mqtt).await?;
             self.primed = true;
@@ -119,6 +132,16 @@ impl Dialler {
 
     pub(crate) fn kind(&self) -> ConnectKind {
         self.kind
+    }
+
+    /// Warns of the connections that failed, if any did, of `tried`.
+    pub(crate) fn failures(&self, tried: usize) -> Option<Warning> {
+        let last_error = self.last_error.clone()?;
+        Some(Warning::ConnectionsFailed {
+            failed: self.failed,
+            tried: tried as u64,
+            last_error,
+        })
     }
 }
 
