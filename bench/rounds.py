@@ -102,6 +102,8 @@ class Rounds:
     def lines(self):
         names = [row["factor"] for row in self.rows]
         levels = [dict(zip(names, found, strict=True)) for found in itertools.product(*(row["levels"] for row in self.rows))]
+        if self.spec.get("sparse"):
+            levels = [each for each in levels if any(self.cell(column, each) for column in self.columns)]
         loses = self.loses(levels)
         rows, sizes = [], []
         for each in levels:
