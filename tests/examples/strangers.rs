@@ -2,11 +2,7 @@
 //! MQTT 3.1.1 and 5.0, and `rumqttc HOST PORT VERSION ID CLEAN [WILL]` follows the lines that
 //! `tests/suites/strangers/suite.py` describes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a failed step ends the program, and lines are its answers"
-)]
+#![expect(clippy::unwrap_used, reason = "a failed step ends the program")]
 
 use std::fmt::Write as _;
 
