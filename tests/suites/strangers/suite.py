@@ -434,12 +434,12 @@ def pair(programs, built, chain, key, port):
 
 def clients(built, work):
     """Returns the clients whose programs are there."""
-    node = shutil.which("node")
+    node, script = shutil.which("node"), work / "mqttjs/strangers.mjs"
     commands = {
         "paho-c": [work / "paho-c"],
         "paho-python": [sys.executable, HERE / "paho_python.py"],
         "paho-go": [work / "gopaho"],
-        "mqttjs": [node, work / "mqttjs/strangers.mjs"] if node else [None],
+        "mqttjs": [node, script] if script.exists() else [None],
         "rumqttc": [built / "examples/strangers", "rumqttc"],
         "mosquitto": [shutil.which("mosquitto_sub")],
     }
