@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
+    ops::AddAssign,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
@@ -102,6 +103,45 @@ pub struct RelayStats {
     pub bytes_to_clients: u64,
     /// Smoothed round-trip time of the connection on which the broker has answered last.
     pub rtt: Option<Duration>,
+}
+
+/// Adds the counters of another relay, or of the same one before a restart. [`rtt`](Self::rtt) is the other's where it has one.
+impl AddAssign for RelayStats {
+    fn add_assign(&mut self, other: Self) {
+        // A field that is new has to be here as well.
+        let Self {
+            clients,
+            passed_on,
+            refused,
+            full,
+            resumed,
+            early_accepted,
+            early_rejected,
+            fallbacks,
+            failed,
+            paused,
+            timed_out,
+            unanswered,
+            bytes_to_broker,
+            bytes_to_clients,
+            rtt,
+        } = other;
+        self.clients += clients;
+        self.passed_on += passed_on;
+        self.refused += refused;
+        self.full += full;
+        self.resumed += resumed;
+        self.early_accepted += early_accepted;
+        self.early_rejected += early_rejected;
+        self.fallbacks += fallbacks;
+        self.failed += failed;
+        self.paused += paused;
+        self.timed_out += timed_out;
+        self.unanswered += unanswered;
+        self.bytes_to_broker += bytes_to_broker;
+        self.bytes_to_clients += bytes_to_clients;
+        self.rtt = rtt.or(self.rtt);
+    }
 }
 
 /// Options of a relay, and the broker that they name. A reload replaces both.

@@ -1,6 +1,7 @@
 //! HTTP of `--metrics`: the relays' counters for Prometheus, and whether they accept clients.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     fmt,
     sync::{Arc, Mutex, PoisonError},
@@ -18,7 +19,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::{Registry, Unit},
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{net::TcpListener, sync::Semaphore, task::AbortHandle};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -28,20 +29,57 @@ const AT_ONCE: usize = 16;
 /// Time that a request may take, with its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Relays whose counters are shown, each by its first address.
+/// Relays of this process. Their counters are shown, each relay's by its first address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown(Arc<Mutex<ShownNow>>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct ShownNow {
-    relays: Vec<(String, RelayHandle)>,
+    running: Vec<ShownRelay>,
+    /// Relays that the file has no more, until their last client has left.
+    leaving: Vec<ShownRelay>,
+    /// Counters of relays that have left, where another one has their name: a counter does not go back.
+    left: BTreeMap<String, RelayStats>,
     is_ending: bool,
 }
 
+/// A relay that has its name from its first address.
+#[derive(Clone, Debug)]
+pub(super) struct ShownRelay {
+    pub(super) name: String,
+    pub(super) handle: RelayHandle,
+    /// Task that accepts the clients.
+    pub(super) accepting: AbortHandle,
+}
+
+impl ShownRelay {
+    /// Returns `true` once the relay has no client, and gets none any more.
+    fn has_left(&self) -> bool {
+        // In this order: what accepts may have let one in a moment ago.
+        self.accepting.is_finished() && self.handle.stats().clients == 0
+    }
+}
+
 impl Shown {
-    /// Shows these relays in the place of those before.
-    pub(super) fn set(&self, relays: Vec<(String, RelayHandle)>) {
-        self.with(|now| now.relays = relays);
+    /// Shows these relays in the place of those before, and relays that leave beside them.
+    pub(super) fn set(
+        &self,
+        running: Vec<ShownRelay>,
+        leaving: impl IntoIterator<Item = ShownRelay>,
+    ) {
+        self.with(|now| {
+            now.running = running;
+            now.leaving.extend(leaving);
+            now.forget();
+        });
+    }
+
+    /// Returns the relays whose clients have to leave before the end: all of them.
+    pub(super) fn all(&self) -> Vec<RelayHandle> {
+        self.with(|now| {
+            now.forget();
+            now.present().map(|relay| relay.handle.clone()).collect()
+        })
     }
 
     /// Has `/healthz` say that no client is accepted any more.
@@ -51,6 +89,34 @@ impl Shown {
 
     fn with<T>(&self, change: impl FnOnce(&mut ShownNow) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ShownNow {
+    /// Forgets relays that have left.
+    fn forget(&mut self) {
+        for gone in self.leaving.extract_if(.., |relay| relay.has_left()) {
+            let left = self.left.entry(gone.name).or_default();
+            *left += gone.handle.stats();
+        }
+        let present = self.running.iter().chain(&self.leaving);
+        let names: BTreeSet<_> = present.map(|relay| relay.name.as_str()).collect();
+        self.left.retain(|name, _| names.contains(name.as_str()));
+    }
+
+    /// Returns the relays that have clients, or get some.
+    fn present(&self) -> impl Iterator<Item = &ShownRelay> {
+        self.running.iter().chain(&self.leaving)
+    }
+
+    /// Returns the counters of each name.
+    fn stats(&mut self) -> BTreeMap<String, RelayStats> {
+        self.forget();
+        let mut stats = self.left.clone();
+        for relay in self.present() {
+            *stats.entry(relay.name.clone()).or_default() += relay.handle.stats();
+        }
+        stats
     }
 }
 
@@ -101,12 +167,8 @@ fn answer(request: &Request<Incoming>, shown: &Shown) -> Response<Full<Bytes>> {
 }
 
 fn exposition(shown: &Shown) -> String {
-    let relays = shown.with(|now| now.relays.clone());
-    let stats = relays
-        .iter()
-        .map(|(name, relay)| (name.clone(), relay.stats()));
     let mut registry = Registry::with_prefix("mq_relay");
-    registry.register_collector(Box::new(All(stats.collect())));
+    registry.register_collector(Box::new(All(shown.with(ShownNow::stats))));
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
@@ -115,7 +177,7 @@ fn exposition(shown: &Shown) -> String {
 
 /// Counters of each relay, at one moment.
 #[derive(Debug)]
-struct All(Vec<(String, RelayStats)>);
+struct All(BTreeMap<String, RelayStats>);
 
 type Field = fn(&RelayStats) -> u64;
 

@@ -16,13 +16,13 @@ use mq_transport::{
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
 };
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{ends::signalled, line, log, tls_files};
 use file::RelayFile;
-use metrics::Shown;
+use metrics::{Shown, ShownRelay};
 
 /// The longest time that an option takes: a day.
 const MAX_SECONDS: u64 = 24 * 60 * 60;
@@ -175,17 +175,17 @@ fn relays_of(args: &Args) -> anyhow::Result<RelayFile> {
 /// Relays of this process.
 #[derive(Default)]
 struct Relays {
-    /// Relays as HTTP shows them.
+    /// These as HTTP shows them, and those that the file has no more, whose clients may stay until they end.
     shown: Shown,
     running: Vec<RunningRelay>,
-    /// Relays that the file has no more, whose clients may stay until they end.
-    leaving: Vec<RelayHandle>,
 }
 
 struct RunningRelay {
     args: RouteArgs,
     addresses: Vec<Address>,
     handle: RelayHandle,
+    /// Task that accepts clients.
+    accepting: AbortHandle,
 }
 
 impl Relays {
@@ -218,7 +218,6 @@ impl Relays {
                 None => new.push((options, args)),
             }
         }
-        self.leaving.retain(|relay| relay.stats().clients > 0);
         let before = std::mem::take(&mut self.running).into_iter();
         let mut before: Vec<_> = before.map(Some).collect();
         for (index, change, args) in changes {
@@ -228,11 +227,12 @@ impl Relays {
                 self.running.push(one);
             }
         }
-        for gone in before.into_iter().flatten() {
-            let leaving = gone.handle.clone();
+        let gone: Vec<_> = before.into_iter().flatten().collect();
+        // First, as a signal may end this here.
+        self.show(&gone);
+        for relay in &gone {
             // Its sockets are free again after this.
-            leaving.drain(Duration::ZERO).await;
-            self.leaving.push(gone.handle);
+            relay.handle.drain(Duration::ZERO).await;
         }
         let mut result = Ok(());
         for (options, args) in new {
@@ -241,10 +241,15 @@ impl Relays {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        let names = self.running.iter();
-        let shown = names.map(|one| (one.addresses[0].to_string(), one.handle.clone()));
-        self.shown.set(shown.collect());
+        self.show(&[]);
         result
+    }
+
+    /// Shows the relays that run, and these in addition until their last client has left.
+    fn show(&self, leaving: &[RunningRelay]) {
+        let running = self.running.iter().map(RunningRelay::shown);
+        let leaving = leaving.iter().map(RunningRelay::shown);
+        self.shown.set(running.collect(), leaving);
     }
 
     /// Refuses to take a QUIC address from a relay that runs: it has its socket until its last client has gone.
@@ -281,9 +286,8 @@ impl Relays {
     /// Accepts no more clients, and waits until those present have gone, or for `patience`. Returns the number of those that stayed.
     async fn drain(self, patience: Duration) -> u64 {
         self.shown.end();
-        let running = self.running.into_iter().map(|one| one.handle);
         let mut draining = JoinSet::new();
-        for relay in running.chain(self.leaving) {
+        for relay in self.shown.all() {
             draining.spawn(async move {
                 let stayed = relay.drain(patience).await;
                 relay.cut().await;
@@ -302,6 +306,14 @@ impl RouteArgs {
 }
 
 impl RunningRelay {
+    fn shown(&self) -> ShownRelay {
+        ShownRelay {
+            name: self.addresses[0].to_string(),
+            handle: self.handle.clone(),
+            accepting: self.accepting.clone(),
+        }
+    }
+
     /// Reads what changes by new options, and changes nothing yet.
     fn prepare(&self, options: RelayOptions, args: &RouteArgs) -> Result<PreparedChange, Error> {
         if self.args == *args && !args.names_files_for_the_broker() {
@@ -326,13 +338,12 @@ async fn start(options: RelayOptions, args: RouteArgs) -> anyhow::Result<Running
             bound => break bound?,
         }
     };
-    let running = RunningRelay {
+    Ok(RunningRelay {
         addresses: relay.local_addresses(),
         handle: relay.handle(),
+        accepting: tokio::spawn(relay.serve()).abort_handle(),
         args,
-    };
-    tokio::spawn(relay.serve());
-    Ok(running)
+    })
 }
 
 fn options(args: &RouteArgs) -> anyhow::Result<RelayOptions> {

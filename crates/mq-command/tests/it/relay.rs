@@ -221,3 +221,158 @@ async fn a_file_is_read_again_while_clients_stay() {
     one.shutdown().await;
     other.shutdown().await;
 }
+
+/// A relay with a file that a test writes anew.
+struct Reloading {
+    config: std::path::PathBuf,
+    metrics: u16,
+    to: String,
+    pid: Pid,
+    _running: Running,
+    _folder: tempfile::TempDir,
+}
+
+impl Reloading {
+    /// Starts relays that each listen at these ports.
+    async fn start(broker: &TestBroker, relays: &[&[u16]]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("relay.toml");
+        let to = broker.address(Scheme::Tcp).to_string();
+        let metrics = free_port();
+        std::fs::write(&config, file(metrics, &to, relays)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mq"));
+        command.args(["relay", "--config"]).arg(&config);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let running = Running(command.spawn().unwrap());
+        for port in relays.iter().copied().flatten() {
+            listens(*port).await;
+        }
+        let pid = Pid::from_raw(running.0.id().try_into().unwrap());
+        Self {
+            config,
+            metrics,
+            to,
+            pid,
+            _running: running,
+            _folder: folder,
+        }
+    }
+
+    /// Has other relays in their place, and waits until those of `new` ports listen and those of `gone` do not.
+    async fn reload(&self, relays: &[&[u16]], new: &[u16], gone: &[u16]) {
+        std::fs::write(&self.config, file(self.metrics, &self.to, relays)).unwrap();
+        kill(self.pid, Signal::SIGHUP).unwrap();
+        for port in new {
+            listens(*port).await;
+        }
+        for port in gone {
+            let is_refused = async || TcpStream::connect(("127.0.0.1", *port)).await.is_err();
+            until(is_refused).await;
+        }
+    }
+
+    /// Returns the value of a metric without a label but that of the relay at this port, if it is shown.
+    async fn value(&self, name: &str, port: u16) -> Option<u64> {
+        let (_, text) = get(self.metrics, "/metrics").await;
+        let start = format!("{name}{{relay=\"mqtt://127.0.0.1:{port}\"}} ");
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
+        let value = values.next().map(|value| value.parse().unwrap());
+        assert_eq!(values.next(), None, "shown twice: {text}");
+        value
+    }
+
+    /// Returns the number of lines of all relays' metrics, and of the process's file descriptors.
+    async fn size(&self) -> (usize, usize) {
+        let (_, text) = get(self.metrics, "/metrics").await;
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).unwrap();
+        (text.lines().count(), descriptors.count())
+    }
+}
+
+fn file(metrics: u16, to: &str, relays: &[&[u16]]) -> String {
+    let mut text = format!("metrics = \"127.0.0.1:{metrics}\"\n");
+    for ports in relays {
+        let listen = ports
+            .iter()
+            .map(|port| format!("\"mqtt://127.0.0.1:{port}\""));
+        let listen = listen.collect::<Vec<_>>().join(", ");
+        text += &format!("[[relay]]\nlisten = [{listen}]\nto = \"{to}\"\n");
+    }
+    text
+}
+
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+}
+
+async fn client_at(port: u16, id: &str) -> Client {
+    let client = Client::builder(&format!("mqtt://127.0.0.1:{port}")).unwrap();
+    client.client_id(id).unwrap().build().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_leaves_is_shown_until_its_last_client_has_left() {
+    let broker = TestBroker::start().await;
+    let [kept, gone] = [(); 2].map(|()| free_port());
+    let relay = Reloading::start(&broker, &[&[kept], &[gone]]).await;
+    let [one, two] = [client_at(gone, "one").await, client_at(gone, "two").await];
+    relay.reload(&[&[kept]], &[], &[gone]).await;
+    assert_eq!(relay.value("mq_relay_clients", gone).await, Some(2));
+    one.disconnect().await.unwrap();
+    until(async || relay.value("mq_relay_clients", gone).await == Some(1)).await;
+    let passed_on = relay.value("mq_relay_passed_on_total", gone).await;
+    assert_eq!(passed_on, Some(2));
+    two.disconnect().await.unwrap();
+    until(async || relay.value("mq_relay_clients", gone).await.is_none()).await;
+    assert_eq!(relay.value("mq_relay_passed_on_total", gone).await, None);
+    assert_eq!(relay.value("mq_relay_clients", kept).await, Some(0));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_of_an_address_go_on_where_another_relay_takes_it() {
+    let broker = TestBroker::start().await;
+    let [port, more] = [(); 2].map(|()| free_port());
+    let relay = Reloading::start(&broker, &[&[port]]).await;
+    let before = client_at(port, "before").await;
+    relay.reload(&[&[port, more]], &[more], &[]).await;
+    let after = client_at(port, "after").await;
+    assert_eq!(relay.value("mq_relay_clients", port).await, Some(2));
+    before.disconnect().await.unwrap();
+    until(async || relay.value("mq_relay_clients", port).await == Some(1)).await;
+    let passed_on = relay.value("mq_relay_passed_on_total", port).await;
+    assert_eq!(passed_on, Some(2));
+    after.disconnect().await.unwrap();
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_relays_that_have_left_stays_after_many_reloads() {
+    let broker = TestBroker::start().await;
+    let [kept, first, second] = [(); 3].map(|()| free_port());
+    let relay = Reloading::start(&broker, &[&[kept], &[first]]).await;
+    let mut sizes = Vec::new();
+    for number in 0..40 {
+        let (old, new) = if number % 2 == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let client = client_at(old, "changing").await;
+        relay.reload(&[&[kept], &[new]], &[new], &[old]).await;
+        assert_eq!(relay.value("mq_relay_clients", old).await, Some(1));
+        client.disconnect().await.unwrap();
+        until(async || relay.value("mq_relay_clients", old).await.is_none()).await;
+        sizes.push(relay.size().await);
+    }
+    let (lines, descriptors) = sizes[39];
+    assert_eq!(lines, sizes[0].0, "{sizes:?}");
+    // The test's own last request may still be open.
+    assert!(descriptors <= sizes[0].1 + 2, "{sizes:?}");
+    broker.shutdown().await;
+}
