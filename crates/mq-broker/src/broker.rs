@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mq_codec::TopicError;
-use mq_transport::{Address, Incoming, ListenOptions, Listener};
+use mq_transport::{Address, Incoming, LineLimit, ListenOptions, Listener};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
@@ -22,7 +22,7 @@ use crate::{
     metrics::{Gauge, ListenerMetrics, Metrics},
     persistence::Persistence,
     quota::{PerNetwork, Place},
-    refusal_log::{Limit, RefusalDetails},
+    refusal_log::RefusalDetails,
     reload::{FirstStamps, OperatorTokens, Reloadable},
     store::{Snapshot, Store, StoreError},
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -493,7 +493,7 @@ impl Acceptor {
     /// for the connection's own task.
     async fn run(mut self, mut listener: Listener, metrics: Arc<ListenerMetrics>) {
         let mut connections = JoinSet::new();
-        let mut failures = Limit::new(1);
+        let mut failures = LineLimit::new(1);
         loop {
             let incoming = tokio::select! {
                 incoming = listener.accept() => incoming,

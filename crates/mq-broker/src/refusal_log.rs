@@ -9,10 +9,10 @@ use std::{
     collections::VecDeque,
     net::SocketAddr,
     sync::{Mutex, MutexGuard},
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
-use mq_transport::Scheme;
+use mq_transport::{LineLimit, Scheme};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -23,14 +23,11 @@ use crate::{
     view::{Page, Query, Refusal},
 };
 
-/// Lines of one kind within [`WINDOW`].
+/// Lines of one kind within [`LineLimit::WINDOW`].
 const MAX_LINES_A_WINDOW: u32 = 10;
 
-/// Lines of one [`ClientLine`] within [`WINDOW`]: more than people read, and less than fills a disk.
+/// Lines of one [`ClientLine`] within [`LineLimit::WINDOW`]: more than people read, and less than fills a disk.
 const MAX_CLIENT_LINES_A_WINDOW: u32 = 100;
-
-/// Time for which lines are counted together, from the first one on.
-const WINDOW: Duration = Duration::from_secs(1);
 
 /// The kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,8 +117,8 @@ pub(crate) struct RefusalDetails<'a> {
 /// The lines of one broker.
 #[derive(Debug)]
 pub(crate) struct RefusalLog {
-    limits: [Mutex<Limit>; RefusalKind::ALL.len()],
-    client_limits: [Mutex<Limit>; ClientLine::ALL.len()],
+    limits: [Mutex<LineLimit>; RefusalKind::ALL.len()],
+    client_limits: [Mutex<LineLimit>; ClientLine::ALL.len()],
     /// A line was left out.
     left_out: Notify,
     recent: Mutex<Recent>,
@@ -143,7 +140,7 @@ struct Recent {
 
 impl Default for RefusalLog {
     fn default() -> Self {
-        let limits = |most| move |_| Mutex::new(Limit::new(most));
+        let limits = |most| move |_| Mutex::new(LineLimit::new(most));
         Self {
             limits: core::array::from_fn(limits(MAX_LINES_A_WINDOW)),
             client_limits: core::array::from_fn(limits(MAX_CLIENT_LINES_A_WINDOW)),
@@ -251,7 +248,7 @@ impl RefusalLog {
         loop {
             self.left_out.notified().await;
             // By then the window of that line is over.
-            tokio::time::sleep(WINDOW).await;
+            tokio::time::sleep(LineLimit::WINDOW).await;
             self.flush(clock::now());
         }
     }
@@ -269,58 +266,15 @@ impl RefusalLog {
         }
     }
 
-    fn limit(&self, kind: RefusalKind) -> MutexGuard<'_, Limit> {
+    fn limit(&self, kind: RefusalKind) -> MutexGuard<'_, LineLimit> {
         lock(&self.limits[kind as usize])
-    }
-}
-
-/// The lines of one kind in the present window.
-#[derive(Debug)]
-pub(crate) struct Limit {
-    /// Lines that may be written in a window.
-    most: u32,
-    began: Option<Instant>,
-    lines: u32,
-    left_out: u64,
-}
-
-impl Limit {
-    pub(crate) fn new(most: u32) -> Self {
-        Self {
-            most,
-            began: None,
-            lines: 0,
-            left_out: 0,
-        }
-    }
-
-    /// Returns the number of lines left out before this one, if it may be written.
-    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.is_over(now) {
-            self.began = Some(now);
-            self.lines = 0;
-        }
-        if self.lines == self.most {
-            self.left_out += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(core::mem::take(&mut self.left_out))
-    }
-
-    /// Returns the number of lines left out, once no line of the same window can tell it.
-    fn flush(&mut self, now: Instant) -> Option<u64> {
-        (self.left_out > 0 && self.is_over(now)).then(|| core::mem::take(&mut self.left_out))
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        self.began
-            .is_none_or(|began| now.saturating_duration_since(began) >= WINDOW)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -368,50 +322,5 @@ mod tests {
             .map(|line| line.number)
             .collect();
         assert_eq!(since, [600, 601]);
-    }
-
-    #[test]
-    fn ten_lines_a_second_are_written_and_the_next_tells_what_was_left_out() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
-        for _ in 0..10 {
-            assert_eq!(limit.admit(at(0)), Some(0));
-        }
-        for ms in 0..999 {
-            assert_eq!(limit.admit(at(ms)), None);
-        }
-        assert_eq!(limit.flush(at(999)), None, "the window lasts");
-        assert_eq!(limit.admit(at(1_000)), Some(999));
-        assert_eq!(limit.admit(at(1_000)), Some(0));
-        assert_eq!(limit.flush(at(5_000)), None, "it has been told");
-    }
-
-    #[test]
-    fn what_no_line_follows_is_told_once() {
-        let start = Instant::now();
-        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
-        for _ in 0..17 {
-            limit.admit(start);
-        }
-        let later = start + WINDOW;
-        assert_eq!(limit.flush(later), Some(7));
-        assert_eq!(limit.flush(later), None);
-        assert_eq!(limit.admit(later), Some(0));
-    }
-
-    #[test]
-    fn a_steady_stream_gets_ten_lines_a_second_and_none_is_lost() {
-        let start = Instant::now();
-        let mut limit = Limit::new(MAX_LINES_A_WINDOW);
-        let (mut lines, mut left_out) = (0, 0);
-        for ms in 0..10_000 {
-            if let Some(before) = limit.admit(start + Duration::from_millis(ms)) {
-                lines += 1;
-                left_out += before;
-            }
-        }
-        left_out += limit.flush(start + Duration::from_secs(20)).unwrap();
-        assert_eq!((lines, lines + left_out), (100, 10_000));
     }
 }

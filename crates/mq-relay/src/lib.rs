@@ -17,6 +17,7 @@
 //! | `upstream` | the connection to the broker, and a pause where it cannot be reached |
 //! | `pipe` | two links whose bytes are passed on |
 //! | `early` | the bytes that may be early data |
+//! | `log_lines` | a bound on lines in the log that clients can cause |
 //!
 //! # Bounds
 //!
@@ -60,9 +61,11 @@
 //! | `tcp`, `tls`, `quic`, `ws` | a transport each, as in [`mq_transport`] | on |
 //! | `aws-lc-rs`, `ring` | cryptography | `aws-lc-rs` |
 
+mod clock;
 mod early;
 mod first_packet;
 mod lock;
+mod log_lines;
 mod options;
 mod pipe;
 mod relay;

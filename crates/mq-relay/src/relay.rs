@@ -23,6 +23,7 @@ use crate::{
     RelayOptions,
     first_packet::{self, FirstPacket, NoConnect},
     lock::lock,
+    log_lines::{Line, LogLines},
     pipe::{End, Pipe, Side, Traffic},
     upstream::{Unreached, Upstream},
 };
@@ -174,6 +175,7 @@ struct Shared {
     /// first (RFC 9000 §8.1), since a packet with a false source takes a place in the relay.
     arriving: Semaphore,
     phase: watch::Sender<Phase>,
+    log_lines: Arc<LogLines>,
     #[cfg(feature = "tls")]
     certificates: Vec<ReloadHandle>,
 }
@@ -200,6 +202,7 @@ impl Relay {
             by_address: Mutex::default(),
             arriving: Semaphore::new(UNPROVEN),
             phase: watch::Sender::new(Phase::Serving),
+            log_lines: Arc::default(),
         };
         Ok(Self {
             listeners,
@@ -343,7 +346,8 @@ async fn accept(mut listener: Listener, shared: Arc<Shared>) {
             }
             Err(Error::Closed) => return,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept clients for a moment");
+                let write = |left_out, words: &str| tracing::warn!(%error, left_out, "{words}");
+                shared.log_lines.write(Line::CannotAccept, write);
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -509,7 +513,8 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
                 // The attempt that failed has its line.
                 tracing::debug!(client = %id, %error, "refused without an attempt");
             } else {
-                tracing::warn!(client = %id, %error, "broker unreachable");
+                let write = |left_out, words: &str| tracing::warn!(client = %id, %error, left_out, "{words}");
+                shared.log_lines.write(Line::Unreachable, write);
             }
             unavailable(client).await;
             return;
@@ -566,7 +571,9 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
                 route.upstream.failed();
             }
             shared.count(|stats| stats.unanswered += 1);
-            tracing::warn!(client = %id, %end, "CONNECT unanswered");
+            let write =
+                |left_out, words: &str| tracing::warn!(client = %id, %end, left_out, "{words}");
+            shared.log_lines.write(Line::Unanswered, write);
             // What has not left yet stays here: the client may be let in elsewhere, and would be taken over.
             drop(broker);
             unavailable(client).await;

@@ -13,7 +13,7 @@ use mq_transport::{
 };
 use tokio::sync::Semaphore;
 
-use crate::{RelayOptions, first_packet::FirstPacket, lock::lock, pipe::Side};
+use crate::{RelayOptions, clock::now, first_packet::FirstPacket, lock::lock, pipe::Side};
 
 /// Least and greatest pause after a failure before the next connection is tried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -264,11 +264,6 @@ impl Unreached {
     fn of(failures: &[(Address, Error)]) -> Self {
         Self::Failed(race::one_line(failures))
     }
-}
-
-/// Reads tokio's clock, so that tests can pause it.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mq_transport::{SocketFile, listen_unix};
+use mq_transport::{LineLimit, SocketFile, listen_unix};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
@@ -22,7 +22,7 @@ use super::{
     connection_slots::{ConnectionSlot, ConnectionSlots},
     handle,
 };
-use crate::{Error, clock, refusal_log::Limit};
+use crate::{Error, clock};
 
 /// The longest duration of an HTTP connection: a scrape takes milliseconds.
 const HTTP_PATIENCE: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ impl AdminListeners {
                 return std::future::pending().await;
             };
             let slots = ConnectionSlots::new(AT_ONCE);
-            let mut failures = Limit::new(1);
+            let mut failures = LineLimit::new(1);
             loop {
                 match listener.accept().await {
                     Ok((stream, peer)) => {
@@ -104,7 +104,7 @@ impl AdminListeners {
                 return std::future::pending().await;
             };
             let slots = ConnectionSlots::new(AT_ONCE);
-            let mut failures = Limit::new(1);
+            let mut failures = LineLimit::new(1);
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => answer(stream, AdminListener::Socket, &admin, &slots).await,
@@ -116,7 +116,7 @@ impl AdminListeners {
     }
 }
 
-async fn pause(error: &std::io::Error, lines: &mut Limit) {
+async fn pause(error: &std::io::Error, lines: &mut LineLimit) {
     if let Some(left_out) = lines.admit(clock::now()) {
         let left_out = (left_out > 0).then_some(left_out);
         warn!(%error, left_out, "admin: cannot accept connection");
