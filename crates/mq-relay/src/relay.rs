@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    RelayOptions,
+    RelayOptions, clock,
     first_packet::{self, FirstPacket, NoConnect},
     lock::lock,
     log_lines::{Line, LogLines},
@@ -482,6 +482,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
     let id = first.shown_id();
     let version = first.version;
     let unavailable = |client| refuse(client, ReasonCode::ServerUnavailable, version);
+    let began = clock::now();
     let answer_by = Instant::now() + route.options.answer_time();
     let mut client = Side::new(client);
     let connector = route.upstream.connector_for(&client.link);
@@ -568,7 +569,7 @@ async fn pass_on(shared: &Shared, route: &Route, client: Link, first: FirstPacke
             // Early data was sent, and nobody was there. A broker that was there and ended the connection is not down: one client's
             // CONNECT must not keep others out.
             if broker.link.handshake() == HandshakeKind::Pending {
-                route.upstream.failed();
+                route.upstream.failed(began);
             }
             shared.count(|stats| stats.unanswered += 1);
             let write =

@@ -38,6 +38,8 @@ struct Reach {
     until: Option<Instant>,
     /// Time at which the pause grew: attempts that were under way together are one failure.
     grown_at: Option<Instant>,
+    /// Time of the last success.
+    reached_at: Option<Instant>,
 }
 
 /// A connection to the broker, with the CONNECT that waits to be written to it.
@@ -98,7 +100,8 @@ impl Upstream {
         let dial = tokio::time::timeout_at(by, self.dials.acquire()).await;
         let _dial = dial.map_err(|_| Unreached::NoTurn)?;
         // Once, as the check lets one client try after a pause; and now, as others may have failed while this one waited.
-        self.reach().check(now())?;
+        let began = now();
+        self.reach().check(began)?;
         let left = by.saturating_duration_since(tokio::time::Instant::now());
         let connected = tokio::time::timeout_at(by, self.race(first, connector)).await;
         let connected = connected.unwrap_or(Err(Unreached::TooLate));
@@ -108,19 +111,20 @@ impl Upstream {
             Ok(_) => self.reached(),
             // Nor does a client whose turn left it too little time.
             Err(Unreached::TooLate) if left < self.options.answer_time() / 2 => {}
-            Err(_) => self.failed(),
+            Err(_) => self.failed(began),
         }
         connected
     }
 
     /// Records that the broker was reached: clients are tried without a pause.
     pub(crate) fn reached(&self) {
-        *self.reach() = Reach::default();
+        self.reach().reached(now());
     }
 
-    /// Records that the broker was not reached. Clients are then refused without an attempt for a pause, which grows with each failure.
-    pub(crate) fn failed(&self) {
-        self.reach().failed(now());
+    /// Records that the broker was not reached by an attempt that began then. Clients are then refused without an attempt for a pause, which
+    /// grows with each failure, unless another attempt has succeeded meanwhile.
+    pub(crate) fn failed(&self, began: Instant) {
+        self.reach().failed(began, now());
     }
 
     async fn race(
@@ -245,7 +249,18 @@ impl Reach {
         }
     }
 
-    fn failed(&mut self, now: Instant) {
+    fn reached(&mut self, now: Instant) {
+        *self = Self {
+            reached_at: Some(now),
+            ..Self::default()
+        };
+    }
+
+    fn failed(&mut self, began: Instant, now: Instant) {
+        // A broker that has ended leaves attempts without an answer, which time out long after it was started again.
+        if self.reached_at.is_some_and(|at| at > began) {
+            return;
+        }
         let (least, greatest) = PAUSES;
         let pause = match (self.pause, self.grown_at) {
             (Some(pause), Some(grown_at)) if now < grown_at + pause / 2 => pause,
@@ -275,9 +290,22 @@ mod tests {
         let mut reach = Reach::default();
         let now = Instant::now();
         for _ in 0..64 {
-            reach.failed(now);
+            reach.failed(now, now);
         }
         assert_eq!(reach.pause, Some(PAUSES.0));
+    }
+
+    #[test]
+    fn an_attempt_from_before_a_success_keeps_nobody_out() {
+        let mut reach = Reach::default();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        reach.failed(began, at(1));
+        reach.reached(at(5));
+        reach.failed(began, at(20));
+        assert!(reach.check(at(20)).is_ok());
+        reach.failed(at(6), at(26));
+        assert!(reach.check(at(26)).is_err(), "the broker has gone again");
     }
 
     #[test]
@@ -286,7 +314,7 @@ mod tests {
         let mut now = Instant::now();
         assert!(reach.check(now).is_ok() && reach.check(now).is_ok());
         for _ in 0..20 {
-            reach.failed(now);
+            reach.failed(now, now);
             let pause = reach.pause.unwrap();
             assert!((PAUSES.0..=PAUSES.1).contains(&pause));
             assert!(matches!(reach.check(now), Err(Unreached::Paused(left)) if left <= pause));
