@@ -12,6 +12,10 @@ use mq_transport::{
 /// Longest time that the broker has to answer: about 30 years, which every system's clock can add to the present.
 const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
 
+/// Silence towards the broker over QUIC after which a PING frame is sent. Many NATs forget UDP after 30 s, some after 20 s (RFC 4787 asks
+/// for 2 minutes), and a client's messages from the broker then wait for the client's next packet: its keep-alive may be an hour.
+const NAT_KEEP_ALIVE: Duration = Duration::from_secs(15);
+
 /// Options of a [`Relay`](crate::Relay). [`Duration::MAX`] means no limit.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
@@ -24,7 +28,9 @@ pub struct RelayOptions {
     /// Addresses of the upstream broker, at least one, the preferred one first. They are tried as RFC 8305 has it.
     pub upstream: Vec<Address>,
     /// Options of the connections to the upstream broker. [`connect_timeout`](ConnectOptions::connect_timeout) also bounds the time until
-    /// the broker's first byte, and [`early_data`](ConnectOptions::early_data) follows [`early`](Self::early).
+    /// the broker's first byte, and [`early_data`](ConnectOptions::early_data) follows [`early`](Self::early). Over QUIC
+    /// [`keep_alive_interval`](QuicOptions::keep_alive_interval) is 15 s where it is `None`, which keeps the bindings of NATs, and at most
+    /// half of the idle timeout.
     pub connect_options: ConnectOptions,
     /// Early data to the upstream broker: CONNECT alone, or also what follows up to the first packet that must not be acted on twice.
     /// Default: CONNECT.
@@ -119,11 +125,19 @@ impl RelayOptions {
             early_data: self.early != EarlyDataPolicy::Off,
             quic: QuicOptions {
                 max_bidi_streams: 0,
+                keep_alive_interval: Some(keep_alive(&options.quic)),
                 ..one_stream(options.quic)
             },
             ..options
         }
     }
+}
+
+/// Returns the silence towards the broker after which a PING frame is sent.
+fn keep_alive(quic: &QuicOptions) -> Duration {
+    let wanted = quic.keep_alive_interval.unwrap_or(NAT_KEEP_ALIVE);
+    let half = quic.idle_timeout.map(|idle| idle / 2);
+    half.map_or(wanted, |half| half.min(wanted))
 }
 
 fn one_stream(quic: QuicOptions) -> QuicOptions {
@@ -169,6 +183,25 @@ mod tests {
     use mq_transport::WindowMemory as _;
 
     use super::*;
+
+    #[test]
+    fn quic_keeps_the_bindings_of_nats_and_its_own_connection() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (wanted, idle, interval) in [
+            (None, seconds(300), 15),
+            (None, seconds(20), 10),
+            (None, None, 15),
+            (seconds(60), seconds(300), 60),
+            (seconds(600), seconds(300), 150),
+            (seconds(600), None, 600),
+        ] {
+            let mut options = RelayOptions::new([], []);
+            options.connect_options.quic.keep_alive_interval = wanted;
+            options.connect_options.quic.idle_timeout = idle;
+            let found = options.back().quic.keep_alive_interval;
+            assert_eq!(found, seconds(interval), "{wanted:?}, {idle:?}");
+        }
+    }
 
     #[test]
     fn windows_grow_together_up_to_the_budget() {

@@ -139,7 +139,6 @@ impl Upstream {
         let dial = Dial {
             // A client that begins an empty session has it emptied once more by a copy that comes late.
             without_early_data: addresses.len() > 1 && first.clean_start,
-            quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
             ..Dial::default()
         };
         let mut race = Race::new(connector, addresses.clone(), order, head_start, dial);

@@ -106,7 +106,7 @@ mod tests {
         let file = read(
             "metrics = \"127.0.0.1:9884\"\n\
              [[relay]]\nlisten = \"mqtt://127.0.0.1:1883\"\nto = [\"quic://a\", \"mqtts://a\"]\n\
-             connect-timeout = 7\ninsecure = true\nearly = \"full\"\n\
+             connect-timeout = 7\nquic-keep-alive = 25\ninsecure = true\nearly = \"full\"\n\
              [[relay]]\nlisten = [\"mqtt://127.0.0.1:1884\"]\nto = \"mqtt://b\"\ninsecure = false\n",
         );
         let file = file.unwrap();
@@ -115,6 +115,7 @@ mod tests {
             panic!("{file:?}");
         };
         assert_eq!((first.to.len(), first.connect_timeout), (2, 7));
+        assert_eq!((first.quic_keep_alive, second.quic_keep_alive), (25, 15));
         assert!(first.insecure && !second.insecure);
         assert_ne!(first, second);
     }
@@ -131,6 +132,10 @@ mod tests {
             (
                 &format!("{relay}early = \"soon\"\n"),
                 "FILE: relay 1: invalid value 'soon' for '--early <POLICY>'",
+            ),
+            (
+                &format!("{relay}quic-keep-alive = 151\n"),
+                "FILE: relay 1: invalid value '151' for '--quic-keep-alive <SECONDS>'",
             ),
             (
                 &format!("{relay}{relay}help = true\n"),

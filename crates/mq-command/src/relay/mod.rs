@@ -27,6 +27,9 @@ use metrics::{Shown, ShownRelay};
 /// The longest time that an option takes: a day.
 const MAX_SECONDS: u64 = 24 * 60 * 60;
 
+/// Half of QUIC's idle timeout: at most so many seconds of silence leave a connection to the broker open.
+const MAX_QUIC_KEEP_ALIVE: u64 = 150;
+
 /// Options of `relay`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
@@ -81,6 +84,9 @@ struct RouteArgs {
     /// Small QUIC datagrams that are sent twice: off, auto, probe, or after a gap such as 3ms
     #[arg(long, value_name = "POLICY", default_value = "off")]
     quic_repeat: Repeat,
+    /// Seconds of silence towards the broker after which QUIC sends a packet, so that NATs keep the connection: at most 150
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = clap::value_parser!(u64).range(1..=MAX_QUIC_KEEP_ALIVE), help_heading = "Broker")]
+    quic_keep_alive: u64,
     /// Certificate chain (PEM) for clients that connect over TLS or QUIC
     #[arg(long, value_name = "FILE", requires = "key", help_heading = "Clients")]
     cert: Option<PathBuf>,
@@ -357,7 +363,10 @@ fn options(args: &RouteArgs) -> anyhow::Result<RelayOptions> {
     let mut connect_options = ConnectOptions {
         connect_timeout: Duration::from_secs(args.connect_timeout),
         server_name: args.server_name.clone(),
-        quic: quic.clone(),
+        quic: QuicOptions {
+            keep_alive_interval: Some(Duration::from_secs(args.quic_keep_alive)),
+            ..quic.clone()
+        },
         ..ConnectOptions::default()
     };
     tls_files::trust(&mut connect_options, args.cafile.as_ref(), args.insecure);
