@@ -153,7 +153,7 @@ class Parts:
         columns, rows = cls.SHOWN[part], {}
         for run in runs:
             if "error" not in run:
-                place = [run["shape"], *([f"QoS {run['qos']}, {run['way']}"] if "qos" in run else [])]
+                place = [run["shape"], *([f"QoS {run['qos']}"] if "qos" in run else []), *([run["way"]] if "way" in run else [])]
                 rows.setdefault(", ".join(place), []).append(run)
         yield f"| {part} | {' | '.join(columns)} |"
         yield "|---" * (1 + len(columns)) + "|"

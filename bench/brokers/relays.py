@@ -60,9 +60,10 @@ class Relays(Shapes):
         return [url, url]
 
     def one_relay(self, run, name, scheme, to, *more):
-        port = free_port()
+        port, run.metrics[name] = free_port(), free_port()
         url = f"{scheme}://127.0.0.1:{port}"
-        run.start(name, self.built / "mq", "relay", "--listen", url, "--to", to, "--connections", 20_000, *more)
+        run.start(name, self.built / "mq", "relay", "--listen", url, "--to", to, "--connections", 20_000, "--metrics",
+                  f"127.0.0.1:{run.metrics[name]}", *more)
         if scheme != "quic":
             run.listens(port)
         return url

@@ -22,7 +22,7 @@ class Processes:
     """The programs of one run, which end with it."""
 
     def __init__(self, folder):
-        self.folder, self.running = pathlib.Path(folder), {}
+        self.folder, self.running, self.commands, self.metrics = pathlib.Path(folder), {}, {}, {}
 
     def __enter__(self):
         return self
@@ -36,7 +36,11 @@ class Processes:
         with (self.folder / f"{name}.log").open("w") as log:
             env = {**os.environ, "RUST_LOG": "warn"}
             process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
-        self.running[name] = process
+        self.running[name], self.commands[name] = process, command
+
+    def again(self, name):
+        """Starts a program that has ended, with the same command."""
+        self.start(name, *self.commands[name])
 
     def file(self, name, text):
         path = self.folder / name

@@ -1,10 +1,12 @@
-//! Many clients of a broker that do nothing but connect: `crowd idle URL COUNT KEEP-ALIVE [CA-FILE]` or
-//! `crowd dial URL SECONDS AT-ONCE [CA-FILE]`.
+//! Many clients of a broker that do nothing but connect: `crowd idle URL COUNT KEEP-ALIVE [CA-FILE]`,
+//! `crowd return URL COUNT KEEP-ALIVE [CA-FILE]` or `crowd dial URL SECONDS AT-ONCE [CA-FILE]`.
 //!
-//! `idle` holds COUNT connections with a keep-alive in seconds. `dial` makes connections for so many seconds, AT-ONCE
-//! of them at a time: each has a full handshake, CONNECT, CONNACK and DISCONNECT. Both first make a few connections
-//! that are not measured, print `warm`, and begin at a line on standard input. `idle` then prints `connected`, and
-//! leaves at the next line. `dial` prints JSON.
+//! `idle` holds COUNT connections with a keep-alive in seconds. `return` does so as well, and its clients connect again
+//! by themselves, with the backoff that clients have by default. `dial` makes connections for so many seconds, AT-ONCE
+//! of them at a time: each has a full handshake, CONNECT, CONNACK and DISCONNECT. All first make a few connections
+//! that are not measured, print `warm`, and begin at a line on standard input. `idle` and `return` then print
+//! `connected`. `idle` leaves at the next line; `return` answers each further line with JSON, and leaves at the end of
+//! its input. `dial` prints JSON.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::{
@@ -17,8 +19,8 @@ use std::{
 };
 
 use mq_client::{
-    CipherSuite, Client, ConnectOptions, Connector, CryptoOptions, Error, Reconnect, TlsVersion,
-    Trust, Version,
+    CipherSuite, Client, ConnectOptions, Connector, CryptoOptions, Error, Event, Reconnect,
+    TlsVersion, Trust, Version,
 };
 use tokio::task::JoinSet;
 
@@ -37,7 +39,8 @@ const WARM_UP: u64 = 20;
 /// Connections of `dial` at most. Each leaves a TCP port that cannot be used again for a while, of 28,000.
 const MOST: u64 = 10_000;
 
-const USAGE: &str = "usage: crowd (idle URL COUNT KEEP-ALIVE | dial URL SECONDS AT-ONCE) [CA-FILE]";
+const USAGE: &str =
+    "usage: crowd ((idle | return) URL COUNT KEEP-ALIVE | dial URL SECONDS AT-ONCE) [CA-FILE]";
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -50,10 +53,11 @@ async fn main() -> Result<(), Failed> {
         _ => return Err(USAGE.into()),
     };
     let (first, second): (u64, u64) = (first.parse()?, second.parse()?);
-    let crowd = Arc::new(Crowd {
+    let mut crowd = Arc::new(Crowd {
         url: url.clone(),
         trust: ca.map_or(Trust::System, Trust::ca_file),
-        keep_alive: Duration::from_secs(if what == "idle" { second } else { 60 }),
+        keep_alive: Duration::from_secs(if what == "dial" { 60 } else { second }),
+        reconnect: Reconnect::never(),
         number: AtomicU64::new(0),
     });
     let connector = crowd.connector()?;
@@ -68,6 +72,17 @@ async fn main() -> Result<(), Failed> {
             said("connected")?;
             heard().await?;
             drop(clients);
+        }
+        "return" => {
+            if let Some(crowd) = Arc::get_mut(&mut crowd) {
+                crowd.reconnect = Reconnect::default();
+            }
+            let clients = idle(&crowd, first).await?.into_iter();
+            let clients: Vec<_> = clients.map(Returning::watch).collect();
+            said("connected")?;
+            while heard().await? > 0 {
+                said(&counts(&clients))?;
+            }
         }
         "dial" => {
             let began = Instant::now();
@@ -88,17 +103,69 @@ fn said(line: &str) -> Result<(), IoError> {
     std::io::stdout().flush()
 }
 
-/// Waits for a line, or the end, of standard input.
-async fn heard() -> Result<(), Failed> {
+/// Waits for a line of standard input, and returns its length: 0 at the end.
+async fn heard() -> Result<usize, Failed> {
     let line = || std::io::stdin().read_line(&mut String::new());
-    tokio::task::spawn_blocking(line).await??;
-    Ok(())
+    Ok(tokio::task::spawn_blocking(line).await??)
+}
+
+/// Client that connects again by itself, with what has happened to it.
+struct Returning {
+    client: Client,
+    seen: Arc<Seen>,
+}
+
+/// Counters of one client.
+#[derive(Default)]
+struct Seen {
+    /// Connections that were lost.
+    lost: AtomicU64,
+    /// Attempts that failed.
+    failed: AtomicU64,
+    /// Connections that were made after the first.
+    back: AtomicU64,
+}
+
+impl Returning {
+    fn watch(client: Client) -> Self {
+        let seen = Arc::<Seen>::default();
+        let (mut events, counters) = (client.events(), Arc::clone(&seen));
+        tokio::spawn(async move {
+            let mut is_up = true;
+            while let Some(event) = events.recv().await {
+                let counter = match event {
+                    Event::Connected(_) => &counters.back,
+                    Event::Disconnected { .. } if is_up => &counters.lost,
+                    Event::Disconnected { .. } => &counters.failed,
+                    _ => continue,
+                };
+                is_up = matches!(event, Event::Connected(_));
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { client, seen }
+    }
+}
+
+/// Returns, as JSON, how many clients are connected, have lost a connection, and have made one again, and how many of their
+/// attempts failed.
+fn counts(clients: &[Returning]) -> String {
+    let count = |is_one: fn(&Returning) -> bool| clients.iter().filter(|one| is_one(one)).count();
+    let connected = count(|one| one.client.is_connected());
+    let lost = count(|one| one.seen.lost.load(Ordering::Relaxed) > 0);
+    let back = count(|one| one.seen.back.load(Ordering::Relaxed) > 0);
+    let failed = clients.iter().map(|one| &one.seen.failed);
+    let failed: u64 = failed.map(|failed| failed.load(Ordering::Relaxed)).sum();
+    format!(
+        "{{\"connected\": {connected}, \"lost\": {lost}, \"back\": {back}, \"failed\": {failed}}}"
+    )
 }
 
 struct Crowd {
     url: String,
     trust: Trust,
     keep_alive: Duration,
+    reconnect: Reconnect,
     /// Number of the next client.
     number: AtomicU64,
 }
@@ -118,7 +185,7 @@ impl Crowd {
         Ok(Connector::new(options)?)
     }
 
-    /// Connects a client that stays away once its connection is lost.
+    /// Connects a client.
     async fn connect(&self, connector: &Connector) -> Result<Client, Error> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         Client::builder(&self.url)?
@@ -127,7 +194,7 @@ impl Crowd {
             .client_id(format!("crowd-{number}"))?
             .keep_alive(self.keep_alive)
             .connect_timeout(Duration::from_secs(20))
-            .reconnect(Reconnect::never())
+            .reconnect(self.reconnect)
             .build()
             .await
     }

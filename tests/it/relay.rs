@@ -1,19 +1,24 @@
 //! The relay: clients and brokers that do not know of it, and ends that are not there.
 
-use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
-use mq_client::{Client, Outgoing, QoS, ReasonCode, Version, Will, WillProperties};
+use mq_client::{Client, Event, Outgoing, QoS, ReasonCode, Version, Will, WillProperties};
 use mq_codec::{Connect, Decoder, Packet, TopicName};
 use mq_relay::{Relay, RelayHandle, RelayOptions, RelayStats};
 use mq_testkit::{Scheme, TestBroker, UdpProxy, next, over_each_transport, refused};
 use mq_transport::{
-    Address, ConnectOptions, Connector, EarlyDataPolicy, LaneId, Link, ListenOptions, Listener,
-    Outbox, ProxyVersion, ServerIdentity, Trust,
+    Address, ConnectOptions, Connector, EarlyDataPolicy, Error, LaneId, Link, ListenOptions,
+    Listener, Outbox, ProxyVersion, ServerIdentity, Trust,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UdpSocket},
+    runtime::Runtime,
     time::timeout,
 };
 
@@ -30,7 +35,10 @@ struct Serving {
 
 impl Serving {
     async fn start(options: RelayOptions) -> Self {
-        let relay = Relay::bind(options).await.unwrap();
+        Self::of(Relay::bind(options).await.unwrap())
+    }
+
+    fn of(relay: Relay) -> Self {
         let address = relay.local_addresses().remove(0);
         let handle = relay.handle();
         tokio::spawn(relay.serve());
@@ -842,4 +850,159 @@ async fn other_options_hold_once_they_are_applied() {
         }
     }
     drop((before, after, last));
+}
+
+/// A relay with threads of its own, which ends without a word when they are taken away, as a process that is killed.
+struct Killable {
+    options: RelayOptions,
+    running: Option<(Runtime, Serving)>,
+}
+
+impl Killable {
+    /// Starts a relay, which listens at the same address each time.
+    async fn start(options: RelayOptions) -> Self {
+        let mut relay = Self {
+            options,
+            running: None,
+        };
+        relay.start_again().await;
+        relay.options.listen = vec![relay.serving().address.clone()];
+        relay
+    }
+
+    async fn start_again(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        let runtime = runtime.unwrap();
+        let options = self.options.clone();
+        let starting = runtime.spawn(async move {
+            loop {
+                // The one before may still be at its address.
+                match Relay::bind(options.clone()).await {
+                    Err(Error::PortInUse { .. }) => {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    bound => break Serving::of(bound.unwrap()),
+                }
+            }
+        });
+        let serving = timeout(SOON, starting).await.expect("it starts").unwrap();
+        self.running = Some((runtime, serving));
+    }
+
+    fn serving(&self) -> &Serving {
+        &self.running.as_ref().expect("it runs").1
+    }
+
+    async fn end(&mut self, end: RelayEnd) {
+        let (runtime, serving) = self.running.take().expect("it runs");
+        if end == RelayEnd::InOrder {
+            serving.handle.drain(Duration::ZERO).await;
+            serving.handle.cut().await;
+        }
+        runtime.shutdown_background();
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        if let Some((runtime, _)) = self.running.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RelayEnd {
+    Killed,
+    InOrder,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_comes_back_after_each_restart_of_a_relay_and_the_broker_gets_no_storm() {
+    const CROWD: u64 = 200;
+    let broker = TestBroker::start().await;
+    let identity = ServerIdentity::self_signed().unwrap();
+    let trust = Trust::Fingerprint(identity.fingerprint());
+    let upstream = [broker.address(Scheme::Tcp)];
+    let mut options = RelayOptions::new([loopback(Scheme::Quic)], upstream);
+    options.listen_options.identity = Some(identity);
+    let mut before = Killable::start(options).await;
+    let mut options = from_tcp([before.serving().address.clone()]);
+    options.connect_options.trust = trust;
+    let mut beside = Killable::start(options).await;
+    let mut clients = Vec::new();
+    for number in 0..CROWD {
+        let client = beside.serving().client(&format!("crowd-{number}"));
+        // A relay behind QUIC that was killed is found by the next packet to it.
+        let client = client.keep_alive(Duration::from_secs(2)).build().await;
+        clients.push(client.unwrap());
+    }
+    for (is_beside, end) in [
+        (true, RelayEnd::Killed),
+        (true, RelayEnd::InOrder),
+        (false, RelayEnd::Killed),
+        (false, RelayEnd::InOrder),
+    ] {
+        let mut events: Vec<_> = clients.iter().map(Client::events).collect();
+        let first = before.serving().handle.stats().passed_on;
+        let ended = if is_beside { &mut beside } else { &mut before };
+        ended.end(end).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        ended.start_again().await;
+        let returning = async {
+            for events in &mut events {
+                while !matches!(events.recv().await, Some(Event::Connected(_))) {}
+            }
+        };
+        let began = Instant::now();
+        timeout(SOON * 3, returning)
+            .await
+            .unwrap_or_else(|_| panic!("not all are back: {is_beside}, {end:?}"));
+        let since = if is_beside { first } else { 0 };
+        let connects = before.serving().handle.stats().passed_on - since;
+        let time = began.elapsed();
+        println!("{is_beside}, {end:?}: {connects} CONNECTs at the broker in {time:?}");
+        // Clients that waited too long for their answer come twice.
+        assert!(
+            (CROWD..=CROWD * 2).contains(&connects),
+            "{connects}: {is_beside}, {end:?}"
+        );
+    }
+    drop(clients);
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_silent_client_has_packets_of_quic_that_keep_the_bindings_of_nats() {
+    let broker = TestBroker::start().await;
+    let behind = SocketAddr::from(([127, 0, 0, 1], broker.address(Scheme::Quic).port));
+    let nat = UdpProxy::start(behind, Duration::ZERO).await.unwrap();
+    let address = Address::new(Scheme::Quic, "127.0.0.1", nat.address().port());
+    let mut options = from_tcp([address]);
+    options.connect_options = broker.connect_options();
+    options.connect_options.quic.keep_alive_interval = Some(Duration::from_millis(200));
+    let relay = Serving::start(options).await;
+    let client = relay.client("silent").keep_alive(Duration::from_hours(1));
+    let client = client.build().await.unwrap();
+    let passed = relay.handle.stats().bytes_to_broker;
+    // What belongs to the handshake is over by then.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = nat.recorded().len();
+    let keeping = async {
+        while nat.recorded().len() < before + 5 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, keeping).await.expect("packets in silence");
+    let sizes = nat.recorded().split_off(before);
+    let sizes: Vec<_> = sizes.iter().map(|(_, datagram)| datagram.len()).collect();
+    println!("bytes of the packets: {sizes:?}");
+    assert!(sizes.iter().all(|size| *size < 64), "{sizes:?}");
+    assert_eq!(relay.handle.stats().bytes_to_broker, passed);
+    assert!(client.is_connected());
+    client.disconnect().await.unwrap();
+    broker.shutdown().await;
 }

@@ -23,6 +23,7 @@ fn a_way_has_delays_and_what_its_relays_take() {
     let args = [
         &few[..],
         &["--folder", place, "--only", SHAPE, "--json", file],
+        &["--parts", "loads,idle"],
     ]
     .concat();
     let output = run("relay", &built, &args);
@@ -38,4 +39,29 @@ fn a_way_has_delays_and_what_its_relays_take() {
     assert!(number(paced, "cpu_us_a_message") > 0.0, "{paced}");
     let idle = only(&found["parts"]["idle"]["runs"], &[("shape", SHAPE)]);
     assert!(number(idle, "bytes_a_client") > 0.0, "{idle}");
+}
+
+#[test]
+fn a_relay_that_is_started_again_has_all_of_its_clients_back() {
+    if lacks(&["python3", "openssl"]) {
+        return;
+    }
+    let Some(built) = built(PROGRAMS) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("figures.json");
+    let (place, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+    let few = ["--rounds", "1", "--clients", "50", "--parts", "restart"];
+    let args = [&few[..], &["--folder", place, "--json", file]].concat();
+    let output = run("relay", &built, &args);
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let runs = &found["parts"]["restart"]["runs"];
+    for relay in ["beside", "before"] {
+        for signal in ["SIGKILL", "SIGTERM"] {
+            let run = only(runs, &[("way", &format!("{relay}, {signal}"))]);
+            assert_eq!((&run["lost"], &run["never_back"]), (&50.into(), &0.into()));
+            assert!(number(run, "back_s") > 1.0, "{run}");
+            assert!(number(run, "most_a_second") > 0.0, "{run}");
+        }
+    }
 }
