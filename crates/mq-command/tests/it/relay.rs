@@ -290,15 +290,15 @@ impl Reloading {
 }
 
 fn file(metrics: u16, to: &str, relays: &[&[u16]]) -> String {
-    let mut text = format!("metrics = \"127.0.0.1:{metrics}\"\n");
-    for ports in relays {
+    let tables = relays.iter().map(|ports| {
         let listen = ports
             .iter()
             .map(|port| format!("\"mqtt://127.0.0.1:{port}\""));
         let listen = listen.collect::<Vec<_>>().join(", ");
-        text += &format!("[[relay]]\nlisten = [{listen}]\nto = \"{to}\"\n");
-    }
-    text
+        format!("[[relay]]\nlisten = [{listen}]\nto = \"{to}\"\n")
+    });
+    let tables = tables.collect::<Vec<_>>().concat();
+    format!("metrics = \"127.0.0.1:{metrics}\"\n{tables}")
 }
 
 async fn until(is_so: impl AsyncFn() -> bool) {
