@@ -13,7 +13,7 @@ use quinn::{
 };
 
 use super::{
-    handshake_window::HandshakeControllers,
+    handshake_window::{HandshakeControllers, WINDOW_PACKET},
     repeater::{ObservedControllers, RepeatingSocket},
     runtime::PooledRuntime,
     socket::disable_udp_gro,
@@ -22,9 +22,6 @@ use crate::{CongestionControl, Error, QuicOptions, Repeat};
 
 /// The difference of two sizes, in bytes, at which path MTU discovery stops.
 const MTU_STEP: u16 = 127;
-
-/// The size of the packets that an initial window counts, in bytes.
-pub(super) const WINDOW_PACKET: u64 = 1200;
 
 /// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which are obsolete;
 /// it has no version 2 (RFC 9369).

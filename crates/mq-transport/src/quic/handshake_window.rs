@@ -14,7 +14,8 @@ use std::{any::Any, sync::Arc, time::Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
 
-use super::config::WINDOW_PACKET;
+/// The size of the packets that a window counts, in bytes.
+pub(super) const WINDOW_PACKET: u64 = 1200;
 
 /// Makers of congestion controllers that replace lost handshake data.
 pub(super) struct HandshakeControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
@@ -120,57 +121,5 @@ impl Controller for HandshakeController {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self.inner.into_any()
-    }
-}
-
-#[cfg(all(test, feature = "aws-lc-rs"))]
-mod tests {
-    use std::time::Duration;
-
-    use fastrand::Rng;
-    use quinn_proto::Side;
-
-    use super::super::{
-        test_crypto::{client_crypto_of, server_crypto_of},
-        virtual_pair::{ONE_WAY, VirtualPair},
-    };
-    use crate::KeyExchangeGroup::X25519MlKem768;
-
-    /// Bytes that certificates of ML-DSA have more than those of P-256.
-    const PADDING: usize = 10_000;
-    /// Time after which a connection has failed.
-    const PATIENCE: Duration = Duration::from_mins(2);
-
-    fn pair() -> VirtualPair {
-        VirtualPair::new(
-            server_crypto_of(X25519MlKem768, PADDING),
-            client_crypto_of(2, X25519MlKem768),
-        )
-    }
-
-    #[test]
-    fn a_lost_first_half_of_the_server_hello_is_sent_again() {
-        let mut pair = pair();
-        let mut sent = 0;
-        pair.lose(move |side| {
-            sent += u32::from(side == Side::Server);
-            side == Side::Server && sent == 1
-        });
-        let took = pair.run_handshake(PATIENCE);
-        // The time-out of the client's first packet (RFC 9002 §6.2.2) and five one-way delays: 1.249 s.
-        let most = Duration::from_secs(1) + 5 * ONE_WAY;
-        assert!(took.is_some_and(|took| took <= most), "{took:?}");
-    }
-
-    #[test]
-    fn handshakes_with_large_certificates_end_whatever_is_lost() {
-        let first = fastrand::u64(..u64::MAX - 100);
-        println!("seed {first}");
-        for seed in first..first + 100 {
-            let mut random = Rng::with_seed(seed);
-            let mut pair = pair();
-            pair.lose(move |_| random.u8(..10) == 0);
-            assert!(pair.run_handshake(PATIENCE).is_some(), "seed {seed}");
-        }
     }
 }

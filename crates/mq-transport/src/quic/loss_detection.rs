@@ -1,4 +1,4 @@
-//! Loss detection of connections with the default options (RFC 9002 §6.1), seen from outside, in virtual time.
+//! Loss detection of connections with the default options (RFC 9002), seen from outside, in virtual time.
 //!
 //! Tests lose a chosen datagram, and look at the instant at which its data is sent again.
 
@@ -162,4 +162,57 @@ fn lost_data_is_sent_again_in_a_packet_with_a_new_number() {
     pair.deliver(&first);
     assert_eq!(pair.frames(), before + 1, "its number is used");
     assert_eq!(pair.read(), 0, "no byte twice");
+}
+
+/// Handshakes with a `ServerHello` of two packets and a certificate that fills the congestion window.
+#[cfg(feature = "aws-lc-rs")]
+mod large_handshakes {
+    use std::time::Duration;
+
+    use fastrand::Rng;
+    use quinn_proto::Side;
+
+    use super::super::{
+        test_crypto::{client_crypto_of, server_crypto_of},
+        virtual_pair::{ONE_WAY, VirtualPair},
+    };
+    use crate::KeyExchangeGroup::X25519MlKem768;
+
+    /// Bytes that certificates of ML-DSA have more than those of P-256.
+    const PADDING: usize = 10_000;
+    /// Time after which a connection has failed.
+    const PATIENCE: Duration = Duration::from_mins(2);
+
+    fn pair() -> VirtualPair {
+        VirtualPair::new(
+            server_crypto_of(X25519MlKem768, PADDING),
+            client_crypto_of(2, X25519MlKem768),
+        )
+    }
+
+    #[test]
+    fn a_lost_first_half_of_the_server_hello_is_sent_again() {
+        let mut pair = pair();
+        let mut sent = 0;
+        pair.lose(move |side| {
+            sent += u32::from(side == Side::Server);
+            side == Side::Server && sent == 1
+        });
+        let took = pair.run_handshake(PATIENCE);
+        // The time-out of the client's first packet (RFC 9002 §6.2.2) and five one-way delays: 1.249 s.
+        let most = Duration::from_secs(1) + 5 * ONE_WAY;
+        assert!(took.is_some_and(|took| took <= most), "{took:?}");
+    }
+
+    #[test]
+    fn handshakes_with_large_certificates_end_whatever_is_lost() {
+        let first = fastrand::u64(..u64::MAX - 100);
+        println!("seed {first}");
+        for seed in first..first + 100 {
+            let mut random = Rng::with_seed(seed);
+            let mut pair = pair();
+            pair.lose(move |_| random.u8(..10) == 0);
+            assert!(pair.run_handshake(PATIENCE).is_some(), "seed {seed}");
+        }
+    }
 }
