@@ -2,12 +2,14 @@
 
 import subprocess
 
+from brokers.machine import raise_descriptors
 from brokers.shapes import Shapes
 from brokers.suts import free_port, installed
 
-# Settings of HAProxy that a relay has as well: a thread for each processor, no log, connections that stay.
-HAPROXY = """global
-  maxconn 40000
+# Settings of HAProxy that a relay has as well: a thread for each processor, no log, connections that stay. It does not start
+# if its connections may need more descriptors than it may have: two each, and some of its own.
+HAPROXY = f"""global
+  maxconn {min(40_000, (raise_descriptors() - 200) // 2)}
 defaults
   mode tcp
   timeout connect 20s
