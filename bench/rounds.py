@@ -126,6 +126,8 @@ class Rounds:
         ends = "in brackets the lowest and the highest one" if self.few else "in brackets the 95 % interval"
         arrived = "; after the stroke the share of messages that arrived" if loses else ""
         title = self.spec["title"].format_map(self.part["settings"])
+        if max(self.sizes) == 1:
+            return f"**{title}**; n = 1 run a cell{arrived}."
         return f"**{title}**; {how} of {of} runs, {ends}{arrived}."
 
     def apart(self, levels):
