@@ -95,7 +95,6 @@ class Client(Lines):
 
     command = ()
     properties = PROPERTIES
-    versions = ("3.1.1", "5.0")
 
     def __init__(self, at, version, name, clean=True, will=None, sub=None):
         self.sub = sub
@@ -443,12 +442,7 @@ def clients(built, work):
         "mqttjs": [node, script] if script.exists() else [None],
         "rumqttc": [built / "examples/strangers", "rumqttc"],
         "mosquitto": [shutil.which("mosquitto_sub")],
-        # Java is large, and CI does without it.
-        "paho-java": [shutil.which("java"), "-cp", f"{work}/paho-java:{work}/paho-java/*", "PahoJava"],
     }
-    if not (work / "paho-java/PahoJava.class").exists():
-        print("skipped strangers/*/paho-java: its program is missing")
-        del commands["paho-java"]
     kinds = {}
     for name, command in commands.items():
         if command[0] is None or not Path(command[0]).exists():
@@ -458,8 +452,7 @@ def clients(built, work):
         elif name == "mosquitto":
             kinds[name] = Mosquitto
         else:
-            versions = ("3.1.1",) if name == "paho-java" else Client.versions
-            kinds[name] = type(name, (Client,), {"command": command, "versions": versions})
+            kinds[name] = type(name, (Client,), {"command": command})
     return kinds
 
 
@@ -505,7 +498,7 @@ def main():
                 for number in range(rounds):
                     running = {}
                     for version, port in ports.items():
-                        for client, kind in ((name, kind) for name, kind in kinds.items() if version in kind.versions):
+                        for client, kind in kinds.items():
                             tag = f"{client}-{version}-{number}"
                             ways = port, paths[port][0].port
                             running[broker, client, version] = tag, pool.submit(run, kind, version, tag, ways)
