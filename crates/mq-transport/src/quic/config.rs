@@ -14,7 +14,7 @@ use quinn::{
 
 use super::{
     handshake_window::{HandshakeControllers, WINDOW_PACKET},
-    repeater::{ObservedControllers, RepeatingSocket},
+    repeater::{RepeatingSocket, ReportingControllers},
     runtime::PooledRuntime,
     socket::disable_udp_gro,
 };
@@ -145,7 +145,7 @@ pub(super) fn transport_config(
     let controller = Arc::new(HandshakeControllers(controllers(quic, congestion)));
     config.congestion_controller_factory(match quic.repeat {
         Repeat::Off => controller,
-        _ => Arc::new(ObservedControllers(controller)),
+        _ => Arc::new(ReportingControllers(controller)),
     });
     let idle_timeout = quic.idle_timeout.map(IdleTimeout::try_from).transpose();
     config.max_idle_timeout(idle_timeout.map_err(|_| Error::InvalidOption {

@@ -6,13 +6,15 @@
 //! have packets in flight, and the part's space has none left. It takes a `ServerHello` of two packets, which one with
 //! X25519MLKEM768 is, and a certificate that nearly fills the window.
 //!
-//! So until a whole initial window has been acknowledged, what is lost may be replaced: the window is as large as the
-//! bytes in flight at the loss.
+//! The controllers here keep the window as large as the bytes in flight at a loss, until a whole initial window has been
+//! acknowledged: what is lost may then be replaced.
 
-use std::{any::Any, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
-use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use quinn::congestion::{Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
+
+use super::observed::{Observer, observed};
 
 /// The size of the packets that a window counts, in bytes.
 pub(super) const WINDOW_PACKET: u64 = 1200;
@@ -22,17 +24,13 @@ pub(super) struct HandshakeControllers(pub(super) Arc<dyn ControllerFactory + Se
 
 impl ControllerFactory for HandshakeControllers {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(HandshakeController {
-            inner: self.0.clone().build(now, current_mtu),
-            in_flight: 0,
-            acknowledged: 0,
-            floor: 0,
-        })
+        let control = self.0.clone().build(now, current_mtu);
+        observed(control, HandshakeWindow::default())
     }
 }
 
-struct HandshakeController {
-    inner: Box<dyn Controller>,
+#[derive(Clone, Copy, Debug, Default)]
+struct HandshakeWindow {
     /// Bytes in flight: exact at the last acknowledgement, and too many by the packets that no acknowledgement is due for
     /// since.
     in_flight: u64,
@@ -41,85 +39,40 @@ struct HandshakeController {
     floor: u64,
 }
 
-impl Controller for HandshakeController {
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.inner.on_sent(now, bytes, last_packet_number);
+impl Observer for HandshakeWindow {
+    fn note_sent(&mut self, _now: Instant, bytes: u64) {
         self.in_flight = self.in_flight.saturating_add(bytes);
     }
 
-    fn on_ack(
+    fn note_acknowledged(
         &mut self,
-        now: Instant,
-        sent: Instant,
+        _now: Instant,
+        _sent: Instant,
         bytes: u64,
-        app_limited: bool,
-        rtt: &RttEstimator,
+        _rtt: &RttEstimator,
     ) {
-        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
         self.acknowledged = self.acknowledged.saturating_add(bytes);
     }
 
-    fn on_end_acks(
-        &mut self,
-        now: Instant,
-        in_flight: u64,
-        app_limited: bool,
-        largest_packet_num_acked: Option<u64>,
-    ) {
-        self.inner
-            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+    fn note_end_of_acknowledgements(&mut self, in_flight: u64, _control: &dyn Controller) {
         self.in_flight = in_flight;
     }
 
-    fn on_congestion_event(
-        &mut self,
-        now: Instant,
-        sent: Instant,
-        is_persistent_congestion: bool,
-        lost_bytes: u64,
-    ) {
-        self.inner
-            .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
-        if lost_bytes > 0 {
+    fn note_lost(&mut self, _now: Instant, bytes: u64, control: &dyn Controller) {
+        if bytes > 0 {
             // What is sent in place of a small packet may be a large one, and quinn-proto leaves a packet of the window
             // unused.
             let replaced = self.in_flight + 2 * WINDOW_PACKET;
-            self.floor = replaced.min(2 * self.initial_window());
+            self.floor = replaced.min(2 * control.initial_window());
         }
-        self.in_flight = self.in_flight.saturating_sub(lost_bytes);
+        self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.inner.on_mtu_update(new_mtu);
-    }
-
-    fn window(&self) -> u64 {
-        let window = self.inner.window();
-        if self.acknowledged < self.initial_window() {
-            window.max(self.floor)
+    fn window(&self, control: &dyn Controller) -> u64 {
+        if self.acknowledged < control.initial_window() {
+            control.window().max(self.floor)
         } else {
-            window
+            control.window()
         }
-    }
-
-    fn metrics(&self) -> ControllerMetrics {
-        let mut metrics = self.inner.metrics();
-        metrics.congestion_window = self.window();
-        metrics
-    }
-
-    fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self {
-            inner: self.inner.clone_box(),
-            ..*self
-        })
-    }
-
-    fn initial_window(&self) -> u64 {
-        self.inner.initial_window()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.inner.into_any()
     }
 }

@@ -10,6 +10,7 @@ mod lanes;
 mod link;
 #[cfg(test)]
 mod loss_detection;
+mod observed;
 mod padding;
 mod probe;
 mod qlog;

@@ -13,7 +13,6 @@
 //! sent or acknowledged, and the connection's statistics count its frames.
 
 use std::{
-    any::Any,
     cmp::Reverse,
     collections::VecDeque,
     future::poll_fn,
@@ -27,13 +26,16 @@ use std::{
 
 use quinn::{
     AsyncUdpSocket,
-    congestion::{Controller, ControllerFactory, ControllerMetrics},
+    congestion::{Controller, ControllerFactory},
     udp::{EcnCodepoint, Transmit},
 };
 use quinn_proto::RttEstimator;
 use tokio::time::{Sleep, sleep_until};
 
-use super::qlog::Notes;
+use super::{
+    observed::{Observer, observed},
+    qlog::Notes,
+};
 use crate::{Gap, QuicOptions, Repeat, sync::lock, tls::handshakes::Task};
 
 /// Bytes of the largest datagram that is sent again after the handshake.
@@ -565,97 +567,40 @@ impl AsyncUdpSocket for RepeatingSocket {
 }
 
 /// Congestion controllers that report sent and acknowledged packets to the connection's repeater.
-pub(super) struct ObservedControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+pub(super) struct ReportingControllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
-impl ControllerFactory for ObservedControllers {
+impl ControllerFactory for ReportingControllers {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let inner = self.0.clone().build(now, current_mtu);
+        let control = self.0.clone().build(now, current_mtu);
         match DRIVEN.try_with(Arc::clone) {
             Ok(repeater) => {
-                lock(&repeater.state).path.window = inner.window();
-                Box::new(ObservedController { inner, repeater })
+                lock(&repeater.state).path.window = control.window();
+                observed(control, repeater)
             }
-            Err(_) => inner,
+            Err(_) => control,
         }
     }
 }
 
-struct ObservedController {
-    inner: Box<dyn Controller>,
-    repeater: Arc<Repeater>,
-}
-
-impl Controller for ObservedController {
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.inner.on_sent(now, bytes, last_packet_number);
-        lock(&self.repeater.state).numbered = Some(now);
+impl Observer for Arc<Repeater> {
+    fn note_sent(&mut self, now: Instant, _bytes: u64) {
+        lock(&self.state).numbered = Some(now);
     }
 
-    fn on_ack(
-        &mut self,
-        now: Instant,
-        sent: Instant,
-        bytes: u64,
-        app_limited: bool,
-        rtt: &RttEstimator,
-    ) {
-        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
-        self.repeater.acknowledged(now, sent, bytes, rtt);
+    fn note_acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, rtt: &RttEstimator) {
+        self.acknowledged(now, sent, bytes, rtt);
     }
 
-    fn on_end_acks(
-        &mut self,
-        now: Instant,
-        in_flight: u64,
-        app_limited: bool,
-        largest_packet_num_acked: Option<u64>,
-    ) {
-        self.inner
-            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
-        let path = &mut lock(&self.repeater.state).path;
-        path.window = self.inner.window();
+    fn note_end_of_acknowledgements(&mut self, in_flight: u64, control: &dyn Controller) {
+        let path = &mut lock(&self.state).path;
+        path.window = control.window();
         path.end_acknowledgements(in_flight);
     }
 
-    fn on_congestion_event(
-        &mut self,
-        now: Instant,
-        sent: Instant,
-        is_persistent_congestion: bool,
-        lost_bytes: u64,
-    ) {
-        self.inner
-            .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
-        let path = &mut lock(&self.repeater.state).path;
-        path.window = self.inner.window();
-        path.lost(now, lost_bytes);
-    }
-
-    fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.inner.on_mtu_update(new_mtu);
-    }
-
-    fn window(&self) -> u64 {
-        self.inner.window()
-    }
-
-    fn metrics(&self) -> ControllerMetrics {
-        self.inner.metrics()
-    }
-
-    fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self {
-            inner: self.inner.clone_box(),
-            repeater: self.repeater.clone(),
-        })
-    }
-
-    fn initial_window(&self) -> u64 {
-        self.inner.initial_window()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.inner.into_any()
+    fn note_lost(&mut self, now: Instant, bytes: u64, control: &dyn Controller) {
+        let path = &mut lock(&self.state).path;
+        path.window = control.window();
+        path.lost(now, bytes);
     }
 }
 
