@@ -16,6 +16,12 @@ import time
 
 import paho.mqtt.client as mqtt
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from brokers.measure import percentile  # noqa: E402
+from brokers.suts import identity  # noqa: E402
+
 BROKER = "10.77.0.2"
 PUBLISHER = "10.77.0.1"
 MOVED_TO = "10.77.0.77"
@@ -132,16 +138,13 @@ def flow(asked):
 
 
 def receive(asked):
-    """Times of arrival of each message, once `sent` are there or nothing comes any more."""
+    """Times at which each message was sent and came, once all are there or patience is over."""
     arrivals = {}
     there = threading.Event()
     client = Client(asked, "127.0.0.1", 1883, "receiver")
-    changed = time.monotonic()
 
     def on_message(_client, _user, message):
-        nonlocal changed
         number, sent = map(int, message.payload.split())
-        changed = time.monotonic()
         arrivals.setdefault(number, (sent, time.monotonic_ns()))
 
     client.client.on_message = on_message
@@ -163,7 +166,7 @@ def receive(asked):
 def beside(asked):
     """Starts a relay beside the client; returns it with its port."""
     relay = subprocess.Popen([f"{asked['built']}/mq", "relay", "--listen", "mqtt://127.0.0.1:0", "--to", f"quic://{BROKER}:14567",
-                              "--cafile", asked["chain"], *asked["relay"]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                              "--cafile", asked["chain"], *asked["relay"]["both"], *asked["relay"]["beside"]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return relay, int(relay.stdout.readline().split()[0].rpartition(":")[2])
 
 
@@ -187,18 +190,12 @@ def itself(asked, host, role):
 def summary(values):
     if not values:
         return {"n": 0}
-    ordered = sorted(values)
-    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
-    return {"n": len(ordered), "mean": statistics.fmean(ordered), "p50": statistics.median(ordered), "p95": at(0.95), "p99": at(0.99),
-            "max": ordered[-1]}
+    return {"n": len(values), "mean": statistics.fmean(values), "p50": statistics.median(values), "p95": percentile(values, 0.95),
+            "p99": percentile(values, 0.99), "max": max(values)}
 
 
 def main(asked, folder):
-    chain, key = folder / "chain.pem", folder / "key.pem"
-    names = f"subjectAltName=DNS:localhost,IP:{BROKER},IP:127.0.0.1"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
-                    "-out", chain, "-subj", "/CN=localhost", "-addext", names, "-addext", "basicConstraints=critical,CA:FALSE"],
-                   check=True, capture_output=True, timeout=60)
+    chain, key = identity(folder, f"IP:{BROKER}, IP:127.0.0.1, DNS:localhost").values()
     key.chmod(0o644)
     folder.chmod(0o755)
     config = folder / "mosquitto.conf"
@@ -208,9 +205,8 @@ def main(asked, folder):
     with (folder / "log").open("w") as log:
         started = [on(asked, "broker", asked["mosquitto"], "-c", config, stdout=log, stderr=log)]
         if asked["relay"] is not None:
-            copies = [option for option in asked["relay"] if option != "--early" and option != "off"]
             started.append(on(asked, "broker", f"{asked['built']}/mq", "relay", "--listen", f"quic://{BROKER}:14567", "--cert", chain,
-                              "--key", key, "--to", "mqtt://127.0.0.1:1883", *copies, stdout=log, stderr=log))
+                              "--key", key, "--to", "mqtt://127.0.0.1:1883", *asked["relay"]["both"], stdout=log, stderr=log))
         on(asked, "broker", "ip", "neighbour", "replace", MOVED_TO, "lladdr", MAC_OF_PUBLISHER, "dev", "mq0").wait(10)
         time.sleep(1.5)
         try:

@@ -1,15 +1,13 @@
 """Ways from a client to one broker that `bench/relay` compares: without anything between them, and through relays."""
 
-import subprocess
-
 from brokers.machine import raise_descriptors
 from brokers.shapes import Shapes
-from brokers.suts import free_port, installed
+from brokers.suts import free_port, identity, installed
 
 # Settings of HAProxy that a relay has as well: a thread for each processor, no log, connections that stay. It does not start
 # if its connections may need more descriptors than it may have: two each, and some of its own.
-HAPROXY = f"""global
-  maxconn {min(40_000, (raise_descriptors() - 200) // 2)}
+HAPROXY = """global
+  maxconn {connections}
 defaults
   mode tcp
   timeout connect 20s
@@ -53,7 +51,7 @@ class Relays(Shapes):
 
     def relay_pair(self, run, scheme):
         broker = self.broker(run, "one")
-        chain, key = certificate(run)
+        chain, key = identity(run.folder).values()
         files = () if scheme == "mqtt" else ("--cert", chain, "--key", key)
         between = self.one_relay(run, "before", scheme, broker, *files)
         trust = () if scheme == "mqtt" else ("--cafile", chain)
@@ -80,7 +78,7 @@ class Relays(Shapes):
         broker = self.broker(run, "one")
         bind, server = "", ""
         if has_tls:
-            chain, key = certificate(run)
+            chain, key = identity(run.folder).values()
             both = run.file("both.pem", chain.read_text() + key.read_text())
             bind, server = f" ssl crt {both}", f" ssl verify required ca-file {chain} verifyhost localhost"
         between = self.one_haproxy(run, "before", broker, bind=bind)
@@ -91,18 +89,8 @@ class Relays(Shapes):
     def one_haproxy(self, run, name, to, bind="", server=""):
         port = free_port()
         address = to.partition("://")[2]
-        config = run.file(f"{name}.cfg", f"{HAPROXY}listen {name}\n  bind 127.0.0.1:{port}{bind}\n  server s {address}{server}\n")
+        common = HAPROXY.format(connections=min(40_000, (raise_descriptors() - 200) // 2))
+        config = run.file(f"{name}.cfg", f"{common}listen {name}\n  bind 127.0.0.1:{port}{bind}\n  server s {address}{server}\n")
         run.start(name, self.haproxy_program, "-f", config, "-db")
         run.listens(port)
         return f"mqtt://127.0.0.1:{port}"
-
-
-def certificate(run):
-    """The files of a chain and its key for this machine's loopback."""
-    chain, key = run.folder / "chain.pem", run.folder / "key.pem"
-    if not chain.exists():
-        names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
-                        "-out", chain, "-subj", "/CN=localhost", "-addext", names, "-addext",
-                        "basicConstraints=critical,CA:FALSE"], check=True, capture_output=True, timeout=60)
-    return chain, key

@@ -181,11 +181,11 @@ def declared(built, paths):
     return suts, skipped
 
 
-def identity(folder):
-    """A certificate of P-256 and its key, which every broker gets."""
+def identity(folder, names="IP:127.0.0.1, DNS:localhost"):
+    """A certificate of P-256 for some names and its key, such as every broker gets."""
     config = folder / "openssl.cnf"
     config.write_text("[req]\ndistinguished_name = name\nx509_extensions = with\nprompt = no\n[name]\nCN = localhost\n"
-                      "[with]\nsubjectAltName = IP:127.0.0.1, DNS:localhost\nbasicConstraints = critical, CA:FALSE\n")
+                      f"[with]\nsubjectAltName = {names}\nbasicConstraints = critical, CA:FALSE\n")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                "-config", config, "-keyout", key, "-out", certificate]
