@@ -10,25 +10,27 @@ const PROGRAMS: &[&str] = &["mqbroker", "mq", "examples/across", "examples/crowd
 
 const SHAPE: &str = "mq relay pair over QUIC";
 
-#[test]
-fn a_way_has_delays_and_what_its_relays_take() {
+/// Runs the bench once with these arguments, and returns its figures; `None` where it cannot run.
+fn figures(args: &[&str]) -> Option<Value> {
     if lacks(&["python3", "openssl"]) {
-        return;
+        return None;
     }
-    let Some(built) = built(PROGRAMS) else { return };
+    let built = built(PROGRAMS)?;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("figures.json");
     let (place, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
-    let few = ["--rounds", "1", "--seconds", "1", "--clients", "100"];
-    let args = [
-        &few[..],
-        &["--folder", place, "--only", SHAPE, "--json", file],
-        &["--parts", "loads,idle"],
-    ]
-    .concat();
-    let output = run("relay", &built, &args);
+    let always = ["--rounds", "1", "--folder", place, "--json", file];
+    let output = run("relay", &built, &[&always[..], args].concat());
     assert!(output.status.success(), "{output:?}");
-    let found: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    Some(serde_json::from_slice(&fs::read(file).unwrap()).unwrap())
+}
+
+#[test]
+fn a_way_has_delays_and_what_its_relays_take() {
+    let few = ["--seconds", "1", "--clients", "100", "--only", SHAPE];
+    let Some(found) = figures(&[&few[..], &["--parts", "loads,idle"]].concat()) else {
+        return;
+    };
     assert_eq!(found["schema"], "mq-relay/1");
     let loads = &found["parts"]["loads"]["runs"];
     let of_qos_1 = loads.as_array().unwrap().iter();
@@ -43,18 +45,9 @@ fn a_way_has_delays_and_what_its_relays_take() {
 
 #[test]
 fn a_relay_that_is_started_again_has_all_of_its_clients_back() {
-    if lacks(&["python3", "openssl"]) {
+    let Some(found) = figures(&["--clients", "50", "--parts", "restart"]) else {
         return;
-    }
-    let Some(built) = built(PROGRAMS) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("figures.json");
-    let (place, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
-    let few = ["--rounds", "1", "--clients", "50", "--parts", "restart"];
-    let args = [&few[..], &["--folder", place, "--json", file]].concat();
-    let output = run("relay", &built, &args);
-    assert!(output.status.success(), "{output:?}");
-    let found: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    };
     let runs = &found["parts"]["restart"]["runs"];
     for relay in ["beside", "before"] {
         for signal in ["SIGKILL", "SIGTERM"] {

@@ -107,6 +107,7 @@ mod tests {
         Event, Metadata, Subscriber,
         field::{Field, Visit},
         span,
+        subscriber::DefaultGuard,
     };
 
     use super::*;
@@ -159,15 +160,20 @@ mod tests {
         }
     }
 
+    /// Makes bounds whose lines are kept as long as the guard lives.
+    fn kept_lines() -> (Arc<LogLines>, Kept, DefaultGuard) {
+        let kept = Kept::default();
+        let guard = tracing::subscriber::set_default(kept.clone());
+        (Arc::default(), kept, guard)
+    }
+
     fn write(lines: &Arc<LogLines>, line: Line) {
         lines.write(line, |left_out, words| tracing::warn!(left_out, "{words}"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_without_a_broker_is_ten_lines_a_second_and_a_count() {
-        let kept = Kept::default();
-        let _guard = tracing::subscriber::set_default(kept.clone());
-        let lines = Arc::<LogLines>::default();
+        let (lines, kept, _guard) = kept_lines();
         for _ in 0..5_000 {
             write(&lines, Line::Unreachable);
         }
@@ -182,9 +188,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_line_is_written_or_counted() {
-        let kept = Kept::default();
-        let _guard = tracing::subscriber::set_default(kept.clone());
-        let lines = Arc::<LogLines>::default();
+        let (lines, kept, _guard) = kept_lines();
         // Listeners that fail ten times a second, for a minute.
         for _ in 0..600 {
             write(&lines, Line::CannotAccept);

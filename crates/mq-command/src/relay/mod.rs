@@ -181,7 +181,7 @@ fn relays_of(args: &Args) -> anyhow::Result<RelayFile> {
 /// Relays of this process.
 #[derive(Default)]
 struct Relays {
-    /// These as HTTP shows them, and those that the file has no more, whose clients may stay until they end.
+    /// Relays as HTTP shows them: those that run, and those that the file has no more, until their last client has left.
     shown: Shown,
     running: Vec<RunningRelay>,
 }

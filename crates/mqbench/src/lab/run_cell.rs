@@ -329,7 +329,7 @@ impl CellRun<'_> {
             attempts.push(dialler.dial(&self.mqtt).await.ok());
             tokio::time::sleep(connect::PAUSE).await;
         }
-        findings.validity.note(dialler.failures(attempts.len()));
+        findings.validity.note(dialler.failures(&attempts));
         findings.add_connections(&connect::samples(kind, &attempts))
     }
 

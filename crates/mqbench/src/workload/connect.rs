@@ -70,7 +70,6 @@ pub(crate) struct Dialler {
     kind: ConnectKind,
     primed: bool,
     count: u64,
-    failed: u64,
     last_error: Option<String>,
 }
 
@@ -90,7 +89,6 @@ impl Dialler {
             kind,
             primed: matches!(kind, ConnectKind::Tcp | ConnectKind::Full),
             count: 0,
-            failed: 0,
             last_error: None,
         })
     }
@@ -100,7 +98,6 @@ impl Dialler {
     pub(crate) async fn dial(&mut self, mqtt: &MqttOptions) -> anyhow::Result<Connected> {
         let dialled = self.dial_primed(mqtt).await;
         if let Err(error) = &dialled {
-            self.failed += 1;
             self.last_error = Some(format!("{error:#}"));
         }
         dialled
@@ -134,12 +131,13 @@ impl Dialler {
         self.kind
     }
 
-    /// Warns of the connections that failed, if any did, of `tried`.
-    pub(crate) fn failures(&self, tried: usize) -> Option<Warning> {
-        let last_error = self.last_error.clone()?;
+    /// Warns of the connections that failed, if any of these attempts did.
+    pub(crate) fn failures(&self, attempts: &[Option<Connected>]) -> Option<Warning> {
+        let failed = attempts.iter().filter(|attempt| attempt.is_none()).count();
+        let last_error = self.last_error.clone().filter(|_| failed > 0)?;
         Some(Warning::ConnectionsFailed {
-            failed: self.failed,
-            tried: tried as u64,
+            failed: failed as u64,
+            tried: attempts.len() as u64,
             last_error,
         })
     }

@@ -130,7 +130,7 @@ fn transport_result(
     }
     validity.note(validity::too_few_samples(99.9, counts.received));
     let diallers = transport.diallers.iter();
-    validity.extend(diallers.filter_map(|(dialler, dialled)| dialler.failures(dialled.len())));
+    validity.extend(diallers.filter_map(|(dialler, dialled)| dialler.failures(dialled)));
     let wire = rounds().map(|round| round.outcome.wire);
     let wire = wire.reduce(|a, b| Some(add_wire(&a?, &b?)));
     let packets = rounds().filter_map(|round| round.publisher_host);
